@@ -1,0 +1,34 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench clean
+
+# Each target sets up what it needs; constraints.txt pins the tested versions.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(READY)
+	$(BIN)/privaudit train --fresh --trainer zero-shot --trainer promptfl \
+	  --trainer dp-fpl --trainer dp-fpl:epsilon=8 \
+	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
+	$(BIN)/privaudit attack --scenario server-reconstruct
+
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layout.py
+
+bench: $(READY)
+	$(BIN)/python -m pytest -q -s -o python_files='bench_*.py' tests/benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Attacks, one file each. To add one, copy ``loss_threshold.py``."""

@@ -1,0 +1,215 @@
+"""Shadow models: learn from models of one's own how members are answered."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.shadows import ShadowTable, shadow_tables
+from privaudit.trainer import ask
+
+LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
+CHECK_EVERY = 5
+
+
+@ATTACKS.register("shadow")
+@dataclass(frozen=True)
+class Shadow:
+    """Shokri's attack: one attack model per class, trained on shadow models.
+
+    The attack model is a two-layer perceptron with a head, on the log-probability
+    vector. Members and others weigh the same. A fifth of the shadows trains no attack
+    model: training stops, and the threshold lies, where those are guessed best. The
+    target has no part in either.
+
+    Source: Shokri et al., "Membership inference attacks against machine learning
+    models", IEEE S&P 2017; with 50 shadows and this attack model as in Tran et al.,
+    "Privacy-preserving personalized federated prompt learning for multimodal large
+    language models", ICLR 2025, appendix A.3. There is no statement there on what the
+    attack model sees; log-probabilities here.
+
+    Attributes:
+        shadows: Shadow models for each attacked client.
+        vector: The whole probability vector in the order of classes, or sorted.
+        hidden: Width of the perceptron's two layers.
+        steps: Of AdamW at the most, on all records of a class at once.
+        learning_rate: Of AdamW.
+        weight_decay: Of AdamW.
+    """
+
+    shadows: Annotated[int, Field(ge=5)] = 50
+    vector: Literal["full", "sorted"] = "full"
+    hidden: Annotated[int, Field(ge=1)] = 32
+    steps: Annotated[int, Field(ge=1)] = 200
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates by the attack model's log-odds."""
+        tables = shadow_tables(adversary, targets, self.shadows)
+        return [
+            self._score(adversary, target, table)
+            for target, table in zip(targets, tables, strict=True)
+        ]
+
+    def _score(
+        self, adversary: Adversary, target: Target, table: ShadowTable
+    ) -> Scores:
+        model = {k: v.unsqueeze(0) for k, v in target.rebuilt.model.items()}
+        answers = ask(adversary.trainer, adversary.task, model, target.candidates)
+        held = max(1, self.shadows // 5)
+        train = _Examples.of(table, slice(held, None), self.vector)
+        check = _Examples.of(table, slice(0, held), self.vector)
+        generator = adversary.seeds.generator("attack model", client=target.client)
+        classes = answers.shape[-1]
+        attack_model = _fit(self, train, check, classes, generator)
+        threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
+        asked = _features(answers[0], self.vector)
+        scores = attack_model(asked, target.candidates.labels)
+        how = f"best on {held} shadows that trained no attack model"
+        return Scores(scores.numpy(), (scores > threshold).numpy(), how)
+
+
+@dataclass(frozen=True, config={"arbitrary_types_allowed": True})
+class _Examples:
+    """Answers of shadows, with the class and whether the record was in."""
+
+    inputs: Tensor
+    labels: Tensor
+    is_in: Tensor
+
+    @classmethod
+    def of(cls, table: ShadowTable, some: slice, vector: str) -> "_Examples":
+        answers = table.log_probabilities[some]
+        labels = table.pool.labels.expand(len(answers), -1)
+        return cls(
+            _features(answers.flatten(0, 1), vector),
+            labels.flatten(),
+            table.is_in[some].flatten(),
+        )
+
+
+def _features(
+    answers: Float[Tensor, "n classes"], vector: str
+) -> Float[Tensor, "n classes"]:
+    clipped = answers.clamp(min=LOG_FLOOR)
+    return (
+        clipped.sort(dim=-1, descending=True).values if vector == "sorted" else clipped
+    )
+
+
+class _AttackModels:
+    """One perceptron for each class, all of them stacked."""
+
+    def __init__(
+        self, inputs: Tensor, classes: int, hidden: int, generator: torch.Generator
+    ) -> None:
+        self.mean = inputs.mean(dim=0)
+        self.std = inputs.std(dim=0).clamp(min=1e-6)
+        sizes = [inputs.shape[1], hidden, hidden, 1]
+        self.parameters: list[Tensor] = []
+        for fan_in, fan_out in itertools.pairwise(sizes):
+            weight = torch.randn(classes, fan_in, fan_out, generator=generator)
+            self.parameters += [
+                (weight * (2 / fan_in) ** 0.5).requires_grad_(),
+                torch.zeros(classes, 1, fan_out, requires_grad=True),
+            ]
+
+    def __call__(
+        self, inputs: Float[Tensor, "n d"], labels: Int[Tensor, " n"]
+    ) -> Float[Tensor, " n"]:
+        """Return the log-odds of membership, each record by its class's model."""
+        with torch.no_grad():
+            packed, where = self.pack(inputs, labels)
+            return self.forward(packed)[labels, where]
+
+    def pack(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Group standardised records by class, padded: [classes, longest, d]."""
+        classes = len(self.parameters[0])
+        hot = torch.nn.functional.one_hot(labels, classes)
+        where = (hot.cumsum(dim=0) - 1).gather(1, labels.unsqueeze(1)).squeeze(1)
+        packed = torch.zeros(classes, int(hot.sum(dim=0).max()), inputs.shape[1])
+        packed[labels, where] = (inputs - self.mean) / self.std
+        return packed, where
+
+    def forward(self, packed: Float[Tensor, "c n d"]) -> Float[Tensor, "c n"]:
+        first, b1, second, b2, head, b3 = self.parameters
+        states = torch.relu(packed @ first + b1)
+        states = torch.relu(states @ second + b2)
+        return (states @ head + b3).squeeze(-1)
+
+
+def _fit(
+    attack: Shadow,
+    train: _Examples,
+    check: _Examples,
+    classes: int,
+    generator: torch.Generator,
+) -> _AttackModels:
+    """Train until the shadows that train no attack model are guessed no better."""
+    model = _AttackModels(train.inputs, classes, attack.hidden, generator)
+    learn, held = _Batch.of(model, train), _Batch.of(model, check)
+    optimizer = torch.optim.AdamW(
+        model.parameters, lr=attack.learning_rate, weight_decay=attack.weight_decay
+    )
+    best, lowest = [p.detach().clone() for p in model.parameters], float("inf")
+    for step in range(attack.steps):
+        optimizer.zero_grad()
+        learn.loss(model).backward()
+        optimizer.step()
+        if step % CHECK_EVERY == 0:
+            with torch.no_grad():
+                loss = float(held.loss(model))
+            if loss < lowest:
+                best = [p.detach().clone() for p in model.parameters]
+                lowest = loss
+    model.parameters = best
+    return model
+
+
+@dataclass(frozen=True, config={"arbitrary_types_allowed": True})
+class _Batch:
+    """Examples grouped by class, in which members and others weigh the same."""
+
+    packed: Tensor
+    truth: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, model: _AttackModels, examples: _Examples) -> "_Batch":
+        packed, where = model.pack(examples.inputs, examples.labels)
+        truth, there = torch.zeros(packed.shape[:2]), torch.zeros(packed.shape[:2])
+        truth[examples.labels, where] = examples.is_in.float()
+        there[examples.labels, where] = 1.0
+        return cls(packed, truth, _balanced(truth, there))
+
+    def loss(self, model: _AttackModels) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            model.forward(self.packed), self.truth, weight=self.weight, reduction="sum"
+        )
+
+
+def _balanced(
+    truth: Float[Tensor, "c n"], weight: Float[Tensor, "c n"]
+) -> Float[Tensor, "c n"]:
+    """Let members and others of each class weigh one half each."""
+    inside, outside = weight * truth, weight * (1 - truth)
+    return inside / inside.sum(dim=1, keepdim=True).clamp(
+        min=1
+    ) + outside / outside.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _best_threshold(scores: Float[Tensor, " n"], examples: _Examples) -> float:
+    """Return the threshold with the best mean of true-positive and -negative rates."""
+    order = scores.argsort()
+    inside = examples.is_in[order].float()
+    below_in = inside.cumsum(0) / inside.sum().clamp(min=1)
+    below_out = (1 - inside).cumsum(0) / (1 - inside).sum().clamp(min=1)
+    return float(scores[order][(below_out - below_in).argmax()])

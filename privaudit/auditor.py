@@ -1,0 +1,299 @@
+"""The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.attack import Adversary, Attack, Scores, Target
+from privaudit.audit import ClientScores, Leak, measure_leak
+from privaudit.closeness import Closeness, measure_closeness
+from privaudit.errors import ConfigError
+from privaudit.runs import Run, load_run
+from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.seeds import Seeds
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import auroc as auroc_of
+from privaudit.threats import find_threat
+from privaudit.utility import Utility, measure_clients
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a scenario found out about one run.
+
+    Attributes:
+        run: The run.
+        scenario: Who looked on, and what was tried.
+        leaks: By attack; the first one carries the verdict.
+        utility: Accuracy of the personal models.
+        clients: Who was attacked, of how many.
+        missing: What of a client's model the view did not show.
+        closeness: How close the rebuilt models are to the true ones, where the view
+            does not simply hold them.
+        seed: Of the adversary's own randomness.
+    """
+
+    run: Run
+    scenario: Scenario
+    leaks: Mapping[str, Leak]
+    utility: Utility
+    clients: tuple[str, ...]
+    missing: tuple[str, ...]
+    closeness: Closeness | None
+    seed: int
+
+    @property
+    def headline(self) -> Leak:
+        """The leak that the verdict is about."""
+        return next(iter(self.leaks.values()))
+
+    @property
+    def auroc(self) -> Estimate:
+        """The headline attack's AUROC."""
+        return self.headline.auroc
+
+    @property
+    def claimed_epsilon(self) -> float | None:
+        """The epsilon that the method claims by its own formula."""
+        return self.run.privacy["claimed"]["epsilon"]
+
+    @property
+    def certified_epsilon(self) -> float | None:
+        """The epsilon that is proved in this scenario's view; None if nothing is."""
+        return self.run.privacy["certified"][self.scenario.threat]["epsilon"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of audit.json."""
+        utility = self.utility
+        return {
+            "run": self.run.name,
+            "scenario": self.scenario.name,
+            "question": self.scenario.question,
+            "threat": self.scenario.threat,
+            "clients_attacked": list(self.clients),
+            "clients": self.run.config.clients,
+            "seed": self.seed,
+            "config": self.run.config.model_dump(),
+            "privacy": {
+                "claimed": self.run.privacy["claimed"],
+                "certified": self.run.privacy["certified"][self.scenario.threat],
+            },
+            "utility": {
+                "local": utility.local.to_dict(),
+                "neighbour": utility.neighbour and utility.neighbour.to_dict(),
+                "gain_over_zero_shot": utility.gain.to_dict(),
+                "zero_shot": utility.zero_shot.to_dict(),
+                "local_last_10_rounds": _last_rounds(self.run),
+            },
+            "rebuilt": {
+                "missing": list(self.missing),
+                "closeness": self.closeness and self.closeness.to_dict(),
+            },
+            "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
+        }
+
+
+def _last_rounds(run: Run) -> float:
+    last = [line["local_accuracy"] for line in run.metrics[-10:]]
+    return sum(last) / len(last)
+
+
+class Auditor:
+    """Attacks a run as a scenario says, and says what came of it.
+
+    Example:
+        >>> from privaudit import train
+        >>> run = train("promptfl", rounds=2, seed=7)
+        >>> audit = Auditor(run).attack("server-reconstruct", clients=1, shadows=5)
+        >>> 0 <= audit.auroc.low <= audit.auroc.value <= audit.auroc.high <= 1
+        True
+    """
+
+    def __init__(self, run: Run | str | None = None) -> None:
+        found = run if isinstance(run, Run) else load_run(run)
+        self.run = found.require_complete()
+
+    def attack(
+        self,
+        scenario: str | Scenario = "server-reconstruct",
+        *,
+        clients: int | Literal["all"] = 3,
+        shadows: int = 50,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Audit:
+        """Play a scenario on the run.
+
+        Args:
+            scenario: Its name, or one of your own.
+            clients: How many clients to attack, in their fixed order, or all of them.
+            shadows: Shadow models for each.
+            seed: Of the adversary's randomness.
+            progress: Called with what is done next.
+
+        Raises:
+            UnknownNameError: No scenario has that name.
+            ConfigError: Fewer than one client, or fewer than five shadows.
+            ViewError: The threat model does not fit the trainer.
+        """
+        plan = _find(scenario, shadows)
+        adversary, targets = self.prepare(plan, clients=clients, seed=seed)
+        scores = {
+            name: _run_attack(name, attack, adversary, targets, progress)
+            for name, attack in plan.attacks.items()
+        }
+        return self._judge(plan, adversary, targets, scores, seed)
+
+    def prepare(
+        self, scenario: Scenario, *, clients: int | Literal["all"] = 3, seed: int = 0
+    ) -> tuple[Adversary, list[Target]]:
+        """Return what the adversary has; the ledger is not read."""
+        run, population = self.run, self.run.population
+        threat = find_threat(scenario.threat)
+        adversary = Adversary(
+            run.trainer,
+            population.task,
+            threat,
+            threat(run.transcript),
+            Seeds(seed).child("adversary"),
+            run.config.participation,
+        )
+        targets = [
+            Target(
+                client,
+                run.trainer.rebuild(population.task, adversary.view, client),
+                population.candidates(client),
+            )
+            for client in _choose(population.task.clients, clients)
+        ]
+        return adversary, targets
+
+    def _judge(
+        self,
+        scenario: Scenario,
+        adversary: Adversary,
+        targets: Sequence[Target],
+        scores: Mapping[str, Sequence[Scores]],
+        seed: int,
+    ) -> Audit:
+        run, population = self.run, self.run.population
+        leaks = {
+            name: measure_leak(
+                name,
+                repr(scenario.attacks[name]),
+                some[0].threshold,
+                self._beside_truth(targets, some),
+            )
+            for name, some in scores.items()
+        }
+        return Audit(
+            run=run,
+            scenario=scenario,
+            leaks=leaks,
+            utility=measure_clients(run.trainer, population, run.personal_models),
+            clients=tuple(target.client for target in targets),
+            missing=targets[0].rebuilt.missing,
+            closeness=measure_closeness(run, adversary, targets),
+            seed=seed,
+        )
+
+    def _beside_truth(
+        self, targets: Sequence[Target], scores: Sequence[Scores]
+    ) -> list[ClientScores]:
+        joined = []
+        for target, score in zip(targets, scores, strict=True):
+            records = self.run.population.indices(target.client)
+            joined.append(
+                ClientScores(
+                    client=target.client,
+                    records=records,
+                    labels=target.candidates.labels.numpy(),
+                    scores=score.scores.astype(np.float64),
+                    guesses=score.guesses,
+                    is_member=self.run.ledger.is_member[records],
+                )
+            )
+        return joined
+
+    @staticmethod
+    def from_scores(
+        member_scores: Shaped[np.ndarray, " members"] | Sequence[float],
+        nonmember_scores: Shaped[np.ndarray, " others"] | Sequence[float],
+    ) -> Estimate:
+        """Return the AUROC of anybody's scores, from any model and framework.
+
+        Args:
+            member_scores: Of records that were trained on; higher means more likely a
+                member.
+            nonmember_scores: Of records that were not, from the same distribution.
+
+        Example:
+            >>> print(Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1]))
+            0.889 [0.361, 0.993], n = 3 + 3
+        """
+        return auroc_of(np.asarray(member_scores), np.asarray(nonmember_scores))
+
+    @staticmethod
+    def from_signal(
+        score: Callable[[Any], float], members: Sequence[Any], nonmembers: Sequence[Any]
+    ) -> Estimate:
+        """Return the AUROC of a function that scores one record.
+
+        Args:
+            score: Higher means more likely a member.
+            members: Records that were trained on.
+            nonmembers: Records that were not, from the same distribution.
+
+        Example:
+            >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
+            0.833 [0.252, 0.987], n = 3 + 3
+        """
+        return Auditor.from_scores(
+            [float(score(record)) for record in members],
+            [float(score(record)) for record in nonmembers],
+        )
+
+
+def _find(scenario: str | Scenario, shadows: int) -> Scenario:
+    if isinstance(scenario, Scenario):
+        return scenario
+    if shadows < 5:
+        raise ConfigError(
+            f"{shadows} shadow models were asked for, and at least 5 are needed: one "
+            "to fix the threshold, four to learn from. Fifty are published."
+        )
+    return SCENARIOS.find(scenario)(shadows=shadows)
+
+
+def _choose(clients: tuple[str, ...], wanted: int | Literal["all"]) -> tuple[str, ...]:
+    if wanted == "all":
+        return clients
+    if wanted < 1:
+        raise ConfigError(
+            f"{wanted} clients were to be attacked. Take at least one, or 'all'."
+        )
+    return clients[:wanted]
+
+
+def _run_attack(
+    name: str,
+    attack: Attack,
+    adversary: Adversary,
+    targets: Sequence[Target],
+    progress: Progress | None,
+) -> list[Scores]:
+    if progress:
+        progress(name)
+    scores = attack(adversary, targets)
+    for target, some in zip(targets, scores, strict=True):
+        if not np.isfinite(some.scores).all():
+            raise ConfigError(
+                f"The attack {name!r} gave scores for {target.client} that are not "
+                "finite. That is a fault of the attack: mend it, and audit again."
+            )
+    return scores

@@ -1,0 +1,128 @@
+"""The complete, validated record of how a run was made."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privaudit.errors import ConfigError
+from privaudit.federation import COHORT_SIZE
+from privaudit.partition import Dirichlet, Partition, Pathological
+from privaudit.trainer import TRAINERS, Trainer
+
+
+class RunConfig(BaseModel):
+    """What one run trains, on what, and how the records are dealt.
+
+    Attributes:
+        trainer: A name from ``privaudit list trainers``.
+        settings: The trainer's own parameters, complete.
+        dataset: A name from ``privaudit list datasets``.
+        model: A name from ``privaudit list models``.
+        checkpoint: The model's weights, for open_clip architectures.
+        clients: How many parties train.
+        partition: How classes are dealt.
+        alpha: Concentration of the Dirichlet partition.
+        rounds: Rounds of training.
+        participation: Share of clients in each round, in (0, 1].
+        context_tokens: Learned vectors in front of a class name.
+        test_share: Part of the records kept for utility.
+        public_share: Part that belongs to nobody: the adversary's own data.
+        publish: Whether the personal models are given away at the end.
+        seed: Moves the partition, the coin, the batches, the start and the noise.
+        cohort_size: Clients trained together; a resumed run needs the same.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainer: str = "promptfl"
+    settings: dict[str, Any] = Field(default_factory=dict)
+    dataset: str = "digits"
+    model: str = "tiny-clip"
+    checkpoint: str | None = None
+    clients: Annotated[int, Field(ge=1)] = 5
+    partition: Literal["dirichlet", "pathological"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    rounds: Annotated[int, Field(ge=1)] = 10
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    context_tokens: Annotated[int, Field(ge=1)] = 16
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    public_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    publish: bool = True
+    seed: Annotated[int, Field(ge=0)] = 0
+    cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
+
+    def deal(self) -> Partition:
+        """Return the partition with its parameters."""
+        return (
+            Dirichlet(self.alpha) if self.partition == "dirichlet" else Pathological()
+        )
+
+    def build_trainer(self) -> Trainer:
+        """Return the trainer with its parameters."""
+        return build_trainer(self.trainer, self.settings)
+
+    @property
+    def digest(self) -> str:
+        """Eight characters that name this configuration."""
+        text = json.dumps(self.model_dump(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def make_config(
+    trainer: str, settings: Mapping[str, Any] | None = None, **fields: Any
+) -> RunConfig:
+    """Return a complete configuration: every parameter stands in it, defaults too.
+
+    Args:
+        trainer: Its name.
+        settings: The trainer's parameters that differ from their defaults.
+        **fields: Fields of :class:`RunConfig`.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+        ConfigError: A field is unknown or out of range; the text names it.
+    """
+    from pydantic import TypeAdapter
+
+    built = build_trainer(trainer, settings or {})
+    complete = TypeAdapter(type(built)).dump_python(built, mode="json")
+    if fields.get("checkpoint") is not None:
+        fields["checkpoint"] = str(Path(fields["checkpoint"]).resolve())
+    try:
+        return RunConfig(trainer=trainer, settings=complete, **fields)
+    except ValidationError as error:
+        raise ConfigError(_readable(error, "run", RunConfig.model_fields)) from None
+
+
+def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
+    """Return a trainer by name, with its parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+        ConfigError: A parameter is unknown or out of range.
+    """
+    factory = TRAINERS.find(name)
+    try:
+        return factory(**settings)
+    except ValidationError as error:
+        known = getattr(factory, "__dataclass_fields__", {})
+        raise ConfigError(_readable(error, f"trainer {name!r}", known)) from None
+    except TypeError as error:
+        raise ConfigError(f"The trainer {name!r} cannot be made: {error}") from None
+
+
+def _readable(error: ValidationError, what: str, known: Mapping[str, Any]) -> str:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "its parameters"
+    unknown = first["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+    if unknown:
+        return (
+            f"The {what} has no parameter {field!r}. It has: "
+            f"{', '.join(sorted(known)) or 'none'}."
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    return f"The {what} cannot take {field} = {first['input']!r}: {message}."

@@ -1,0 +1,1 @@
+"""Data sets by name, and how their records are dealt to clients."""

@@ -1,0 +1,37 @@
+"""Load the embedded model as it was pretrained."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from privaudit.models.tiny_clip.architecture import Model
+from privaudit.models.tiny_clip.preprocessing import preprocess
+from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
+from privaudit.models.tiny_clip.weights import load_weights
+
+# Chosen on drawn validation pictures; tiny-clip.json holds both templates' accuracy.
+DEFAULT_TEMPLATE = "a photo of the digit {}."
+
+
+class TinyClip(NamedTuple):
+    """The model, and what its two towers read."""
+
+    model: Model
+    tokenizer: TinyTokenizer
+    preprocess: Callable[..., Tensor]
+
+
+def load(folder: Path | None = None) -> TinyClip:
+    """Load ``tiny-clip``: an ``open_clip.model.CLIP``, frozen, in evaluation mode.
+
+    Args:
+        folder: Where its files are; by default those that came with privaudit.
+
+    Raises:
+        MissingFileError: When one of them is not there.
+        ConfigError: When the weights do not have the hash that belongs to them.
+    """
+    model = load_weights(folder or Path(__file__).parent)
+    return TinyClip(model, TinyTokenizer(), preprocess)

@@ -1,0 +1,219 @@
+"""What an accountant proves about the mechanisms as they were applied, per view.
+
+The same noise protects against one adversary and not against another: whoever adds the
+noise sees what it hides. Claims by a method's own formula are another matter
+(:func:`privaudit.privacy.noise.noise_std_published`).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privaudit.privacy.accountant import Phase, tightest_epsilon
+from privaudit.privacy.mechanism import MechanismEvent
+
+CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """An upper bound on one record's privacy loss against one adversary, or none.
+
+    Attributes:
+        epsilon: None where nothing is proved; JSON and reports print "none".
+        delta: In (0, 1).
+        view: The adversary.
+        mechanism: What was accounted for, in one sentence.
+        accountant: Who proved it; empty without a proof.
+        why: Why the noise counts, or does not, in this view, in one sentence.
+        unit: What is protected.
+        adjacency: Which data sets count as neighbours.
+    """
+
+    epsilon: float | None
+    delta: float
+    view: CertifiedView
+    mechanism: str
+    accountant: str
+    why: str
+    unit: Literal["record"] = "record"
+    adjacency: Literal["add/remove-one"] = "add/remove-one"
+
+    def __str__(self) -> str:
+        return "none" if self.epsilon is None else f"{self.epsilon:.3g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON's types, epsilon "none" where nothing is proved."""
+        epsilon = "none" if self.epsilon is None else self.epsilon
+        return asdict(self) | {"epsilon": epsilon}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Certificate":
+        """Return the certificate that :meth:`to_json` wrote."""
+        epsilon = None if fields["epsilon"] == "none" else fields["epsilon"]
+        return cls(**(fields | {"epsilon": epsilon}))
+
+
+def certify(
+    events: Iterable[Sequence[MechanismEvent]], view: CertifiedView, delta: float
+) -> Certificate:
+    """Return what is proved about a record of one client against ``view``.
+
+    Who sees what, z being a release's noise multiplier and N its parties:
+
+    ================  ============  ===================  =====================
+    view              server noise  client noise         distributed noise
+    ================  ============  ===================  =====================
+    server            none          z                    z / sqrt(N)
+    server-aggregate  none          z sqrt(N)            z
+    peer              z             z sqrt(N - 1)        z sqrt((N - 1) / N)
+    released          z             z sqrt(N)            z
+    ================  ============  ===================  =====================
+
+    for "global" releases. A peer subtracts its own noise; where a client is alone in
+    its round no peer has any to subtract, so at least one client's noise counts. An
+    "upload" has its own client's noise only, in every view. "local" releases show in
+    ``released`` alone, where they compose with the others: releases of one Poisson
+    sample are one sampled Gaussian of multiplier (sum of s^2 / z^2)^(-1/2), s their
+    sensitivities. Batches of fixed size, and releases of one round at different rates,
+    are accounted without sampling. Parties that pool what they see are not covered.
+
+    Args:
+        events: Per round, what was applied to the client's releases. Leave out rounds
+            in which it sent nothing: a round without an event counts as unprotected.
+        view: The adversary.
+        delta: In (0, 1).
+    """
+    rounds = [[event for event in r if _is_seen(event, view)] for r in events]
+    unprotected = _why_unprotected(rounds, view)
+    if unprotected:
+        return Certificate(None, delta, view, "no mechanism counts", "", unprotected)
+    phases = _phases(rounds, view)
+    epsilon, accountant = tightest_epsilon(phases, delta)
+    return Certificate(
+        epsilon,
+        delta,
+        view,
+        _describe(phases),
+        accountant,
+        _why(rounds, view),
+    )
+
+
+def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
+    """Return the noise multiplier that counts in ``view`` for sensitivity 1; 0 is none.
+
+    The table of :func:`certify`, over the event's sensitivity.
+    """
+    if event.noise_at == "none":
+        return 0.0
+    own = event.noise_multiplier / event.sensitivity
+    if event.noise_at == "server":
+        return 0.0 if view in ("server", "server-aggregate") else own
+    if event.noise_at == "distributed":
+        own /= math.sqrt(event.parties)
+    return own * math.sqrt(_voices(event, view))
+
+
+def _voices(event: MechanismEvent, view: CertifiedView) -> int:
+    """Count the clients whose noise hides the release from ``view``."""
+    if event.release != "global" or view == "server":
+        return 1
+    return max(event.parties - 1, 1) if view == "peer" else event.parties
+
+
+def _is_seen(event: MechanismEvent, view: CertifiedView) -> bool:
+    return view == "released" or event.release != "local"
+
+
+def _why_unprotected(
+    rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView
+) -> str:
+    """Say what stands in the way of a proof; nothing if nothing does."""
+    if not rounds:
+        return "No mechanism was applied."
+    for number, events in enumerate(rounds):
+        if not events:
+            return f"Nothing that this view sees of round {number} has a mechanism."
+        for event in events:
+            if effective_noise(event, view) == 0:
+                return _why_not(event, number)
+    return ""
+
+
+def _why_not(event: MechanismEvent, number: int) -> str:
+    if event.noise_at == "server" and event.noise_multiplier > 0:
+        return "The server adds the noise itself, so it sees what the noise hides."
+    return f"The {event.release} release of round {number} has no noise."
+
+
+def _why(rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView) -> str:
+    """Say why the noise counts; what is shared decides, if anything is."""
+    events = [event for events in rounds for event in events]
+    shared = [event for event in events if event.release != "local"]
+    return _WHY[view][(shared or events)[0].noise_at]
+
+
+def _phases(
+    rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView
+) -> list[Phase]:
+    counts: Counter[tuple[float, float]] = Counter()
+    for events in rounds:
+        phase = _one_round(events, view)
+        counts[phase.noise_multiplier, phase.sampling_rate] += phase.steps
+    return [Phase(z, rate, steps) for (z, rate), steps in sorted(counts.items())]
+
+
+def _one_round(events: Sequence[MechanismEvent], view: CertifiedView) -> Phase:
+    samples = {(_rate(event), event.steps) for event in events}
+    if len(samples) == 1:
+        rate, steps = samples.pop()
+        return Phase(_composed([effective_noise(e, view) for e in events]), rate, steps)
+    # Of unlike samples that may share records, sampling proves nothing.
+    each = [effective_noise(e, view) / math.sqrt(e.steps) for e in events]
+    return Phase(_composed(each), 1.0, 1)
+
+
+def _composed(noises: Sequence[float]) -> float:
+    return sum(noise**-2 for noise in noises) ** -0.5
+
+
+def _rate(event: MechanismEvent) -> float:
+    return event.sampling_rate if event.sampling == "poisson" else 1.0
+
+
+def _describe(phases: Sequence[Phase]) -> str:
+    return "; ".join(
+        f"{phase.steps} steps of a Gaussian mechanism of effective noise multiplier "
+        f"{phase.noise_multiplier:.4g}, "
+        + (
+            f"Poisson-sampled at rate {phase.sampling_rate:.4g}"
+            if phase.sampling_rate < 1
+            else "without sampling"
+        )
+        for phase in phases
+    )
+
+
+_WHY: dict[str, dict[str, str]] = {
+    "server": {
+        "client": "Every upload carries its own client's noise.",
+        "distributed": "Every upload carries its client's share of the noise only.",
+    },
+    "server-aggregate": {
+        "client": "The sum that the server sees carries every client's noise.",
+        "distributed": "The sum that the server sees carries all shares of the noise.",
+    },
+    "peer": {
+        "server": "Broadcasts carry the server's noise, which no peer knows.",
+        "client": "Broadcasts carry the noise of all clients but the peer itself.",
+        "distributed": "Broadcasts carry all shares of the noise but the peer's own.",
+    },
+    "released": {
+        "server": "The global part carries the server's noise, the local its client's.",
+        "client": "Every part of the prompt carries its client's noise.",
+        "distributed": "The global part carries all shares of the noise.",
+    },
+}

@@ -1,0 +1,119 @@
+"""Clipping of gradients: per record, or of a batch mean.
+
+Only clipping per record bounds what one record changes by the clip norm. A clipped
+batch mean moves by up to twice the clip norm when one of its records changes.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.errors import ConfigError, TrainingError
+
+
+def clip_joint(
+    gradients: Mapping[str, Float[Tensor, "clients records ..."]],
+    clip_norm: float,
+    mask: Bool[Tensor, "clients records"] | None = None,
+) -> dict[str, Float[Tensor, "clients ..."]]:
+    """Return each tensor's sum over records, every record clipped first.
+
+    A record's tensors are scaled together so that their joint norm is at most
+    ``clip_norm``; adding or removing a record then changes the sums by at most
+    ``clip_norm`` in their joint norm.
+
+    Source: Abadi et al., "Deep learning with differential privacy", CCS 2016,
+    algorithm 1.
+
+    Args:
+        gradients: Per-record gradients by name.
+        clip_norm: Largest joint norm, above 0; infinity clips nothing.
+        mask: False for padded records, which contribute exactly 0 whatever they hold.
+
+    Raises:
+        ConfigError: ``clip_norm`` is not above 0, or there are no gradients.
+        TrainingError: A gradient of a real record is not finite. Clipping cannot bound
+            it, and dropping it would tell that it was there.
+    """
+    clipped = clip_records(gradients, clip_norm, mask)
+    return {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
+
+
+def clip_records(
+    gradients: Mapping[str, Float[Tensor, "clients records ..."]],
+    clip_norm: float,
+    mask: Bool[Tensor, "clients records"] | None = None,
+) -> dict[str, Float[Tensor, "clients records ..."]]:
+    """Return per-record gradients of joint norm at most ``clip_norm``, not yet summed.
+
+    Arguments and errors are those of :func:`clip_joint`.
+    """
+    _check(gradients, clip_norm)
+    if mask is not None:
+        gradients = {
+            name: torch.where(_like(mask, gradient), gradient, 0)
+            for name, gradient in gradients.items()
+        }
+    _refuse_non_finite(gradients)
+    norms = torch.stack([_norms(g, leading=2) for g in gradients.values()])
+    factor = _factor(norms.norm(dim=0), clip_norm)
+    return {name: g * _like(factor, g).to(g.dtype) for name, g in gradients.items()}
+
+
+def clip_each(
+    gradients: Mapping[str, Float[Tensor, "clients ..."]], clip_norm: float
+) -> dict[str, Float[Tensor, "clients ..."]]:
+    """Return each tensor clipped by itself to norm ``clip_norm``, per client.
+
+    What the published code of DP-FPL does to the gradient of a batch's mean loss. One
+    record can move each clipped tensor by 2 ``clip_norm``, and k tensors by
+    2 sqrt(k) ``clip_norm``, however large the batch.
+
+    Raises:
+        ConfigError: ``clip_norm`` is not above 0, or there are no gradients.
+        TrainingError: A gradient is not finite.
+    """
+    _check(gradients, clip_norm)
+    _refuse_non_finite(gradients)
+    return {
+        name: g * _like(_factor(_norms(g, leading=1), clip_norm), g).to(g.dtype)
+        for name, g in gradients.items()
+    }
+
+
+def _norms(gradient: Tensor, leading: int) -> Tensor:
+    # In float64: squares of large float32 gradients would overflow to infinity.
+    flat = gradient.flatten(leading)
+    return torch.linalg.vector_norm(flat, dim=-1, dtype=torch.float64)
+
+
+def _factor(norms: Tensor, clip_norm: float) -> Tensor:
+    return (clip_norm / norms).clamp(max=1.0)  # a norm of 0 gives infinity, so 1
+
+
+def _like(leading: Tensor, tensor: Tensor) -> Tensor:
+    return leading.reshape(leading.shape + (1,) * (tensor.ndim - leading.ndim))
+
+
+def _check(gradients: Mapping[str, Tensor], clip_norm: float) -> None:
+    if not clip_norm > 0:
+        raise ConfigError(
+            f"A clip norm of {clip_norm:g} was asked for. It must be above 0; infinity "
+            "clips nothing."
+        )
+    if not gradients:
+        raise ConfigError("There is no gradient to clip. Pass at least one tensor.")
+
+
+def _refuse_non_finite(gradients: Mapping[str, Tensor]) -> None:
+    for name, gradient in gradients.items():
+        finite = torch.isfinite(gradient).flatten(1).all(dim=1)
+        if not bool(finite.all()):
+            clients = (~finite).nonzero().flatten().tolist()
+            raise TrainingError(
+                f"The gradient of {name!r} is not finite for client number {clients} "
+                f"of {len(finite)} in the cohort, and no clipping can bound it. Lower "
+                "the learning rate, or look for a broken record."
+            )

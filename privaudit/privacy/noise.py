@@ -1,0 +1,123 @@
+"""Gaussian noise, and how much of it DP-FPL's paper asks for."""
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.ranges import above_zero, at_least_one, probability
+
+
+def gaussian(
+    shape: Sequence[int],
+    std: float,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "..."]:
+    """Return draws from N(0, std^2) that ``generator`` repeats from the same state.
+
+    Whoever knows the seed can subtract this noise: use :func:`secure_gaussian` for a
+    run whose seeds others will see.
+
+    Args:
+        shape: Shape of the draws.
+        std: Standard deviation, at least 0; 0 gives zeros.
+        generator: State is advanced.
+        dtype: Type of the draws.
+
+    Raises:
+        ConfigError: ``std`` is negative or not finite.
+    """
+    _check_std(std)
+    return std * torch.randn(tuple(shape), generator=generator, dtype=dtype)
+
+
+def secure_gaussian(
+    shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "..."]:
+    """Return draws from N(0, std^2) made of the operating system's entropy alone.
+
+    No seed exists, so none can be stored or guessed, and no draw can be repeated.
+    (Seeding a generator would not do: torch's CPU generator keeps 32 bits of a seed,
+    few enough to try them all.) Box-Muller on 53-bit uniforms, largest draw 8.6 std.
+
+    It does not stop attacks on floating point: only some floats can be a result of
+    value + noise, and the low bits of a release can so tell neighbouring values apart
+    (Mironov, "On significance of the least significant bits for differential privacy",
+    CCS 2012); nor attacks on how long a draw takes. Accountants assume real numbers.
+
+    Args:
+        shape: Shape of the draws.
+        std: Standard deviation, at least 0.
+        dtype: Type of the draws.
+
+    Raises:
+        ConfigError: ``std`` is negative or not finite.
+
+    Source: Box and Muller, "A note on the generation of random normal deviates",
+    Annals of Mathematical Statistics 29 (1958).
+    """
+    _check_std(std)
+    count = math.prod(shape)
+    words = np.frombuffer(os.urandom(16 * count), dtype=np.uint64).reshape(2, count)
+    # In (0, 1]: a uniform of 0 would make an infinite radius.
+    uniform = ((words >> np.uint64(11)) + 1) * 2.0**-53
+    draws = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])
+    return torch.from_numpy(std * draws).reshape(tuple(shape)).to(dtype)
+
+
+def noise_std_published(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    clip_norm: float,
+    batch_size: int,
+    clients: int,
+) -> tuple[float, float]:
+    """Return the standard deviations of DP-FPL's local and global noise, as published.
+
+    sigma_L = sqrt(T ln(1/delta)) / epsilon * C / B, on the gradients of a batch mean;
+    sigma_G = sigma_L / N, on their mean over clients. This is the paper's formula with
+    its constant c = 1. It is no proof that training is private with that epsilon: an
+    accountant says what is (:mod:`privaudit.privacy.certificate`).
+
+    Source: Tran et al., "Privacy-preserving personalized federated prompt learning for
+    multimodal large language models", ICLR 2025, theorem 3.3.
+
+    Args:
+        epsilon: The claim, above 0.
+        delta: In (0, 1).
+        rounds: T, how many rounds of one step, at least 1.
+        clip_norm: C, above 0.
+        batch_size: B, at least 1.
+        clients: N, at least 1.
+
+    Raises:
+        ConfigError: A value is outside its range.
+
+    Example:
+        >>> local, over_clients = noise_std_published(0.4, 1e-5, 100, 10.0, 32, 10)
+        >>> print(f"{local:.2f} {over_clients:.3f}")
+        26.51 2.651
+    """
+    above_zero("epsilon", epsilon)
+    probability("delta", delta)
+    at_least_one("number of rounds", rounds)
+    above_zero("clip norm", clip_norm)
+    at_least_one("batch size", batch_size)
+    at_least_one("number of clients", clients)
+    local = math.sqrt(rounds * math.log(1 / delta)) / epsilon * clip_norm / batch_size
+    return local, local / clients
+
+
+def _check_std(std: float) -> None:
+    if not (std >= 0 and math.isfinite(std)):
+        raise ConfigError(
+            f"Noise of standard deviation {std:g} was asked for. It must be finite and "
+            "at least 0."
+        )

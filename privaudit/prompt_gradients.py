@@ -1,0 +1,161 @@
+"""Gradients by the context: of a whole batch, or of every record by itself.
+
+Clipping per record needs each record's own gradient. A context has no batch axis, so
+the hooks of DP libraries don't see it; but all records of a client share the forward
+pass of the text tower, and a record enters only through what is multiplied from the
+left. So one forward pass serves the cohort, and a record costs one vector-Jacobian
+product: many at once where the cohort is small, one position of the batch after the
+other where it is large (measured on two cores; more at once is slower there).
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from privaudit.prompt_learning import logits_of, pick_batch, poisson_batches
+from privaudit.trainer import Cohort, PublicTask, Round
+
+PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What each client of a cohort takes in one step; short batches are padded.
+
+    Attributes:
+        features: Image features.
+        labels: Class indices.
+        mask: False where padding stands; whatever it holds counts for nothing.
+    """
+
+    features: Float[Tensor, "k b d"]
+    labels: Int[Tensor, "k b"]
+    mask: Bool[Tensor, "k b"]
+
+    @property
+    def sizes(self) -> Int[Tensor, " k"]:
+        """How many records each client took: not to be sent, nor told."""
+        return self.mask.sum(dim=1)
+
+
+def poisson_batch(
+    cohort: Cohort, at: Round, rate: float, *, secure: bool = False
+) -> Batch:
+    """Draw every record by its own coin, and cut none: padded to the largest sample.
+
+    Args:
+        cohort: Who trains.
+        at: Names the random streams, one for each client.
+        rate: Chance of a record, in (0, 1].
+        secure: Toss the operating system's coins instead, which no seed repeats:
+            amplification by sampling counts only against those who don't know them.
+    """
+    drawn = _secret_coins(cohort, rate) if secure else poisson_batches(cohort, at, rate)
+    width = max(1, int(drawn.sum(dim=1).max()))
+    chosen = drawn.int().argsort(dim=1, descending=True, stable=True)[:, :width]
+    return _pick(cohort, chosen, drawn.gather(1, chosen))
+
+
+def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
+    """Draw ``size`` records of each client without replacement, or all if fewer."""
+    sizes = cohort.sizes.clamp(max=size)
+    chosen = torch.zeros(len(cohort), max(1, int(sizes.max())), dtype=torch.long)
+    mask = torch.arange(chosen.shape[1]) < sizes[:, None]
+    for row, client in enumerate(cohort.clients):
+        order = torch.randperm(
+            int(cohort.sizes[row]), generator=at.generator("batches", client)
+        )
+        chosen[row, : int(sizes[row])] = order[:size]
+    return _pick(cohort, chosen, mask)
+
+
+@dataclass(frozen=True)
+class ContextGradients:
+    """One forward pass of a cohort's contexts, from which gradients can be asked.
+
+    Attributes:
+        losses: Each client's mean loss over its batch; 0 for an empty one.
+    """
+
+    losses: Float[Tensor, " k"]
+    _contexts: Float[Tensor, "k tokens width"]
+    _text: Float[Tensor, "k classes d"]
+    _errors: Float[Tensor, "k b classes"]
+    _batch: Batch
+
+    @classmethod
+    def forward(
+        cls,
+        task: PublicTask,
+        contexts: Float[Tensor, "k tokens width"],
+        batch: Batch,
+    ) -> "ContextGradients":
+        """Run the text tower, and keep what gradients need.
+
+        By a class's text feature, a record's cross-entropy has the gradient
+        (probability - [is the label]) * logit scale * image feature.
+        """
+        with torch.enable_grad():
+            leaf = contexts.detach().requires_grad_()
+            text = task.prompts(leaf)
+        logits = logits_of(task, text.detach(), batch.features)
+        errors = logits.softmax(-1) - one_hot(batch.labels, logits.shape[-1])
+        errors = torch.where(batch.mask[..., None], task.logit_scale * errors, 0)
+        losses = cross_entropy(
+            logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
+        )
+        losses = torch.where(batch.mask, losses.view(batch.mask.shape), 0).sum(dim=1)
+        return cls(losses / batch.sizes.clamp(min=1), leaf, text, errors, batch)
+
+    @property
+    def sizes(self) -> Int[Tensor, " k"]:
+        """How many records each batch holds."""
+        return self._batch.sizes
+
+    def of_batch(self) -> Float[Tensor, "k tokens width"]:
+        """Return the gradient of each client's summed loss."""
+        behind = torch.einsum("kbc,kbd->kcd", self._errors, self._batch.features)
+        return self._product(behind)
+
+    def by_record(
+        self,
+    ) -> Iterator[tuple[Float[Tensor, "k c tokens width"], Bool[Tensor, "k c"]]]:
+        """Yield every record's gradient, some positions of the batch at a time.
+
+        With them comes the batch's mask; the gradients of padding are zero.
+        """
+        at_once = max(1, PRODUCTS_AT_ONCE // len(self._contexts))
+        parts = zip(
+            self._errors.split(at_once, dim=1),
+            self._batch.features.split(at_once, dim=1),
+            self._batch.mask.split(at_once, dim=1),
+            strict=True,
+        )
+        for errors, features, mask in parts:
+            behind = torch.einsum("kbc,kbd->bkcd", errors, features)
+            if len(behind) == 1:
+                yield self._product(behind[0]).unsqueeze(1), mask
+            else:
+                yield self._product(behind, many=True).transpose(0, 1), mask
+
+    def _product(self, behind: Tensor, many: bool = False) -> Tensor:
+        (product,) = torch.autograd.grad(
+            self._text, self._contexts, behind, retain_graph=True, is_grads_batched=many
+        )
+        return product
+
+
+def _pick(cohort: Cohort, chosen: Tensor, mask: Tensor) -> Batch:
+    return Batch(*pick_batch(cohort, chosen), mask)
+
+
+def _secret_coins(cohort: Cohort, rate: float) -> Bool[Tensor, "k n"]:
+    words = np.frombuffer(os.urandom(8 * cohort.mask.numel()), dtype=np.uint64)
+    draws = torch.from_numpy((words >> np.uint64(11)) * 2.0**-53)
+    return (draws.view(cohort.mask.shape) < rate) & cohort.mask

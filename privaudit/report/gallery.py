@@ -1,0 +1,74 @@
+"""The most exposed records as pictures: sensitive, so only on request."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from privaudit.audit import ClientScores
+from privaudit.auditor import Audit
+
+SHOWN = 8  # of each client
+
+
+@dataclass(frozen=True)
+class ExposedRecord:
+    """A record that an attack found out, as the page shows it.
+
+    Attributes:
+        picture: A PNG as a data address.
+        label: Its class name.
+        above: Share of the client's non-members that score at least as high.
+    """
+
+    picture: str
+    label: str
+    above: float
+
+
+def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
+    """Return each client's members that the headline attack scores highest."""
+    return {
+        client.client: _exposed(audit, client)
+        for client in audit.headline.clients
+        if all(map(len, client.groups))
+    }
+
+
+def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
+    pictures = audit.run.population.pictures
+    _, others = client.groups
+    order = np.argsort(-client.scores, kind="stable")
+    members = [index for index in order if client.is_member[index]][:SHOWN]
+    return [
+        ExposedRecord(
+            picture=_as_address(pictures.pixels[int(client.records[index])]),
+            label=pictures.class_names[int(client.labels[index])],
+            above=float((others >= client.scores[index]).mean()),
+        )
+        for index in members
+    ]
+
+
+def _as_address(pixels: Float[Tensor, "channels height width"]) -> str:
+    """Return a picture, grey or colour, as a PNG in a data address."""
+    array = (pixels.clamp(0, 1) * 255).round().byte().numpy()
+    grey = len(array) == 1
+    image = Image.fromarray(array[0] if grey else array.transpose(1, 2, 0))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def galleries(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> dict[str, dict[str, list[ExposedRecord]]]:
+    """Return the most exposed records by run and client."""
+    return {
+        label: most_exposed(audit) for label, audit in zip(labels, audits, strict=True)
+    }

@@ -1,0 +1,57 @@
+"""Short names for runs: the trainer, and what sets a run apart from the others."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privaudit.auditor import Audit
+
+
+def run_labels(audits: Sequence[Audit]) -> list[str]:
+    """Return a name for each run, no two alike.
+
+    A name holds the settings in which runs of one trainer differ, and no others; runs
+    of one configuration get their folder's name.
+    """
+    described = [_describe(audit) for audit in audits]
+    labels = [
+        ", ".join([audit.run.config.trainer, *_apart(fields, audit, audits, described)])
+        for audit, fields in zip(audits, described, strict=True)
+    ]
+    counts = Counter(labels)
+    return [
+        label if counts[label] == 1 else f"{label} ({audit.run.name})"
+        for label, audit in zip(labels, audits, strict=True)
+    ]
+
+
+def _describe(audit: Audit) -> dict[str, Any]:
+    fields = audit.run.config.model_dump()
+    return {**fields.pop("settings"), **fields}
+
+
+def _apart(
+    fields: Mapping[str, Any],
+    audit: Audit,
+    audits: Sequence[Audit],
+    described: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """Say in which fields a run differs from others of its trainer."""
+    rivals = [
+        other
+        for rival, other in zip(audits, described, strict=True)
+        if rival.run.config.trainer == audit.run.config.trainer
+    ]
+    return [
+        _phrase(name, value)
+        for name, value in fields.items()
+        if any(other.get(name) != value for other in rivals)
+    ]
+
+
+def _phrase(name: str, value: Any) -> str:
+    if name == "epsilon":
+        return "no ε" if value is None else f"ε {value:g}"
+    if name == "mode":
+        return str(value)
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"

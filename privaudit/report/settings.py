@@ -1,0 +1,64 @@
+"""How runs and attacks were set up, for the page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privaudit.auditor import Audit
+from privaudit.report.wording import setting
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of several runs.
+
+    Attributes:
+        shared: What is the same in all of them, by name.
+        differing: By name, one value for each run; "-" where a run has no such setting.
+    """
+
+    shared: Mapping[str, str]
+    differing: Mapping[str, Sequence[str]]
+
+
+def run_settings(audits: Sequence[Audit]) -> Settings:
+    """Return how the runs were made, and what came of it that is no result."""
+    each = [_of_run(audit) for audit in audits]
+    names = list(dict.fromkeys(name for fields in each for name in fields))
+    table = {name: [fields.get(name, "-") for fields in each] for name in names}
+    shared = {name: v[0] for name, v in table.items() if len(set(v)) == 1}
+    return Settings(shared, {n: v for n, v in table.items() if n not in shared})
+
+
+def _of_run(audit: Audit) -> dict[str, str]:
+    run = audit.run
+    fields = run.config.model_dump()
+    own = fields.pop("settings")
+    last = [line["local_accuracy"] for line in run.metrics[-10:]]
+    shown: dict[str, Any] = {
+        "run": run.name,
+        "written by": f"privaudit {run.header.get('privaudit', '?')}",
+        "trainer": fields.pop("trainer"),
+        **{f"trainer: {name}": value for name, value in own.items()},
+        **fields,
+        "clients attacked": ", ".join(audit.clients),
+        "adversary's seed": audit.seed,
+        "own-class accuracy, mean of last 10 rounds": f"{sum(last) / len(last):.3f}",
+        "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
+        "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
+    }
+    return {name: setting(value) for name, value in shown.items()}
+
+
+def _total(metrics: Sequence[Mapping[str, Any]], name: str) -> str:
+    return f"{sum(line[name] for line in metrics):,}"
+
+
+def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
+    """Return each attack's parameters; several where runs were attacked differently."""
+    found: dict[str, list[str]] = {}
+    for audit in audits:
+        for name, leak in audit.leaks.items():
+            if leak.settings not in found.setdefault(name, []):
+                found[name].append(leak.settings)
+    return found

@@ -1,0 +1,50 @@
+"""An audit on disk: the numbers as JSON, the scores beside the truth as npz."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.audit import Leak
+from privaudit.auditor import Audit
+from privaudit.storage import make_private_folder, write_bytes, write_json
+
+
+def save_audit(audit: Audit, folder: Path | None = None) -> Path:
+    """Write audit.json and scores.npz, and return the folder they are in.
+
+    That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
+    replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
+    ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
+    for each candidate. It is the truth about membership, so the folder is private.
+
+    Args:
+        audit: What a scenario found out.
+        folder: The run's by default.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    audits = make_private_folder((folder or audit.run.path) / "audits")
+    place = make_private_folder(audits / audit.scenario.name)
+    columns = {
+        f"{name}/{column}": values
+        for name, leak in audit.leaks.items()
+        for column, values in _columns(leak).items()
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **columns)
+    write_bytes(place / "scores.npz", buffer.getvalue())
+    write_json(place / "audit.json", audit.to_dict())
+    return place
+
+
+def _columns(leak: Leak) -> dict[str, Shaped[np.ndarray, " candidates"]]:
+    names = ("records", "labels", "scores", "guesses", "is_member")
+    columns = {
+        name: np.concatenate([getattr(client, name) for client in leak.clients])
+        for name in names
+    }
+    clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
+    return {"client": np.concatenate(clients), **columns}

@@ -1,0 +1,121 @@
+"""A sweep over epsilon on disk: picture, table and numbers."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from privaudit.report.figure_style import to_png, to_svg
+from privaudit.report.page_template import asset, template
+from privaudit.report.sweep_figure import epsilon_curves
+from privaudit.report.sweep_points import SweepCell, SweepPoint, aggregate
+from privaudit.report.wording import epsilon, interval, point
+from privaudit.statistics.estimate import Estimate
+from privaudit.storage import storage_errors, write_bytes, write_json
+
+__all__ = ["SweepPoint", "write_sweep"]
+
+_MEASURES = ("success", "auroc", "local", "neighbour")
+
+
+def write_sweep(points: Sequence[SweepPoint], path: Path) -> Path:
+    """Write sweep.svg, .png, .json, .md and .html, and return the page.
+
+    Args:
+        points: One for each run.
+        path: The folder to write to; it is created if need be.
+
+    Raises:
+        ConfigError: There is no point, or a seed occurs twice in a cell.
+        StorageError: The folder cannot be written.
+    """
+    cells = aggregate(points)
+    with storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    figure = epsilon_curves(cells)
+    svg = to_svg(figure, "sweep", "Accuracy and attack success against epsilon")
+    write_bytes(path / "sweep.svg", svg.encode())
+    write_bytes(path / "sweep.png", to_png(figure))
+    write_json(path / "sweep.json", _as_json(points, cells))
+    write_bytes(path / "sweep.md", _as_markdown(cells).encode())
+    page = template("sweep.html.jinja").render(
+        css=Markup(asset("report.css")),
+        figure=Markup(svg),
+        header=_HEADER,
+        rows=[_row(cell) for cell in cells],
+        remarks=_remarks(cells),
+    )
+    write_bytes(path / "sweep.html", page.encode())
+    return path / "sweep.html"
+
+
+_HEADER = (
+    "Mode",
+    "ε",
+    "Seeds",
+    "Accuracy, own classes",
+    "Accuracy, others' classes",
+    "Success rate of the attack",
+    "AUROC of the attack",
+    "ε certified",
+)
+
+
+def _row(cell: SweepCell) -> list[str]:
+    measured = (cell.local, cell.neighbour, cell.success, cell.auroc)
+    return [
+        cell.mode,
+        epsilon(cell.epsilon),
+        str(len(cell.seeds)),
+        *(_number(estimate) for estimate in measured),
+        epsilon(cell.certified),
+    ]
+
+
+def _number(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "all own"
+    return f"{point(estimate)} {interval(estimate)}"
+
+
+def _remarks(cells: Sequence[SweepCell]) -> list[str]:
+    """Say what the numbers are, and what the lowest of them is not."""
+    lowest = min(cells, key=lambda cell: cell.success.value)
+    return [
+        "Means over seeds with 95 % Student's intervals; a seed moves partition, "
+        "membership, start, batches and noise.",
+        f"The lowest success rate, {_number(lowest.success)}, is that of "
+        f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
+        f"{len(cells)} cells, found after looking: the lowest of {len(cells)} noisy "
+        "numbers lies too low on average, so confirm it on other seeds before quoting "
+        "it.",
+        "ε stands for what the method claims or was asked for; ε certified is what is "
+        "proved for this adversary.",
+    ]
+
+
+def _as_json(
+    points: Sequence[SweepPoint], cells: Sequence[SweepCell]
+) -> dict[str, Any]:
+    return {
+        "remarks": _remarks(cells),
+        "cells": [_plain(cell) for cell in cells],
+        "points": [_plain(found) for found in points],
+    }
+
+
+def _plain(entry: SweepPoint | SweepCell) -> dict[str, Any]:
+    """Return the fields as JSON knows them, NaN as None."""
+    estimates = {name: getattr(entry, name) for name in _MEASURES}
+    return asdict(entry) | {
+        name: estimate and estimate.to_dict() for name, estimate in estimates.items()
+    }
+
+
+def _as_markdown(cells: Sequence[SweepCell]) -> str:
+    rows = [_HEADER, ["---"] * len(_HEADER), *(_row(cell) for cell in cells)]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    remarks = "".join(f"- {remark}\n" for remark in _remarks(cells))
+    return f"{table}\n{remarks}"

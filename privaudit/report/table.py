@@ -1,0 +1,165 @@
+"""The trade-off table: one row of plain words for each run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from privaudit.auditor import Audit
+from privaudit.report.labels import run_labels
+from privaudit.report.wording import HEADINGS, epsilon, interval, percent, point
+from privaudit.statistics.estimate import Estimate
+
+_WIDE = 116  # columns from which everything fits side by side
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is printed.
+
+    Attributes:
+        value: With three decimals, or "unresolved".
+        interval: In brackets, or why there is none; empty where nothing was measured.
+        counts: What n is.
+    """
+
+    value: str
+    interval: str = ""
+    counts: str = ""
+
+    @classmethod
+    def of(cls, estimate: Estimate, *, signed: bool = False) -> "Cell":
+        """Return an estimate as it is printed."""
+        counts = " + ".join(str(count) for count in estimate.n)
+        return cls(point(estimate, signed=signed), interval(estimate), counts)
+
+    def __str__(self) -> str:
+        """Return value and interval; reasons are left to where there is room."""
+        if not self.interval.startswith("["):
+            return self.value
+        return f"{self.value} {self.interval}"
+
+
+@dataclass(frozen=True)
+class TradeoffRow:
+    """A run in the trade-off table.
+
+    Attributes:
+        run: Its name among the others.
+        confidence: Coverage of all intervals.
+        verdict: "Leaks", "No leak found" or "Undecided".
+        attack: The headline attack, which all figures but utility and epsilon are of.
+        local: Accuracy on a client's own classes.
+        neighbour: On the other clients' classes.
+        gain: Local accuracy beyond zero-shot.
+        auroc: Averaged within clients.
+        tpr: True-positive rate by false-positive rate, the latter in per cent.
+        success: Share of right guesses, averaged over classes.
+        advantage: True- less false-positive rate of the guesses.
+        claimed: Epsilon by the method's own formula, or "none".
+        certified: Epsilon that is proved for this adversary, or "none".
+    """
+
+    run: str
+    confidence: float
+    verdict: str
+    attack: str
+    local: Cell
+    neighbour: Cell
+    gain: Cell
+    auroc: Cell
+    tpr: dict[str, Cell]
+    success: Cell
+    advantage: Cell
+    claimed: str
+    certified: str
+
+
+def tradeoff_rows(audits: Sequence[Audit]) -> list[TradeoffRow]:
+    """Return the trade-off table; the terminal and the page print the same numbers."""
+    labels = run_labels(audits)
+    return [_row(label, audit) for label, audit in zip(labels, audits, strict=True)]
+
+
+def _row(label: str, audit: Audit) -> TradeoffRow:
+    leak, utility = audit.headline, audit.utility
+    return TradeoffRow(
+        run=label,
+        confidence=leak.auroc.confidence,
+        verdict=HEADINGS[leak.verdict.kind],
+        attack=leak.attack,
+        local=Cell.of(utility.local),
+        neighbour=Cell.of(utility.neighbour) if utility.neighbour else Cell("all own"),
+        gain=Cell.of(utility.gain, signed=True),
+        auroc=Cell.of(leak.auroc),
+        tpr={percent(rate): Cell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
+        success=Cell.of(leak.success),
+        advantage=Cell.of(leak.advantage, signed=True),
+        claimed=epsilon(audit.claimed_epsilon),
+        certified=epsilon(audit.certified_epsilon),
+    )
+
+
+def print_table(audits: Sequence[Audit], console: Console | None = None) -> None:
+    """Print the trade-off table, in two parts where the terminal is narrow.
+
+    Each cell holds several lines, which the column's head names.
+    """
+    console = console or Console()
+    rows = tradeoff_rows(audits)
+    columns = _columns(rows)
+    parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
+    for part in parts:
+        console.print(_table([row.run for row in rows], part))
+    console.print(Text(_legend(audits[0], rows[0]), style="dim"))
+
+
+Column = tuple[str, list[str]]
+
+
+def _columns(rows: Sequence[TradeoffRow]) -> list[Column]:
+    rates = list(rows[0].tpr)
+    confidence = percent(rows[0].confidence)
+    return [
+        (
+            f"Accuracy [{confidence}]\nown classes\nothers'\nover zero-shot",
+            [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
+        ),
+        (
+            f"AUROC [{confidence}]\nn members + others\nverdict",
+            [f"{r.auroc}\nn = {r.auroc.counts}\n{r.verdict}" for r in rows],
+        ),
+        (
+            "\n".join(["TPR at FPR", *rates]),
+            ["\n".join(map(str, r.tpr.values())) for r in rows],
+        ),
+        (
+            f"Success rate [{confidence}]\nadvantage",
+            [f"{r.success}\n{r.advantage}" for r in rows],
+        ),
+        ("ε claimed\ncertified", [f"{r.claimed}\n{r.certified}" for r in rows]),
+    ]
+
+
+def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), pad_edge=False)
+    tallest = max(head.count("\n") for head, _ in columns)
+    table.add_column(Text("Run" + "\n" * tallest), max_width=18, overflow="fold")
+    for head, _ in columns:
+        padding = "\n" * (tallest - head.count("\n"))  # rich aligns heads below
+        table.add_column(Text(head + padding), no_wrap=True)
+    for index, name in enumerate(names):
+        cells = [Text(texts[index]) for _, texts in columns]
+        table.add_row(Text(name), *cells, end_section=index < len(names) - 1)
+    return table
+
+
+def _legend(audit: Audit, row: TradeoffRow) -> str:
+    return (
+        f"Attack: {row.attack}. Scenario: {audit.scenario.name}. AUROC 0.5 and success "
+        "0.5 are a coin toss. “unresolved”: too few non-members for that rate. ε "
+        "claimed: the method's own formula. ε certified: proved for this adversary."
+    )

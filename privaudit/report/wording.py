@@ -1,0 +1,198 @@
+"""Numbers and findings in words, the same ones in the terminal and on the page."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privaudit.audit import Leak
+from privaudit.auditor import Audit
+from privaudit.statistics.estimate import Estimate
+
+ADVERSARIES: Mapping[str, str] = {
+    "server": (
+        "the server, which keeps to the protocol and remembers all that it sends "
+        "and receives"
+    ),
+    "server-aggregate": (
+        "a server behind a secure sum, which sees what all clients send together but "
+        "nothing of a single one"
+    ),
+    "peer": "another client, which sees what the server sends to it",
+    "released": "somebody who is given a client's final model, and nothing else",
+}
+
+HEADINGS: Mapping[str, str] = {
+    "leaks": "Leaks",
+    "no evidence": "No leak found",
+    "underpowered": "Undecided",
+}
+
+_FOUND: Mapping[str, str] = {
+    "leaks": (
+        "can tell which of a client's records were trained on, better than by tossing "
+        "a coin"
+    ),
+    "no evidence": (
+        "could not tell by this attack which of a client's records were trained on"
+    ),
+    "underpowered": (
+        "may or may not be able to tell which of a client's records were trained on: "
+        "there are too few records to say"
+    ),
+}
+
+
+def adversary(threat: str) -> str:
+    """Say who looks on."""
+    view = _view(threat)
+    return ADVERSARIES.get(view, f"an adversary with the view {view!r}")
+
+
+def certificate(audit: Audit) -> Mapping[str, Any]:
+    """Return what is proved for the scenario's adversary."""
+    return audit.run.privacy["certified"][_view(audit.scenario.threat)]
+
+
+def _view(threat: str) -> str:
+    """Return the kind of an adversary: "peer" of "peer:client-3"."""
+    return threat.partition(":")[0]
+
+
+def finding(audit: Audit) -> str:
+    """Say who looked on and what was found, for somebody who knows no statistics."""
+    leak = audit.headline
+    who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
+    found = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
+    return f"{found} {_odds(leak)}".strip()
+
+
+def _odds(leak: Leak) -> str:
+    auroc = leak.auroc
+    if auroc.unresolved:
+        return ""
+    return (
+        "Shown one record of a client that was trained on and one that was not, the "
+        f"attack “{leak.attack}” points at the right one in {100 * auroc.value:.1f} of "
+        f"100 cases ({percent(auroc.confidence)} interval {100 * auroc.low:.1f} to "
+        f"{100 * auroc.high:.1f}; a coin: 50)."
+    )
+
+
+def attacked(audit: Audit) -> str:
+    """Say how many clients were attacked, and on how many records."""
+    these, everyone = len(audit.clients), audit.run.config.clients
+    whom = f"{these} of {everyone} clients" if these < everyone else "all clients"
+    members, others = audit.auroc.n
+    return f"{members} records trained on, {others} not, of {whom}"
+
+
+def epsilon(value: float | int | None) -> str:
+    """Return an epsilon as it is printed everywhere."""
+    return "none" if value is None else f"{value:.3g}"
+
+
+def small(value: float) -> str:
+    """Return a delta as it is printed everywhere.
+
+    Example:
+        >>> small(1e-5)
+        '1e-5'
+    """
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def privacy_sort(audit: Audit) -> str:
+    """Say in three words what the method does for privacy."""
+    if any(m["noise_multiplier"] > 0 for m in audit.run.privacy["mechanisms"]):
+        return "adds noise for privacy"
+    if audit.run.privacy["claimed"]["epsilon"] == 0:
+        return "trains nothing"
+    return "no privacy mechanism"
+
+
+def point(estimate: Estimate, *, signed: bool = False) -> str:
+    """Return an estimate's value alone; "unresolved" where there is none."""
+    if math.isnan(estimate.value):
+        return "unresolved"
+    return f"{estimate.value:+.3f}" if signed else f"{estimate.value:.3f}"
+
+
+def interval(estimate: Estimate) -> str:
+    """Return an estimate's interval alone, or why there is none."""
+    if estimate.unresolved:
+        return estimate.unresolved
+    return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def percent(share: float) -> str:
+    """Return a rate as people write it: 10 %, 0.1 %."""
+    return f"{100 * share:g} %"
+
+
+def rounds(indices: Sequence[int]) -> str:
+    """Return rounds as ranges.
+
+    Example:
+        >>> rounds([0, 1, 2, 5])
+        '0 to 2, 5'
+    """
+    starts = [i for i in indices if i - 1 not in indices]
+    ends = [i for i in indices if i + 1 not in indices]
+    return ", ".join(
+        str(first) if first == last else f"{first} to {last}"
+        for first, last in zip(starts, ends, strict=True)
+    )
+
+
+def setting(value: Any) -> str:
+    """Return a setting as a reader would write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {setting(entry)}" for key, entry in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def use(audit: Audit) -> str:
+    """Say what the models are good for."""
+    utility = audit.utility
+    neighbour = utility.neighbour
+    others = f", {_rate(neighbour)} on other clients' classes" if neighbour else ""
+    gain = utility.gain
+    if not gain.excludes(0):
+        beyond = "no clear difference from"
+    else:
+        beyond = "more than" if gain.value > 0 else "less than"
+        beyond = f"{abs(100 * gain.value):.1f} points {beyond}"
+    return (
+        f"{_rate(utility.local)} right on a client's own classes{others}; {beyond} the "
+        f"untrained model on the same records ({gain.value:+.3f} {interval(gain)})."
+    )
+
+
+def _rate(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.1f} % {_in_per_cent(estimate)}".strip()
+
+
+def _in_per_cent(estimate: Estimate) -> str:
+    if estimate.unresolved:
+        return ""
+    return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+
+
+def proof(audit: Audit) -> str:
+    """Say what is claimed and what is proved about the run's privacy."""
+    proved = certificate(audit)
+    claimed = audit.claimed_epsilon
+    if claimed is None:
+        claim = "The method claims no differential privacy"
+    else:
+        claim = f"The method claims ε = {epsilon(claimed)} by its own formula"
+    if proved["epsilon"] is None:
+        return f"{claim}; against this adversary nothing is proved. {proved['why']}"
+    return (
+        f"{claim}; against this adversary ε = {epsilon(proved['epsilon'])} at "
+        f"δ = {small(proved['delta'])} is proved. {proved['why']}"
+    )

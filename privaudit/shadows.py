@@ -1,0 +1,240 @@
+"""Shadow models: the adversary repeats the training with records of its own.
+
+An adversary who saw the broadcasts *replays* them: round by round, shadow clients train
+on what the target client received, with the adversary's records in its place. Whoever
+did not see them trains whole federations on public records. Either way the adversary
+then looks at its own shadows exactly as it looked at the real run: through the same
+threat model, and with the same ``rebuild``.
+
+One :class:`ShadowTable` for each target, computed once, serves every shadow attack.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.attack import Adversary, Target
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.tensors import Stacked, Tensors, stack, unstack
+from privaudit.threats import View
+from privaudit.trainer import ClientId, Cohort, Records, Round, ask
+from privaudit.transcript import SERVER, Kind, Message
+
+REPLAY_CHUNK = 256  # shadow clients stacked at once
+
+
+@dataclass(frozen=True)
+class ShadowTable:
+    """What the shadow models of one target say about the adversary's own records.
+
+    Attributes:
+        pool: The adversary's records, with the target's classes.
+        log_probabilities: Of every shadow for every record of the pool.
+        is_in: Which shadow was trained on which record.
+    """
+
+    pool: Records
+    log_probabilities: Float[Tensor, "shadows pool classes"]
+    is_in: Bool[Tensor, "shadows pool"]
+
+
+def shadow_tables(
+    adversary: Adversary, targets: Sequence[Target], shadows: int
+) -> list[ShadowTable]:
+    """Return a table for each target, training the shadows on first use.
+
+    Args:
+        adversary: Whose shadows they are.
+        targets: Clients under attack.
+        shadows: Shadow models for each target.
+    """
+    key = ("shadows", shadows, tuple(target.client for target in targets))
+    if key not in adversary.shared:
+        adversary.shared[key] = _train_tables(adversary, targets, shadows)
+    tables = adversary.shared[key]
+    assert isinstance(tables, list)
+    return tables
+
+
+def _train_tables(
+    adversary: Adversary, targets: Sequence[Target], shadows: int
+) -> list[ShadowTable]:
+    pools = [_Pool.draw(adversary, target, shadows) for target in targets]
+    if not adversary.view.messages:
+        models = [_blind_models(adversary, t, shadows) for t in targets]
+    elif all(adversary.view.sees_updates_of(t.client) for t in targets):
+        models = [
+            _replayed(adversary, t, p) for t, p in zip(targets, pools, strict=True)
+        ]
+    else:
+        models = _federated(adversary, targets, pools, shadows)
+    return [
+        ShadowTable(
+            pool.records,
+            ask(adversary.trainer, adversary.task, stack(some), pool.records),
+            pool.is_in,
+        )
+        for some, pool in zip(models, pools, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Public records of a target's classes, and which shadow trains on which."""
+
+    records: Records
+    is_in: Tensor
+
+    @classmethod
+    def draw(cls, adversary: Adversary, target: Target, shadows: int) -> "_Pool":
+        """Toss coins so that a shadow is as large as the target probably is.
+
+        Half of the candidates are members, so of each class about half their number is
+        drawn, but never more than half of the public records of that class.
+        """
+        public, wanted = adversary.task.public, target.candidates.labels
+        classes = int(max(public.labels.max(), wanted.max())) + 1
+        asked = torch.bincount(wanted, minlength=classes) / 2
+        there = torch.bincount(public.labels, minlength=classes).clamp(min=1)
+        rate = (asked / there).clamp(max=0.5)[public.labels]
+        pool = public.pick(rate > 0)
+        generator = adversary.seeds.generator("shadow-coin", client=target.client)
+        coins = torch.rand(shadows, len(pool), generator=generator)
+        return cls(pool, coins < rate[rate > 0])
+
+    def shard(self, shadow: int) -> Records:
+        return self.records.pick(self.is_in[shadow])
+
+
+def _blind_models(adversary: Adversary, target: Target, count: int) -> list[Tensors]:
+    """Return what is rebuilt from nothing: no shadow needs training for that."""
+    rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
+    return [rebuilt.model] * count
+
+
+def _replayed(adversary: Adversary, target: Target, pool: _Pool) -> list[Tensors]:
+    """Train shadows of one client on the broadcasts that it received."""
+    models: list[Tensors] = []
+    for first in range(0, len(pool.is_in), REPLAY_CHUNK):
+        some = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
+        uploads = _replay(adversary, target, [pool.shard(i) for i in some], some)
+        models.extend(_rebuild_replayed(adversary, target.client, uploads))
+    return models
+
+
+def _replay(
+    adversary: Adversary, target: Target, shards: Sequence[Records], some: range
+) -> dict[int, list[Tensors]]:
+    """Return what each shadow would have sent, by round."""
+    trainer, task = adversary.trainer, adversary.task
+    names = [f"shadow-{i} of {target.client}" for i in some]
+    cohort = Cohort.of(names, shards)
+    kept: Stacked = stack(
+        [trainer.start_client(task, name, adversary.seeds) for name in names]
+    )
+    uploads: dict[int, list[Tensors]] = {}
+    for at, received in _rounds_to_replay(adversary, target.client, bool(kept)):
+        down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
+        result = trainer.local_update(task, cohort, down, kept, at)
+        kept = result.kept
+        uploads[at.index] = list(unstack(result.sent, len(names)))
+    return uploads
+
+
+def _rounds_to_replay(
+    adversary: Adversary, client: ClientId, has_state: bool
+) -> Iterator[tuple[Round, Tensors]]:
+    """Yield the rounds behind the last upload: one, if the client keeps nothing."""
+    received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
+    trained = [message.round for message in adversary.view.updates_of(client)]
+    for index in trained if has_state else trained[-1:]:
+        peers = tuple(
+            m.sender
+            for m in adversary.view.messages
+            if m.round == index and m.receiver == SERVER
+        )
+        yield Round(index, adversary.seeds, peers), received[index]
+
+
+def _rebuild_replayed(
+    adversary: Adversary, client: ClientId, uploads: dict[int, list[Tensors]]
+) -> list[Tensors]:
+    """Rebuild each shadow as the target was rebuilt, with its uploads in place."""
+    others = tuple(m for m in adversary.view.messages if m.sender != client)
+    kind: Kind = (
+        "update" if adversary.trainer.aggregation == "sum" else "individual-update"
+    )
+    models = []
+    for shadow in range(len(next(iter(uploads.values())))):
+        mine = tuple(
+            Message(index, client, SERVER, kind, sent[shadow])
+            for index, sent in uploads.items()
+        )
+        view = View(adversary.view.adversary, others + mine)
+        models.append(adversary.trainer.rebuild(adversary.task, view, client).model)
+    return models
+
+
+def _federated(
+    adversary: Adversary,
+    targets: Sequence[Target],
+    pools: Sequence[_Pool],
+    shadows: int,
+) -> list[list[Tensors]]:
+    """Train whole federations side by side, and rebuild the targets' places in each."""
+    federations = [
+        _shadow_federation(adversary, targets, pools, index) for index in range(shadows)
+    ]
+    messages: list[list[Message]] = [[] for _ in federations]
+    for index in range(adversary.task.rounds):
+        records = run_round(
+            adversary.trainer,
+            adversary.task,
+            federations,
+            index,
+            participation=adversary.participation,
+            cohort_size=REPLAY_CHUNK,
+        )
+        for sent, record in zip(messages, records, strict=True):
+            sent.extend(record.messages)
+    for sent, federation in zip(messages, federations, strict=True):
+        given = give_away(
+            adversary.trainer, adversary.task, federation, adversary.task.rounds
+        )
+        sent.extend(given[1])
+    views = [adversary.threat(sent) for sent in messages]
+    return [
+        [
+            adversary.trainer.rebuild(adversary.task, view, target.client).model
+            for view in views
+        ]
+        for target in targets
+    ]
+
+
+def _shadow_federation(
+    adversary: Adversary, targets: Sequence[Target], pools: Sequence[_Pool], index: int
+) -> Federation:
+    """Put shadow shards in the targets' places, and public records in the others'."""
+    task = adversary.task
+    rng = adversary.seeds.numpy("bystanders", round=index)
+    shards = {
+        client: task.public.pick(
+            torch.from_numpy(_some(rng, len(task.public), task.candidates[client] // 2))
+        )
+        for client in task.clients
+    }
+    for target, pool in zip(targets, pools, strict=True):
+        shards[target.client] = pool.shard(index)
+    seeds = adversary.seeds.child("shadow federation", index)
+    return Federation.begin(
+        adversary.trainer, task, shards, seeds, name=f"shadow-{index}"
+    )
+
+
+def _some(rng: np.random.Generator, there: int, wanted: int) -> np.ndarray:
+    return np.sort(rng.permutation(there)[: min(wanted, there)])

@@ -1,0 +1,1 @@
+"""What may be claimed from scores: estimates, ROC figures, comparisons."""

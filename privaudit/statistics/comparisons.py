@@ -1,0 +1,266 @@
+"""Two attacks, or two runs, on the same records."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+from scipy.special import bdtr, stdtr, stdtrit
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.delong import Placements, delong_components
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.intervals import check_confidence, wilson
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A difference and the evidence that it is not zero.
+
+    Attributes:
+        estimate: First less second.
+        p_value: Two-sided, of no difference.
+    """
+
+    estimate: Estimate
+    p_value: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate}, p = {self.p_value:.2g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {"estimate": self.estimate.to_dict(), "p_value": self.p_value}
+
+
+def paired_auroc_difference(
+    scores_a: Shaped[np.ndarray, " candidates"],
+    scores_b: Shaped[np.ndarray, " others"],
+    is_member: Bool[np.ndarray, " truths"],
+    confidence: float = 0.95,
+) -> Comparison:
+    """Return the AUROC of ``scores_a`` less that of ``scores_b`` on the same records.
+
+    DeLong's paired test, with Student's t at Satterthwaite's degrees of freedom in
+    place of the normal: at 12 records the normal covers 92 %, this 95 %.
+
+    Args:
+        scores_a: One per candidate, higher means more likely a member.
+        scores_b: The same candidates, in the same order.
+        is_member: The truth about them.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: The lengths differ, a class is empty, or a score is not finite.
+    """
+    return pooled_paired_auroc_difference([(scores_a, scores_b, is_member)], confidence)
+
+
+def pooled_paired_auroc_difference(
+    groups: Sequence[
+        tuple[
+            Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]
+        ]
+    ],
+    confidence: float = 0.95,
+) -> Comparison:
+    """Return the paired AUROC difference averaged over clients by number of pairs.
+
+    Each client's records are compared within that client. Clients without a member or
+    without a non-member are left out, and ``method`` says how many.
+
+    Args:
+        groups: Per client ``scores_a``, ``scores_b``, ``is_member``, as for
+            :func:`paired_auroc_difference`.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: Lengths differ within a client, no client has members and
+            non-members, or a score is not finite.
+    """
+    check_confidence(confidence)
+    usable = [
+        (_difference(a, b, truth), truth)
+        for a, b, truth in groups
+        if _same_length(a, b, truth) and truth.any() and not truth.all()
+    ]
+    if not usable:
+        raise ConfigError(
+            f"None of {len(groups)} groups has both members and non-members. "
+            "Add candidates of the class that is missing."
+        )
+    members = sum(int(truth.sum()) for _, truth in usable)
+    others = sum(int((~truth).sum()) for _, truth in usable)
+    left_out = len(groups) - len(usable)
+    method = "paired difference of AUROCs, DeLong with Satterthwaite's t"
+    if len(groups) > 1:
+        method += f", averaged over {len(usable)} clients by pairs"
+    if left_out:
+        method += f"; {left_out} left out, without members or non-members"
+    value, low, high, p_value = _student([d for d, _ in usable], confidence)
+    estimate = Estimate(value, low, high, (members, others), method, confidence)
+    return Comparison(estimate, p_value)
+
+
+def _same_length(*arrays: Shaped[np.ndarray, " _"]) -> bool:
+    lengths = [len(array) for array in arrays]
+    if len(set(lengths)) > 1:
+        raise ConfigError(
+            "A paired comparison needs both scores and the truth of every candidate, "
+            f"and their numbers are {lengths}. Align them."
+        )
+    return True
+
+
+def _difference(
+    a: Shaped[np.ndarray, " n"],
+    b: Shaped[np.ndarray, " n"],
+    truth: Bool[np.ndarray, " n"],
+) -> Placements:
+    return delong_components(a[truth], a[~truth]) - delong_components(
+        b[truth], b[~truth]
+    )
+
+
+def _student(
+    groups: Sequence[Placements], confidence: float
+) -> tuple[float, float, float, float]:
+    """Return value, low, high and p of the pair-weighted mean of differences."""
+    total = sum(group.pairs for group in groups)
+    weights = [group.pairs / total for group in groups]
+    value = sum(w * group.value for w, group in zip(weights, groups, strict=True))
+    parts = [
+        (w * w * part, free)
+        for w, group in zip(weights, groups, strict=True)
+        for part, free in _variance_parts(group)
+    ]
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / free for part, free in parts)
+    error = math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    p_value = min(2 * float(stdtr(freedom, -abs(value) / error)), 1.0)
+    return value, max(value - half, -1.0), min(value + half, 1.0), p_value
+
+
+def _variance_parts(group: Placements) -> list[tuple[float, int]]:
+    """Return the variance from each class and its degrees of freedom, not all zero.
+
+    A class of one record counts 1/4, more than a difference of two uniform placements.
+    Where no record differs from another (both attacks perfect, say) the next disjoint
+    pair may, by the rule of succession with probability 1/(pairs + 2).
+    """
+    if group.delong_variance == 0 and group.disjoint_pairs > 1:
+        count = group.disjoint_pairs
+        return [((1 + abs(group.value)) ** 2 / (count + 2) / count, count - 1)]
+    sizes = len(group.members), len(group.nonmembers)
+    return [
+        (part if size > 1 else 0.25, max(size - 1, 1))
+        for part, size in zip(group.variance_parts, sizes, strict=True)
+    ]
+
+
+def paired_accuracy_difference(
+    correct_a: Bool[np.ndarray, " records"],
+    correct_b: Bool[np.ndarray, " others"],
+    confidence: float = 0.95,
+) -> Comparison:
+    """Return the accuracy of model a less that of model b on the same test records.
+
+    The p-value is McNemar's exact one, the interval Newcombe's score interval; on few
+    records they may disagree about zero, and then the p-value is the stricter.
+
+    Source: McNemar, Psychometrika 12, 1947; Newcombe, "Improved confidence intervals
+    for the difference between binomial proportions based on paired data", Statistics
+    in Medicine 17, 1998, method 10.
+
+    Args:
+        correct_a: Whether model a is right about each record.
+        correct_b: Likewise model b, in the same order.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: The lengths differ, or there are no records.
+
+    Example:
+        >>> a, b = np.arange(100) < 80, np.arange(100) < 70
+        >>> print(paired_accuracy_difference(a, b))
+        0.100 [0.038, 0.165], n = 100, p = 0.002
+    """
+    _same_length(correct_a, correct_b)
+    count = len(correct_a)
+    if not count:
+        raise ConfigError("Accuracies need test records, and there are 0. Add some.")
+    only_a = int((correct_a & ~correct_b).sum())
+    only_b = int((correct_b & ~correct_a).sum())
+    both = int((correct_a & correct_b).sum())
+    low, high = _newcombe_paired(both, only_a, only_b, count, confidence)
+    fewer, discordant = min(only_a, only_b), only_a + only_b
+    p_value = min(2 * float(bdtr(fewer, discordant, 0.5)), 1.0)
+    method = "paired difference of accuracies, Newcombe's score interval, McNemar's p"
+    value = (only_a - only_b) / count
+    return Comparison(Estimate(value, low, high, (count,), method, confidence), p_value)
+
+
+def _newcombe_paired(
+    both: int, only_a: int, only_b: int, count: int, confidence: float
+) -> tuple[float, float]:
+    neither = count - both - only_a - only_b
+    rate_a, rate_b = (both + only_a) / count, (both + only_b) / count
+    low_a, high_a = wilson(rate_a, count, confidence)
+    low_b, high_b = wilson(rate_b, count, confidence)
+    correlation = _phi(both, only_a, only_b, neither)
+
+    def reach(a: float, b: float) -> float:
+        return math.sqrt(max(a * a - 2 * correlation * a * b + b * b, 0.0))
+
+    value = (only_a - only_b) / count
+    low = value - reach(rate_a - low_a, high_b - rate_b)
+    return low, value + reach(high_a - rate_a, rate_b - low_b)
+
+
+def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
+    """Return the correlation of being right, with Newcombe's continuity correction."""
+    count = both + only_a + only_b + neither
+    cross = float(both * neither - only_a * only_b)
+    if cross > 0:
+        cross = max(cross - count / 2, 0.0)
+    margins = (
+        (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)
+    )
+    return cross / math.sqrt(margins) if margins else 0.0
+
+
+def holm(
+    p_values: Sequence[float] | Float[np.ndarray, " tests"],
+) -> Float[np.ndarray, " tests"]:
+    """Return p-values adjusted for their number, in the order given.
+
+    Rejecting those at most alpha keeps the chance of any false rejection at most alpha,
+    however the tests depend on each other.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure",
+    Scandinavian Journal of Statistics 6, 1979.
+
+    Args:
+        p_values: In [0, 1]; may be empty.
+
+    Raises:
+        ConfigError: One is outside [0, 1].
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        array([0.03, 0.06, 0.06])
+    """
+    values = np.asarray(p_values, np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ConfigError(
+            f"P-values lie in [0, 1], and there are {list(p_values)}. "
+            "Leave out tests that could not be made."
+        )
+    order = np.argsort(values)
+    factors = len(values) - np.arange(len(values))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * values[order]), 1.0)
+    return adjusted

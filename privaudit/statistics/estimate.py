@@ -1,0 +1,247 @@
+"""Numbers with intervals, and the intervals that need nothing but counts or replicates.
+
+Every number that privaudit reports is an :class:`Estimate`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import stdtrit
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.intervals import check_confidence, clopper_pearson, wilson
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A point estimate with a two-sided confidence interval.
+
+    Attributes:
+        value: The point estimate; NaN where it could not be told.
+        low: Lower end of the interval, at most ``value``.
+        high: Upper end of the interval, at least ``value``.
+        n: What was counted, in its parts: members and non-members, records, clients
+            or seeds.
+        method: How value and interval were found, in words.
+        confidence: Nominal coverage of the interval, in (0, 1).
+        unresolved: Why there is no interval, such as "needs 1000 non-members, has
+            100"; empty where there is one.
+
+    Raises:
+        ConfigError: The interval does not hold the value, or a number is missing and
+            ``unresolved`` does not say why.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: tuple[int, ...]
+    method: str
+    confidence: float = 0.95
+    unresolved: str = ""
+
+    def __post_init__(self) -> None:
+        check_confidence(self.confidence)
+        if not self.unresolved and not self.low <= self.value <= self.high:
+            raise ConfigError(
+                f"An estimate of {self.value} has the interval [{self.low}, "
+                f"{self.high}]. Order them, or say in `unresolved` what is missing."
+            )
+
+    def __str__(self) -> str:
+        number = "" if math.isnan(self.value) else f"{self.value:.3f}"
+        if self.unresolved:
+            return (number and f"{number}, interval ") + (
+                f"unresolved ({self.unresolved})"
+            )
+        counts = " + ".join(str(count) for count in self.n)
+        return f"{number} [{self.low:.3f}, {self.high:.3f}], n = {counts}"
+
+    def excludes(self, value: int | float) -> bool:
+        """Return whether ``value`` lies outside the interval; never if unresolved."""
+        return not self.unresolved and not self.low <= value <= self.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them, NaN as None."""
+        return {
+            name: None if isinstance(entry, float) and math.isnan(entry) else entry
+            for name, entry in {**asdict(self), "n": list(self.n)}.items()
+        }
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any]) -> "Estimate":
+        """Return the estimate that :meth:`to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing or unknown.
+        """
+        names = {field.name for field in fields(cls)}
+        if set(entries) != names:
+            raise ConfigError(
+                f"An estimate has the fields {sorted(names)}, and there are "
+                f"{sorted(entries)}. Was this written by another version?"
+            )
+        numbers = {
+            name: math.nan if entries[name] is None else float(entries[name])
+            for name in ("value", "low", "high")
+        }
+        return cls(**{**entries, **numbers, "n": tuple(entries["n"])})
+
+
+def unresolved(
+    reason: str,
+    n: tuple[int, ...],
+    method: str,
+    confidence: float,
+    value: float = math.nan,
+) -> Estimate:
+    """Return an estimate without an interval, and why."""
+    return Estimate(value, math.nan, math.nan, n, method, confidence, reason)
+
+
+def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
+    """Return a proportion with its exact (Clopper-Pearson) interval.
+
+    Args:
+        successes: From 0 to ``trials``.
+        trials: Independent trials, at least one.
+        confidence: Coverage is at least this, in (0, 1).
+
+    Raises:
+        ConfigError: There is no trial, or there are more successes than trials.
+
+    Example:
+        >>> print(proportion(5, 10))
+        0.500 [0.187, 0.813], n = 10
+    """
+    _check_counts(successes, trials)
+    low, high = clopper_pearson(np.array([float(successes)]), trials, confidence)
+    return Estimate(
+        successes / trials,
+        float(low[0]),
+        float(high[0]),
+        (trials,),
+        "proportion, Clopper-Pearson",
+        confidence,
+    )
+
+
+def two_proportions(
+    successes_a: int,
+    trials_a: int,
+    successes_b: int,
+    trials_b: int,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the difference of two independent proportions, first less second.
+
+    Source: Newcombe, "Interval estimation for the difference between independent
+    proportions", Statistics in Medicine 17, 1998, method 10 (hybrid score).
+
+    Args:
+        successes_a: From 0 to ``trials_a``.
+        trials_a: At least one.
+        successes_b: From 0 to ``trials_b``.
+        trials_b: At least one.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: One of the two is no proportion.
+
+    Example:
+        >>> print(two_proportions(56, 70, 48, 80))
+        0.200 [0.052, 0.334], n = 70 + 80
+    """
+    _check_counts(successes_a, trials_a)
+    _check_counts(successes_b, trials_b)
+    rate_a, rate_b = successes_a / trials_a, successes_b / trials_b
+    low_a, high_a = wilson(rate_a, trials_a, confidence)
+    low_b, high_b = wilson(rate_b, trials_b, confidence)
+    value = rate_a - rate_b
+    low = value - math.hypot(rate_a - low_a, high_b - rate_b)
+    high = value + math.hypot(high_a - rate_a, rate_b - low_b)
+    method = "difference of proportions, Newcombe's hybrid score"
+    return Estimate(value, low, high, (trials_a, trials_b), method, confidence)
+
+
+def mean_with_t(
+    values: Sequence[float] | Float[np.ndarray, " replicates"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean of replicates with Student's interval.
+
+    A replicate is whatever was repeated independently: a seed, a client. The records
+    inside one are none. Equal replicates give an interval without width.
+
+    Args:
+        values: One per replicate. With a single one the interval is unresolved.
+        confidence: Coverage for normal replicates, in (0, 1).
+
+    Raises:
+        ConfigError: There are no replicates, or one is not finite.
+
+    Example:
+        >>> print(mean_with_t([0.5, 0.6, 0.7]))
+        0.600 [0.352, 0.848], n = 3
+        >>> print(mean_with_t([0.5]))
+        0.500, interval unresolved (needs 2 replicates, has 1)
+    """
+    replicates = np.asarray(values, np.float64)
+    count = len(replicates)
+    if not count or not np.isfinite(replicates).all():
+        raise ConfigError(
+            f"A mean needs finite replicates, and there are {list(values)}. "
+            "Leave out runs that failed, and say so."
+        )
+    mean = float(replicates.mean())
+    method = f"mean of replicates, t with {count - 1} degrees of freedom"
+    if count == 1:
+        reason = "needs 2 replicates, has 1"
+        return unresolved(reason, (1,), "mean of replicates", confidence, mean)
+    check_confidence(confidence)
+    error = float(replicates.std(ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(count - 1, (1 + confidence) / 2)) * error
+    return Estimate(mean, mean - half, mean + half, (count,), method, confidence)
+
+
+def paired_difference(
+    a: Sequence[float] | Float[np.ndarray, " replicates"],
+    b: Sequence[float] | Float[np.ndarray, " replicates"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean of ``a - b`` over paired replicates, with Student's interval.
+
+    Args:
+        a: One per replicate, such as a seed.
+        b: The same replicates, in the same order.
+        confidence: Coverage for normal differences, in (0, 1).
+
+    Raises:
+        ConfigError: The two differ in length, or as :func:`mean_with_t`.
+
+    Example:
+        >>> print(paired_difference([0.7, 0.8, 0.9], [0.6, 0.6, 0.6]))
+        0.200 [-0.048, 0.448], n = 3
+    """
+    if len(a) != len(b):
+        raise ConfigError(
+            f"A paired difference needs as many of a as of b, and there are {len(a)} "
+            f"and {len(b)}. Pair them by replicate."
+        )
+    mean = mean_with_t(
+        np.asarray(a, np.float64) - np.asarray(b, np.float64), confidence
+    )
+    method = mean.method.replace("mean of", "mean of paired differences of")
+    return replace(mean, method=method)
+
+
+def _check_counts(successes: int, trials: int) -> None:
+    if not 0 <= successes <= trials or trials == 0:
+        raise ConfigError(
+            f"{successes} successes in {trials} trials are no proportion. "
+            "Give at least one trial, and no more successes than trials."
+        )

@@ -1,0 +1,120 @@
+"""How often yes-or-no guesses at membership are right.
+
+The threshold behind the guesses must have been fixed elsewhere, on shadow models or on
+a split of its own: the best threshold on the target's truth is right too often.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool, Shaped
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.estimate import Estimate, proportion, two_proportions
+from privaudit.statistics.intervals import clopper_pearson
+
+
+def success_rate(
+    is_member: Bool[np.ndarray, " candidates"],
+    guesses: Bool[np.ndarray, " guesses"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the share of right guesses, 0.5 by chance on a fair membership coin.
+
+    Args:
+        is_member: The truth.
+        guesses: The adversary's, in the same order.
+        confidence: Coverage is at least this, in (0, 1).
+
+    Raises:
+        ConfigError: There are no candidates, or not one guess for each.
+
+    Example:
+        >>> truth = np.array([True, True, False, False])
+        >>> print(success_rate(truth, np.array([True, True, True, False])))
+        0.750 [0.194, 0.994], n = 4
+    """
+    _check_lengths(is_member, guesses)
+    right = int((is_member == guesses).sum())
+    estimate = proportion(right, len(is_member), confidence)
+    method = "share of right guesses, Clopper-Pearson"
+    return replace(estimate, method=method)
+
+
+def class_averaged_success(
+    is_member: Bool[np.ndarray, " candidates"],
+    guesses: Bool[np.ndarray, " guesses"],
+    labels: Shaped[np.ndarray, " labels"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the share of right guesses within each class, averaged over the classes.
+
+    Every class that occurs counts the same. The interval is Clopper-Pearson's at the
+    effective number of candidates, that which gives one proportion the stratified
+    variance; with one class it is the plain interval. It covers 95 % or more at 1 to 50
+    candidates per class, where a normal one falls to 25-94 %.
+
+    Source: the average: DP-FPL, appendix A.3; the interval: Korn and Graubard,
+    "Confidence intervals for proportions with small expected number of positive counts
+    estimated from survey data", Survey Methodology 24, 1998. Here each class's rate is
+    shrunk by the rule of succession, and their adjustment for degrees of freedom left
+    out.
+
+    Args:
+        is_member: The truth.
+        guesses: The adversary's, in the same order.
+        labels: The class of each candidate.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There are no candidates, or not one guess and label for each.
+    """
+    _check_lengths(is_member, guesses, labels)
+    _, of_class, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    right = np.bincount(of_class, weights=is_member == guesses)
+    value, classes = float((right / sizes).mean()), len(sizes)
+    shrunk = (right + 1) / (sizes + 2)
+    variance = (shrunk * (1 - shrunk) / sizes).sum() / classes**2
+    spread = shrunk.mean() * (1 - shrunk.mean())
+    effective = float(min(spread / variance, classes**2 / (1 / sizes).sum()))
+    low, high = clopper_pearson(np.array([value * effective]), effective, confidence)
+    method = f"share of right guesses averaged over {classes} classes, Korn-Graubard"
+    return Estimate(
+        value, float(low[0]), float(high[0]), (len(labels),), method, confidence
+    )
+
+
+def advantage(
+    is_member: Bool[np.ndarray, " candidates"],
+    guesses: Bool[np.ndarray, " guesses"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the true-positive rate less the false-positive rate, 0 by chance.
+
+    Args:
+        is_member: The truth.
+        guesses: The adversary's, in the same order.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There are no members, no non-members, or not one guess for each.
+    """
+    _check_lengths(is_member, guesses)
+    hits, alarms = guesses[is_member], guesses[~is_member]
+    estimate = two_proportions(
+        int(hits.sum()), len(hits), int(alarms.sum()), len(alarms), confidence
+    )
+    method = "TPR - FPR, Newcombe's hybrid score"
+    return replace(estimate, method=method)
+
+
+def _check_lengths(
+    is_member: Bool[np.ndarray, " candidates"],
+    *others: Shaped[np.ndarray, " _"],
+) -> None:
+    lengths = [len(is_member), *(len(other) for other in others)]
+    if not all(lengths) or len(set(lengths)) > 1:
+        raise ConfigError(
+            "A success rate needs one guess (and one label) for each of at least one "
+            f"candidate, and their numbers are {lengths}. Align them."
+        )

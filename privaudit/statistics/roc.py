@@ -1,0 +1,176 @@
+"""From scores to AUROC; the one place to import ROC figures from.
+
+Higher scores mean more likely a member, and ties between a member and a non-member
+count one half. Scores of different clients come from different models and are never
+pooled: :func:`pooled_auroc` averages what each client's scores achieve.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from scipy.special import stdtrit
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.curve import RocCurve, roc_curve, tpr_at_fpr
+from privaudit.statistics.delong import (
+    Placements,
+    auroc_interval,
+    delong_components,
+)
+from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.guesses import (
+    advantage,
+    class_averaged_success,
+    success_rate,
+)
+from privaudit.statistics.intervals import check_confidence
+
+__all__ = [
+    "RocCurve",
+    "advantage",
+    "auroc",
+    "class_averaged_success",
+    "delong_components",
+    "pooled_auroc",
+    "roc_curve",
+    "success_rate",
+    "tpr_at_fpr",
+]
+
+
+def auroc(
+    member_scores: Shaped[np.ndarray, " members"],
+    nonmember_scores: Shaped[np.ndarray, " nonmembers"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the chance that a member outscores a non-member, ties counting one half.
+
+    The interval is DeLong's on the logit scale: at 12 to 60 candidates it covers an
+    AUROC of 0.5 in 96-98 % of cases, where the plain one covers it in 89-95 %. At 0 and
+    1 it is exact; see :func:`privaudit.statistics.delong.auroc_interval`.
+
+    Args:
+        member_scores: At least one, finite.
+        nonmember_scores: At least one, finite; the same model's scores.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: A class is empty, or a score is not finite.
+
+    Example:
+        >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
+        0.750 [0.160, 0.979], n = 3 + 2
+    """
+    placements = delong_components(member_scores, nonmember_scores)
+    low, high = auroc_interval(
+        placements.value, placements.variance, placements.disjoint_pairs, confidence
+    )
+    counts = len(member_scores), len(nonmember_scores)
+    method = "AUROC, DeLong on the logit scale"
+    return Estimate(placements.value, low, high, counts, method, confidence)
+
+
+def pooled_auroc(
+    groups: Sequence[tuple[Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"]]],
+    population: Literal["these", "new"] = "these",
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean of per-client AUROCs, weighted by their number of pairs.
+
+    Clients without a member or without a non-member are left out, and ``method`` says
+    how many. A client's variance is DeLong's, or a bound on it where that is zero.
+
+    Args:
+        groups: Per client its members' and its non-members' scores.
+        population: "these": the interval is for other records of the same clients, and
+            ``n`` counts members and non-members. "new": it is for other clients, the
+            client is the replicate, and ``n`` counts clients.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: No client has members and non-members, or a score is not finite.
+
+    Example:
+        >>> alice = np.array([2.0, 0.0]), np.array([1.0])
+        >>> bob = np.array([2.0]), np.array([1.0, 3.0])
+        >>> print(pooled_auroc([alice, bob]))
+        0.500 [0.059, 0.941], n = 3 + 3
+    """
+    check_confidence(confidence)
+    clients = [
+        delong_components(members, others)
+        for members, others in groups
+        if len(members) and len(others)
+    ]
+    if not clients:
+        raise ConfigError(
+            f"None of {len(groups)} clients has both members and non-members. "
+            "Give the clients more candidates."
+        )
+    left_out = len(groups) - len(clients)
+    note = f"; {left_out} left out, without members or non-members" if left_out else ""
+    method = f"AUROC averaged over {len(clients)} clients by pairs{note}; "
+    pool = _pool_these if population == "these" else _pool_new
+    return pool(clients, method, confidence)
+
+
+def _pool_these(
+    clients: Sequence[Placements], method: str, confidence: float
+) -> Estimate:
+    """Return the stratified interval.
+
+    Where all clients are at 1, all their disjoint pairs fell the same way, which has a
+    chance of Π θ^count <= (Σ weight θ)^min(count / weight) by the inequality of means.
+    """
+    weights, value = _weights(clients), _weighted_mean(clients)
+    variance = float(weights**2 @ np.array([client.variance for client in clients]))
+    counts = np.array([client.disjoint_pairs for client in clients])
+    low, high = auroc_interval(
+        value, variance, float((counts / weights).min()), confidence
+    )
+    n = (
+        sum(len(client.members) for client in clients),
+        sum(len(client.nonmembers) for client in clients),
+    )
+    how = f"{method}stratified DeLong on the logit scale"
+    return Estimate(value, low, high, n, how, confidence)
+
+
+def _pool_new(
+    clients: Sequence[Placements], method: str, confidence: float
+) -> Estimate:
+    """Return Student's interval over clients.
+
+    Equal weights give the textbook's. For unequal ones its variance is the jackknife's
+    and its degrees of freedom are Kish's effective number of clients less one: with the
+    plain variance and K - 1, five clients of 4 to 60 candidates cover 88 % in place of
+    95 %; so they cover 96 %.
+    """
+    weights, value = _weights(clients), _weighted_mean(clients)
+    values, count = np.array([client.value for client in clients]), len(clients)
+    if count == 1:
+        return unresolved("needs 2 clients, has 1", (1,), method, confidence, value)
+    shifts = weights / (1 - weights) * (values - value)
+    error = np.sqrt((count - 1) / count * (shifts @ shifts))
+    if error == 0:
+        these = _pool_these(clients, f"{method}equal in all; ", confidence)
+        return replace(these, n=(count,))
+    freedom = float(1 / (weights @ weights) - 1)
+    half = float(stdtrit(freedom, (1 + confidence) / 2) * error)
+    how = f"{method}jackknife over clients, t with {freedom:.3g} degrees of freedom"
+    low, high = max(value - half, 0.0), min(value + half, 1.0)
+    return Estimate(value, low, high, (count,), how, confidence)
+
+
+def _weights(clients: Sequence[Placements]) -> Float[np.ndarray, " clients"]:
+    pairs = np.array([client.pairs for client in clients], np.float64)
+    return pairs / pairs.sum()
+
+
+def _weighted_mean(clients: Sequence[Placements]) -> float:
+    # Divided last, so that 1 everywhere gives 1 to the last bit.
+    total = sum(client.pairs for client in clients)
+    return sum(client.pairs * client.value for client in clients) / total

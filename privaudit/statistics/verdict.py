@@ -1,0 +1,78 @@
+"""What an AUROC says about a leak, in one sentence."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judgement and the sentence that carries its evidence.
+
+    Attributes:
+        kind: "leaks": members score higher than chance allows. "no evidence": they do
+            not, and a leak beyond the margin would have been seen. "underpowered":
+            neither can be said.
+        sentence: With the number, its interval and n.
+    """
+
+    kind: Literal["leaks", "no evidence", "underpowered"]
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def judge_leak(auroc: Estimate, margin: float = 0.05) -> Verdict:
+    """Return whether an attack tells members from non-members.
+
+    "leaks" needs an interval wholly above 0.5: at 95 % two-sided a run that cannot
+    leak is called so in at most 2.5 % of audits. An interval below 0.5 is no leak by
+    this attack, and the sentence says that the scores run against membership.
+
+    Args:
+        auroc: Of an attack whose direction was fixed beforehand.
+        margin: The smallest excess over 0.5 that matters, in (0, 0.5].
+
+    Raises:
+        ConfigError: ``margin`` is out of range.
+
+    Example:
+        >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
+        Leaks: AUROC 0.531 [0.502, 0.560], n = 640 + 640, lies above 0.5.
+    """
+    if not 0 < margin <= 0.5:
+        raise ConfigError(
+            f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
+            "AUROC of 0.5: try 0.05."
+        )
+    if auroc.unresolved:
+        return Verdict("underpowered", f"Underpowered: AUROC {auroc}.")
+    if auroc.low > 0.5:
+        return Verdict("leaks", f"Leaks: AUROC {auroc}, lies above 0.5.")
+    limit = 0.5 + margin
+    if auroc.high < 0.5:
+        against = "lies below 0.5: the scores run against membership"
+        return Verdict(
+            "no evidence", f"No evidence of a leak: AUROC {auroc}, {against}."
+        )
+    if auroc.high <= limit:
+        reach = f"includes 0.5 and nothing above {limit:g}"
+        return Verdict("no evidence", f"No evidence of a leak: AUROC {auroc}, {reach}.")
+    more = f"about {_enough(auroc, margin)} would decide, in place of {sum(auroc.n)}"
+    reach = f"includes both 0.5 and values above {limit:g}"
+    return Verdict("underpowered", f"Underpowered: AUROC {auroc}, {reach}; {more}.")
+
+
+def _enough(auroc: Estimate, margin: float) -> int:
+    """Return the n at which the interval is as narrow as the margin, to two digits.
+
+    Such an interval cannot hold 0.5 and reach beyond the margin, whatever the truth.
+    Widths are taken to fall with the root of n, in the present proportions.
+    """
+    exact = sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2
+    digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
+    return math.ceil(exact / digit) * digit

@@ -1,0 +1,41 @@
+"""Flat, named tensors: the form in which everything is sent, kept and stored."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+Stacked = Mapping[str, Tensor]  # the same, with a leading axis over clients or models
+
+
+def stack(parts: Sequence[Tensors]) -> dict[str, Tensor]:
+    """Stack tensors of equal names and shapes on a new leading axis."""
+    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+
+
+def unstack(stacked: Stacked, count: int) -> list[dict[str, Tensor]]:
+    """Return the ``count`` members of a stack; an empty stack has empty members."""
+    return [
+        {name: tensor[index] for name, tensor in stacked.items()}
+        for index in range(count)
+    ]
+
+
+def concatenate(parts: Iterable[Stacked]) -> dict[str, Tensor]:
+    """Join stacks along their leading axis."""
+    parts = list(parts)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def signature(tensors: Tensors) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """Return names, shapes and types: what two parts must share to be stacked."""
+    return tuple(
+        (name, tuple(tensors[name].shape), str(tensors[name].dtype))
+        for name in sorted(tensors)
+    )
+
+
+def all_finite(tensors: Tensors) -> bool:
+    """Say whether no tensor holds a NaN or an infinity."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())

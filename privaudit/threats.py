@@ -1,0 +1,177 @@
+"""Threat models: what one adversary sees of a transcript.
+
+An attack gets a :class:`View` and nothing else, so it cannot use what its adversary
+could not have seen. A view is a *function* of the transcript: it may hold derived
+messages, such as the sums that a secure aggregation reveals.
+
+=================  ============================================================
+server             every message the server sends or receives
+server-aggregate   what the server sends, and per round the sum of the updates:
+                   a function of the server's view
+peer               what one client receives
+released           the personal model that one client gives away
+=================  ============================================================
+
+The peer's view is a function of the server's too (the server sent it). What is released
+is not: no other view holds a client's private part, and nobody who buys a prompt saw
+the rounds. So `server` and `released` cannot be ordered.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from privaudit.errors import UnknownNameError, ViewError
+from privaudit.privacy.secure_sum import secure_sum
+from privaudit.transcript import SERVER, Message
+
+Adversary = Literal["server", "server-aggregate", "peer", "released"]
+
+
+@dataclass(frozen=True)
+class View:
+    """The messages one adversary sees."""
+
+    adversary: Adversary
+    messages: tuple[Message, ...]
+
+    def updates_of(self, client: str) -> tuple[Message, ...]:
+        """Return what ``client`` sent to the server, round by round.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
+        updates = tuple(
+            m for m in self.messages if m.sender == client and "update" in m.kind
+        )
+        if not updates:
+            raise ViewError(
+                f"The {self.adversary} view holds no update of {client!r}. Attack the "
+                "global model, or take a stronger threat model."
+            )
+        return updates
+
+    def broadcasts_to(self, client: str) -> tuple[Message, ...]:
+        """Return what the server sent to ``client``, round by round.
+
+        Raises:
+            ViewError: This adversary does not see it.
+        """
+        sent = tuple(
+            m for m in self.messages if m.receiver == client and m.kind == "broadcast"
+        )
+        if not sent:
+            raise ViewError(
+                f"The {self.adversary} view holds nothing that was sent to {client!r}. "
+                "Take a threat model that sees broadcasts."
+            )
+        return sent
+
+    def release_of(self, client: str) -> Message:
+        """Return the personal model that ``client`` gave away.
+
+        Raises:
+            ViewError: This adversary does not have it.
+        """
+        for message in self.messages:
+            if message.kind == "release" and message.sender == client:
+                return message
+        raise ViewError(
+            f"The {self.adversary} view holds no released model of {client!r}."
+        )
+
+    def sees_updates_of(self, client: str) -> bool:
+        """Say whether single uploads of ``client`` are in the view."""
+        return any(m.sender == client and "update" in m.kind for m in self.messages)
+
+    def has_release_of(self, client: str) -> bool:
+        """Say whether the personal model of ``client`` is in the view."""
+        return any(m.sender == client and m.kind == "release" for m in self.messages)
+
+    def sees_broadcasts_to(self, client: str) -> bool:
+        """Say whether what ``client`` received is in the view."""
+        return any(
+            m.receiver == client and m.kind == "broadcast" for m in self.messages
+        )
+
+
+@runtime_checkable
+class ThreatModel(Protocol):
+    """Anything that derives an adversary's view from the messages of a run."""
+
+    def __call__(self, messages: Iterable[Message]) -> View:
+        """Return what the adversary sees."""
+        ...
+
+
+def server(messages: Iterable[Message]) -> View:
+    """An honest-but-curious server: all that it receives or sends."""
+    seen = tuple(m for m in messages if SERVER in (m.sender, m.receiver))
+    return View("server", seen)
+
+
+def server_aggregate(messages: Iterable[Message]) -> View:
+    """A server behind secure aggregation: its broadcasts, and one sum per round.
+
+    Raises:
+        ViewError: The updates are used one by one, so no secure sum could hide them.
+    """
+    seen: list[Message] = []
+    for group in _by_round(server(messages).messages):
+        seen.extend(m for m in group if m.sender == SERVER)
+        seen.extend(_sum_of([m for m in group if m.receiver == SERVER]))
+    return View("server-aggregate", tuple(seen))
+
+
+def peer(client: str) -> ThreatModel:
+    """One client: what reaches it, and nothing of the others' uploads."""
+
+    def look(messages: Iterable[Message]) -> View:
+        return View("peer", tuple(m for m in messages if m.receiver == client))
+
+    return look
+
+
+def released(messages: Iterable[Message]) -> View:
+    """Somebody who was given the personal models, and saw no round."""
+    return View("released", tuple(m for m in messages if m.kind == "release"))
+
+
+THREATS: dict[str, Callable[..., View]] = {
+    "server": server,
+    "server-aggregate": server_aggregate,
+    "released": released,
+}
+
+
+def find_threat(name: str) -> ThreatModel:
+    """Return a threat model by name; "peer:client-3" is what that client sees.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    if name.startswith("peer:"):
+        return peer(name.removeprefix("peer:"))
+    if name not in THREATS:
+        raise UnknownNameError("threat model", name, [*THREATS, "peer:CLIENT"])
+    return THREATS[name]
+
+
+def _by_round(messages: tuple[Message, ...]) -> Iterable[list[Message]]:
+    rounds: dict[int, list[Message]] = {}
+    for message in messages:
+        rounds.setdefault(message.round, []).append(message)
+    return rounds.values()
+
+
+def _sum_of(updates: list[Message]) -> list[Message]:
+    if not updates:
+        return []
+    alone = [m.sender for m in updates if m.kind == "individual-update"]
+    if alone:
+        raise ViewError(
+            f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
+            "could hide it. Take the threat model 'server'."
+        )
+    total = secure_sum([m.tensors for m in updates])
+    return [Message(updates[0].round, "clients", SERVER, "sum", total)]

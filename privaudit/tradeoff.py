@@ -1,0 +1,88 @@
+"""The trade-off: attack success and utility against the privacy budget, over seeds."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from privaudit.auditor import Audit, Auditor
+from privaudit.config import build_trainer
+from privaudit.errors import ConfigError
+from privaudit.report.sweep import SweepPoint, write_sweep
+from privaudit.training import train
+
+
+def sweep(
+    trainers: Sequence[str],
+    epsilons: Sequence[float | None],
+    modes: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    scenario: str = "prompt-release",
+    clients: int | Literal["all"] = 3,
+    shadows: int = 50,
+    folder: Path | None = None,
+    out: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[SweepPoint]:
+    """Train and attack every combination, and draw the curve.
+
+    Seeds are replicates: a seed moves partition, coin, start, batches and noise.
+
+    Args:
+        trainers: Names; those without an epsilon are run once for each seed.
+        epsilons: Budgets; None is no privacy.
+        modes: Of trainers that have modes.
+        seeds: One whole run for each.
+        scenario: Who attacks.
+        clients: How many are attacked.
+        shadows: Shadow models for each.
+        folder: Where runs are kept.
+        out: Where picture and tables go; nothing is written without it.
+        progress: Called with a line after each run.
+
+    Raises:
+        ConfigError: There is nothing to sweep.
+    """
+    plan = [
+        (trainer, settings, seed)
+        for trainer in trainers
+        for settings in _combinations(trainer, epsilons, modes)
+        for seed in seeds
+    ]
+    if not plan:
+        raise ConfigError("There is nothing to sweep: name trainers and seeds.")
+    points = []
+    for trainer, settings, seed in plan:
+        run = train(trainer, folder=folder, settings=settings, seed=seed, resume=True)
+        audit = Auditor(run).attack(scenario, clients=clients, shadows=shadows)
+        points.append(_point(trainer, settings, seed, audit))
+        if progress:
+            progress(f"{trainer} {settings} seed {seed}: {audit.auroc}")
+    if out:
+        write_sweep(points, out)
+    return points
+
+
+def _combinations(
+    trainer: str, epsilons: Sequence[float | None], modes: Sequence[str]
+) -> list[dict[str, object]]:
+    """Return the settings to try; a trainer without epsilon has one."""
+    if not hasattr(build_trainer(trainer, {}), "epsilon"):
+        return [{}]
+    return [{"epsilon": e, "mode": mode} for mode in modes for e in epsilons]
+
+
+def _point(
+    trainer: str, settings: dict[str, object], seed: int, audit: Audit
+) -> SweepPoint:
+    mode = str(settings.get("mode", ""))
+    epsilon = settings.get("epsilon")
+    return SweepPoint(
+        trainer=trainer,
+        mode=mode,
+        epsilon=epsilon if isinstance(epsilon, float) else None,
+        seed=seed,
+        success=audit.headline.success,
+        auroc=audit.auroc,
+        utility=audit.utility,
+    )

@@ -1,0 +1,253 @@
+"""Training a run from its configuration, round by round, so that a kill loses nothing.
+
+A round counts as done when run.json says so. Everything a round writes before that is
+dropped and written again by a resumed run, to the same bytes.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privaudit.config import RunConfig, make_config
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.ledger import Ledger
+from privaudit.population import Population, populate
+from privaudit.privacy.record import privacy_record
+from privaudit.runs import (
+    FORMAT,
+    Run,
+    create_folders,
+    drop_checkpoints,
+    join_names,
+    load_checkpoint,
+    mark_latest,
+    read_lines,
+    runs_folder,
+    save_checkpoint,
+    save_header,
+)
+from privaudit.seeds import Seeds
+from privaudit.storage import append_lines, write_bytes, write_json, write_tensors
+from privaudit.trainer import Records, Trainer
+from privaudit.transcript import SERVER, Message, Transcript, TranscriptFolder, size
+from privaudit.utility import measure_clients
+
+Progress = Callable[[int, int], None]
+TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
+
+
+def train(
+    trainer: str = "promptfl",
+    *,
+    folder: Path | None = None,
+    name: str | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    **fields: Any,
+) -> Run:
+    """Train federatedly, record all that is sent, and return the run.
+
+    The same configuration again returns the finished run at once: equal seeds give
+    equal transcripts.
+
+    Args:
+        trainer: A name from ``privaudit list trainers``.
+        folder: Where runs are kept.
+        name: The run's own folder; by default made from the configuration.
+        resume: Go on with an interrupted run.
+        fresh: Throw an interrupted or finished run away and start anew.
+        settings: The trainer's parameters; ``epsilon`` and others may also be given as
+            keywords.
+        progress: Called after each round with rounds done and rounds in all.
+        **fields: Fields of :class:`privaudit.config.RunConfig`, or of the trainer.
+
+    Raises:
+        ConfigError: A value that no run could use, or an interrupted run is there.
+        TrainingError: A loss is not finite; the rounds before are kept.
+        StorageError: The folder cannot be written.
+
+    Example:
+        >>> run = train("promptfl", rounds=2, seed=7)
+        >>> run.is_complete
+        True
+    """
+    own = {k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields}
+    config = make_config(trainer, {**(settings or {}), **own}, **fields)
+    default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
+    run = Run(runs_folder(folder) / (name or default))
+    if (run.path / "run.json").exists() and not fresh:
+        _check_reuse(run, config, resume)
+    else:
+        _begin(run, config)
+    if not run.is_complete:
+        run = _train_rounds(run, progress or (lambda done, total: None))
+    mark_latest([run])
+    return run
+
+
+def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
+    if run.config != config:
+        raise ConfigError(
+            f"{run.path} holds a run of another configuration. Take another --name, or "
+            "--fresh to replace it."
+        )
+    if not run.is_complete and not resume:
+        raise ConfigError(
+            f"{run.path} stopped after {run.header['progress']['rounds']} of "
+            f"{config.rounds} rounds. Add --resume to go on, or --fresh to start anew."
+        )
+
+
+def _begin(run: Run, config: RunConfig) -> None:
+    """Write an empty run; nothing is written if the configuration cannot run."""
+    population = populate(config)
+    create_folders(run.path)
+    (run.path / "run.json").unlink(missing_ok=True)
+    Ledger.toss(population.deal, Seeds(config.seed)).save(run.path / "ledger.npz")
+    write_bytes(run.path / "metrics.jsonl", b"")
+    TranscriptFolder(run.path / "transcript").truncate(0)
+    save_header(run.path, _new_header(config, population))
+
+
+def _new_header(config: RunConfig, population: Population) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "privaudit": version("privaudit"),
+        "libraries": {name: version(name) for name in TRACKED},
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "config": config.model_dump(),
+        "model_hash": population.model_hash,
+        "progress": {"rounds": 0, "length": 0, "head": Transcript().head},
+    }
+
+
+@dataclass
+class _Training:
+    """A run while it is trained."""
+
+    run: Run
+    population: Population
+    trainer: Trainer
+    federation: Federation
+    transcript: Transcript
+    header: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    def record(self, index: int, messages: tuple[Message, ...]) -> None:
+        lines = [self.transcript.append(message) for message in messages]
+        TranscriptFolder(self.path / "transcript").write(index, messages, lines)
+
+    def commit(self, rounds: int) -> None:
+        """Make what was written count, in one rename."""
+        save_checkpoint(self.path, self.federation, rounds)
+        self.header["progress"] |= {
+            "rounds": rounds,
+            "length": len(self.transcript),
+            "head": self.transcript.head,
+        }
+        save_header(self.path, self.header)
+        drop_checkpoints(self.path, but=rounds)
+
+
+def _train_rounds(run: Run, progress: Progress) -> Run:
+    training = _restore(run)
+    total = run.config.rounds
+    for index in range(training.header["progress"]["rounds"], total):
+        started = time.perf_counter()
+        (record,) = run_round(
+            training.trainer,
+            training.population.task,
+            [training.federation],
+            index,
+            participation=run.config.participation,
+            cohort_size=run.config.cohort_size,
+        )
+        training.record(index, record.messages)
+        _note_round(training, record, time.perf_counter() - started)
+        if index + 1 == total:
+            _finish(training)
+        training.commit(index + 1)
+        progress(index + 1, total)
+    return Run(run.path)
+
+
+def _restore(run: Run) -> _Training:
+    """Return the state after the last round that counts, and drop what came after."""
+    rounds = run.header["progress"]["rounds"]
+    population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
+    shards = {
+        client: _members(run, population, number)
+        for number, client in enumerate(population.task.clients)
+    }
+    federation = Federation.begin(trainer, population.task, shards, seeds)
+    folder = TranscriptFolder(run.path / "transcript")
+    folder.truncate(run.header["progress"]["length"])
+    lines = read_lines(run.path / "metrics.jsonl")[:rounds]
+    write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
+    if rounds:
+        load_checkpoint(run.path, federation, rounds)
+    return _Training(
+        run, population, trainer, federation, run.transcript, dict(run.header)
+    )
+
+
+def _members(run: Run, population: Population, number: int) -> Records:
+    return population.records.pick(torch.from_numpy(run.ledger.members_of(number)))
+
+
+def _note_round(training: _Training, record: RoundRecord, seconds: float) -> None:
+    models, _ = give_away(
+        training.trainer, training.population.task, training.federation, 0
+    )
+    sent = {"up": 0, "down": 0}
+    for message in record.messages:
+        sent["down" if message.sender == SERVER else "up"] += size(message)
+    utility = measure_clients(training.trainer, training.population, models)
+    losses = training.federation.losses
+    line = {
+        "round": record.at.index,
+        "local_accuracy": utility.local.value,
+        "neighbour_accuracy": utility.neighbour.value if utility.neighbour else None,
+        "training_loss": sum(losses.values()) / max(1, len(losses)),
+        "bytes_up": sent["up"],
+        "bytes_down": sent["down"],
+        "seconds": round(seconds, 4),
+        "mechanisms": [event.to_json() for event in record.events],
+    }
+    append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
+
+
+def _finish(training: _Training) -> None:
+    config, task = training.run.config, training.population.task
+    models, messages = give_away(
+        training.trainer,
+        task,
+        training.federation,
+        config.rounds,
+        publish=config.publish,
+    )
+    training.record(config.rounds, messages)
+    write_tensors(training.path / "kept" / "personal.safetensors", join_names(models))
+    rounds = [line["mechanisms"] for line in Run(training.path).metrics]
+    record = privacy_record(
+        training.trainer.claim(task), rounds, sends_updates=_sends_updates(training)
+    )
+    write_json(training.path / "privacy.json", record)
+
+
+def _sends_updates(training: _Training) -> bool:
+    return any("update" in message.kind for message in training.transcript)

@@ -1,0 +1,1 @@
+"""Scenarios, one file each. To add one, copy ``server_reconstruct.py``."""

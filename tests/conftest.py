@@ -1,0 +1,85 @@
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.seeds import Seeds
+from privaudit.trainer import PublicTask, Records
+
+CLASSES, DIM, TOKENS, WIDTH = 4, 12, 3, 5
+
+torch.set_num_threads(1)  # tests are small: threads would only wait for one another
+
+
+@dataclass(frozen=True)
+class ToyPrompts:
+    """A linear text tower: quick, differentiable, and easy to check by hand."""
+
+    weight: Tensor
+    bias: Tensor
+    context_tokens: int = TOKENS
+    width: int = WIDTH
+
+    def __call__(self, contexts: Tensor) -> Tensor:
+        features = contexts.flatten(1) @ self.weight + self.bias
+        return normalize(features.view(len(contexts), CLASSES, DIM), dim=-1)
+
+
+def toy_records(count: int, seed: int = 0) -> Records:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % CLASSES
+    centres = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(99))
+    noise = torch.randn(count, DIM, generator=generator)
+    return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def make_records() -> Callable[..., Records]:
+    return toy_records
+
+
+@pytest.fixture
+def task() -> PublicTask:
+    """Three clients, four classes, and a text tower of one linear layer."""
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.randn(TOKENS * WIDTH, CLASSES * DIM, generator=generator) * 3
+    bias = torch.randn(CLASSES * DIM, generator=generator)
+    prompts = ToyPrompts(weight, bias)
+    zero_shot = prompts(torch.zeros(1, TOKENS, WIDTH))[0]
+    return PublicTask(
+        prompts=prompts,
+        logit_scale=10.0,
+        zero_shot=zero_shot,
+        public=toy_records(80, seed=1),
+        candidates={"client-0": 24, "client-1": 18, "client-2": 30},
+        rounds=3,
+    )
+
+
+@pytest.fixture
+def shards(task: PublicTask) -> dict[str, Records]:
+    return {
+        client: toy_records(count // 2, seed=10 + number)
+        for number, (client, count) in enumerate(task.candidates.items())
+    }
+
+
+@pytest.fixture
+def seeds() -> Seeds:
+    return Seeds(0)
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep every test's runs and cached features to itself."""
+    monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))

@@ -1,0 +1,86 @@
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attack import Adversary, Target
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.seeds import Seeds
+from privaudit.threats import find_threat
+from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.trainers.coop import CoOp
+from privaudit.transcript import Message
+
+
+def train_toy(
+    trainer: Trainer,
+    task: PublicTask,
+    shards: dict[str, Records],
+    seed: int = 0,
+    cohort_size: int = 128,
+) -> list[Message]:
+    """Train a federation in memory, and return all that was sent."""
+    federation = Federation.begin(trainer, task, shards, Seeds(seed))
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        (record,) = run_round(
+            trainer, task, [federation], index, cohort_size=cohort_size
+        )
+        messages.extend(record.messages)
+    _, last = give_away(trainer, task, federation, task.rounds)
+    return [*messages, *last]
+
+
+@pytest.fixture
+def train() -> Callable[..., list[Message]]:
+    return train_toy
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A run under attack, with the truth that the attack must not need."""
+
+    adversary: Adversary
+    targets: Sequence[Target]
+    is_member: Sequence[np.ndarray]
+
+
+@pytest.fixture
+def attacked(
+    task: PublicTask, make_records: Callable[..., Records]
+) -> Callable[[bool], Attacked]:
+    """Release prompts that have learned noise by heart, or that never saw it."""
+
+    def build(trained_on_members: bool) -> Attacked:
+        trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
+        world = replace(task, public=noisy(make_records(160, seed=1), 99))
+        candidates, shards, truth = [], {}, []
+        for number, client in enumerate(task.clients):
+            records = noisy(make_records(24, seed=50 + number), number)
+            coin = np.random.default_rng(number).random(24) < 0.5
+            other = noisy(make_records(12, seed=70 + number), 7 + number)
+            shard = (
+                records.pick(torch.from_numpy(coin)) if trained_on_members else other
+            )
+            candidates.append(records)
+            shards[client] = shard
+            truth.append(coin)
+        threat = find_threat("released")
+        view = threat(train_toy(trainer, world, shards))
+        adversary = Adversary(trainer, world, threat, view, Seeds(1))
+        targets = [
+            Target(client, trainer.rebuild(world, view, client), records)
+            for client, records in zip(task.clients, candidates, strict=True)
+        ]
+        return Attacked(adversary, targets, truth)
+
+    return build
+
+
+def noisy(records: Records, seed: int) -> Records:
+    """Draw labels at random: only memory can know them."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
+    return Records(records.features, labels)

@@ -1,0 +1,67 @@
+"""What holds for every attack; a new file in attacks/ is tested here by itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attack import ATTACKS, Attack, Scores
+from privaudit.statistics.roc import pooled_auroc
+from tests.contracts.conftest import Attacked
+
+pytestmark = pytest.mark.parametrize("name", ATTACKS.names())
+SMALL = {"shadow": {"shadows": 50}}
+
+
+def make(name: str) -> Attack:
+    return ATTACKS.find(name)(**SMALL.get(name, {}))
+
+
+def groups(
+    scores: list[Scores], attacked: Attacked
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    pairs = zip(scores, attacked.is_member, strict=True)
+    return [(s.scores[truth], s.scores[~truth]) for s, truth in pairs]
+
+
+def test_scores_are_finite_and_repeatable(
+    name: str, attacked: Callable[[bool], Attacked]
+) -> None:
+    one, other = attacked(True), attacked(True)
+    first = make(name)(one.adversary, one.targets)
+    again = make(name)(other.adversary, other.targets)
+    for a, b, target in zip(first, again, one.targets, strict=True):
+        assert a.scores.shape == a.guesses.shape == (len(target.candidates),)
+        assert np.isfinite(a.scores).all()
+        np.testing.assert_array_equal(a.scores, b.scores)
+        np.testing.assert_array_equal(a.guesses, b.guesses)
+
+
+def test_scores_follow_their_candidates(
+    name: str, attacked: Callable[[bool], Attacked]
+) -> None:
+    case = attacked(True)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    shuffled = [replace(t, candidates=t.candidates.pick(order)) for t in case.targets]
+    plain = make(name)(case.adversary, case.targets)
+    mixed = make(name)(attacked(True).adversary, shuffled)
+    for a, b in zip(plain, mixed, strict=True):
+        np.testing.assert_allclose(b.scores, a.scores[order.numpy()], atol=1e-4)
+
+
+def test_a_memory_of_noise_is_found(
+    name: str, attacked: Callable[[bool], Attacked]
+) -> None:
+    case = attacked(True)
+    found = pooled_auroc(groups(make(name)(case.adversary, case.targets), case))
+    assert found.low > 0.7
+
+
+def test_nothing_is_found_where_no_candidate_was_trained_on(
+    name: str, attacked: Callable[[bool], Attacked]
+) -> None:
+    case = attacked(False)
+    found = pooled_auroc(groups(make(name)(case.adversary, case.targets), case))
+    assert found.low < 0.5 < found.high

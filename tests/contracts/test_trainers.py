@@ -1,0 +1,117 @@
+"""What holds for every trainer; a new file in trainers/ is tested here by itself."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from privaudit.federation import Federation, run_round
+from privaudit.seeds import Seeds
+from privaudit.threats import find_threat
+from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer, ask
+from privaudit.transcript import Message, digest
+
+VARIANTS = [(name, {}) for name in TRAINERS.names()] + [
+    ("dp-fpl", {"epsilon": 8.0}),
+    ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
+    ("dp-fpl", {"mode": "published-paper", "epsilon": 0.4}),
+    ("dp-fpl", {"mode": "published-code", "epsilon": 0.4}),
+]
+pytestmark = pytest.mark.parametrize(
+    ("name", "settings"), VARIANTS, ids=[f"{n} {s}" for n, s in VARIANTS]
+)
+Train = Callable[..., list[Message]]
+
+
+def make(name: str, settings: dict[str, object]) -> Trainer:
+    return TRAINERS.find(name)(**settings)
+
+
+def test_equal_seeds_give_equal_messages(
+    name: str,
+    settings: dict[str, object],
+    task: PublicTask,
+    shards: dict[str, Records],
+    train: Train,
+) -> None:
+    runs = [train(make(name, settings), task, shards, seed) for seed in (0, 0, 1)]
+    first, again, other = ([m.describe() for m in messages] for messages in runs)
+    assert first == again
+    assert first != other or name == "zero-shot"
+
+
+def test_a_cohort_equals_its_clients_one_by_one(
+    name: str,
+    settings: dict[str, object],
+    task: PublicTask,
+    shards: dict[str, Records],
+    train: Train,
+) -> None:
+    together = train(make(name, settings), task, shards)
+    alone = train(make(name, settings), task, shards, cohort_size=1)
+    for one, other in zip(together, alone, strict=True):
+        for key in one.tensors:
+            torch.testing.assert_close(
+                one.tensors[key], other.tensors[key], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_what_is_kept_is_in_no_message_before_the_release(
+    name: str,
+    settings: dict[str, object],
+    task: PublicTask,
+    shards: dict[str, Records],
+) -> None:
+    trainer = make(name, settings)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    kept, sent = set(), set()
+    for index in range(task.rounds):
+        (record,) = run_round(trainer, task, [federation], index)
+        sent |= {digest(t) for m in record.messages for t in m.tensors.values()}
+        kept |= {digest(t) for k in federation.kept.values() for t in k.values()}
+    assert not kept & sent
+
+
+def test_a_round_changes_none_of_its_inputs(
+    name: str,
+    settings: dict[str, object],
+    task: PublicTask,
+    shards: dict[str, Records],
+) -> None:
+    trainer = make(name, settings)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    held = [federation.server, *federation.kept.values()]
+    before = [{k: t.clone() for k, t in part.items()} for part in held]
+    run_round(trainer, task, [federation], 0)
+    for part, copy in zip(held, before, strict=True):
+        for key in copy:
+            assert torch.equal(part[key], copy[key])
+
+
+@pytest.mark.parametrize("threat", ["server", "server-aggregate", "released", "peer"])
+def test_every_view_gives_a_model_that_answers(
+    name: str,
+    settings: dict[str, object],
+    threat: str,
+    task: PublicTask,
+    shards: dict[str, Records],
+    train: Train,
+) -> None:
+    trainer = make(name, settings)
+    who = "peer:client-1" if threat == "peer" else threat
+    view = find_threat(who)(train(trainer, task, shards))
+    rebuilt = trainer.rebuild(task, view, "client-1")
+    models = {k: v.unsqueeze(0) for k, v in rebuilt.model.items()}
+    answers = ask(trainer, task, models, task.public)
+    assert answers.shape == (1, len(task.public), 4)
+    torch.testing.assert_close(
+        answers.exp().sum(dim=-1), torch.ones(1, len(task.public))
+    )
+
+
+def test_the_claim_is_a_budget_or_nothing(
+    name: str, settings: dict[str, object], task: PublicTask
+) -> None:
+    claim = make(name, settings).claim(task)
+    assert claim.epsilon is None or claim.epsilon >= 0
+    assert claim.source

@@ -1,0 +1,70 @@
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from privaudit.models.torchvision_shim import import_open_clip
+
+VISION = {
+    "image_size": 32,
+    "layers": 1,
+    "width": 32,
+    "head_width": 16,
+    "patch_size": 16,
+}
+TEXT = {"context_length": 40, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 3}
+
+
+@pytest.fixture
+def small_options() -> dict[str, Any]:
+    """An open_clip configuration that takes a moment, with open_clip's vocabulary."""
+    return {"embed_dim": 24, "vision_cfg": dict(VISION), "text_cfg": dict(TEXT)}
+
+
+@pytest.fixture
+def build(small_options: dict[str, Any]) -> Callable[..., nn.Module]:
+    """Build a small random model; keywords overrule the text tower's options."""
+
+    def make(
+        kind: str = "CLIP", quick_gelu: bool = False, **text_options: Any
+    ) -> nn.Module:
+        options = small_options | {"quick_gelu": quick_gelu}
+        options["text_cfg"] = options["text_cfg"] | text_options
+        if kind == "CoCa":
+            options["multimodal_cfg"] = {
+                "width": 32,
+                "heads": 4,
+                "layers": 1,
+                "context_length": 40,
+            }
+        clip = getattr(import_open_clip(), kind)(**options)
+        return randomise(clip).eval().requires_grad_(False)
+
+    return make
+
+
+def randomise(clip: nn.Module) -> nn.Module:
+    """Move every weight off its start: zero biases would hide a mixed-up order."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in clip.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return clip
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return import_open_clip().SimpleTokenizer(context_length=40)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Mapping[str, np.ndarray]:
+    """Features and gradients of a random tower, made by open_clip 3.3.0 in float64."""
+    path = Path(__file__).parents[3] / "../shared/golden/clip_text.npz"
+    if not path.is_file():
+        pytest.skip("golden vectors (clip_text.npz) are not here")
+    return np.load(path, allow_pickle=False)

@@ -1,0 +1,194 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.accountant import (
+    Accountant,
+    Phase,
+    epsilon_of,
+    noise_multiplier_for,
+    tightest_epsilon,
+)
+from privaudit.privacy.gaussian_mechanism import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_multiplier,
+)
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "dp.npz"
+needs_golden = pytest.mark.skipif(
+    not GOLDEN.exists(), reason="needs ../shared/golden/dp.npz, which is not there"
+)
+DELTA = 1e-5
+
+
+def golden(*names: str) -> list[tuple[float, ...]]:
+    with np.load(GOLDEN, allow_pickle=False) as archive:
+        return list(zip(*(archive[name].tolist() for name in names), strict=True))
+
+
+def check_golden(accountant: Accountant, column: str, every: int, close: float) -> None:
+    rows = golden("q", "sigma", "steps", "delta", column)[::every]
+    for q, sigma, steps, delta, expected in rows:
+        got = epsilon_of([Phase(sigma, q, int(steps))], delta, accountant)
+        assert got == pytest.approx(expected, rel=close), (q, sigma, steps)
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    ("accountant", "column", "every", "close"),
+    [
+        ("opacus-rdp", "eps_opacus_rdp", 4, 1e-6),
+        ("opacus-prv", "eps_opacus_prv", 8, 1e-3),
+        ("dpa-rdp", "eps_dpa_rdp", 4, 1e-6),
+        ("dpa-pld", "eps_dpa_pld", 8, 1e-3),
+    ],
+)
+def test_accountants_give_their_reference_values(
+    accountant: Accountant, column: str, every: int, close: float
+) -> None:
+    """Values of opacus 1.6.0 and dp-accounting 0.6.0."""
+    check_golden(accountant, column, every, close)
+
+
+@needs_golden
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("accountant", "column", "close"),
+    [
+        ("opacus-rdp", "eps_opacus_rdp", 1e-6),
+        ("opacus-prv", "eps_opacus_prv", 1e-3),
+        ("dpa-rdp", "eps_dpa_rdp", 1e-6),
+        ("dpa-pld", "eps_dpa_pld", 1e-3),
+    ],
+)
+def test_accountants_give_all_their_reference_values(
+    accountant: Accountant, column: str, close: float
+) -> None:
+    check_golden(accountant, column, 1, close)
+
+
+@needs_golden
+def test_phases_compose_to_the_reference_values() -> None:
+    with np.load(GOLDEN, allow_pickle=False) as archive:
+        rows = archive["het_q1_sigma1_steps1_q2_sigma2_steps2_delta"][4:5].tolist()
+        expected = archive["het_eps_pld_rdp"][4:5].tolist()
+    for (q1, s1, n1, q2, s2, n2, delta), (pld, rdp) in zip(rows, expected, strict=True):
+        phases = [Phase(s1, q1, int(n1)), Phase(s2, q2, int(n2))]
+        assert epsilon_of(phases, delta, "dpa-pld") == pytest.approx(pld, rel=1e-3)
+        assert epsilon_of(phases, delta, "dpa-rdp") == pytest.approx(rdp, rel=1e-6)
+        prv = epsilon_of(phases, delta, "opacus-prv")
+        assert pld <= prv <= pld + 0.02
+
+
+@needs_golden
+def test_closed_forms_of_the_gaussian_mechanism_are_the_reference_values() -> None:
+    for mu, epsilon, delta in golden("gdp_mu", "gdp_eps", "gdp_delta"):
+        assert gaussian_delta(mu, epsilon) == pytest.approx(delta, abs=1e-8)
+    for epsilon, delta, sigma in golden("gauss_eps", "gauss_delta", "gauss_sigma"):
+        assert gaussian_multiplier(epsilon, delta) == pytest.approx(sigma, rel=1e-8)
+        assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(epsilon, rel=1e-8)
+    for row in golden("q", "sigma", "steps", "delta", "eps_exact"):
+        if row[0] == 1:
+            got = epsilon_of(
+                [Phase(row[1], 1.0, int(row[2]))], row[3], "gaussian-exact"
+            )
+            assert got == pytest.approx(row[4], rel=1e-8)
+
+
+@given(mu=st.floats(1e-3, 60), log_delta=st.floats(-30, -1))
+@settings(max_examples=100, deadline=None)
+def test_gaussian_epsilon_inverts_delta(mu: float, log_delta: float) -> None:
+    delta = math.exp(log_delta)
+    epsilon = gaussian_epsilon(mu, delta)
+    if epsilon:
+        assert gaussian_delta(mu, epsilon) == pytest.approx(delta, rel=1e-6)
+    else:
+        assert gaussian_delta(mu, 0.0) <= delta
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "steps"),
+    [(8.0, 0.3, 20), (1.0, 0.3, 20), (0.1, 0.3, 20), (2.0, 0.02, 200), (1.0, 1.0, 20)],
+)
+def test_calibrated_noise_costs_what_was_asked_for(
+    epsilon: float, rate: float, steps: int
+) -> None:
+    """By opacus, and by dp-accounting, whose bound may not be above opacus'."""
+    multiplier = noise_multiplier_for(epsilon, DELTA, rate, steps)
+    spent, _ = tightest_epsilon([Phase(multiplier, rate, steps)], DELTA)
+    other = epsilon_of([Phase(multiplier, rate, steps)], DELTA, "dpa-pld")
+    assert 0.99 * epsilon <= spent <= epsilon
+    assert 0.97 * epsilon <= other <= epsilon
+
+
+@pytest.mark.parametrize("accountant", ["opacus-rdp", "opacus-prv", "dpa-rdp"])
+def test_every_accountant_can_calibrate(accountant: Accountant) -> None:
+    multiplier = noise_multiplier_for(4.0, DELTA, 0.2, 10, accountant)
+    spent = epsilon_of([Phase(multiplier, 0.2, 10)], DELTA, accountant)
+    assert 3.96 <= spent <= 4.0
+
+
+def test_sampling_never_costs_more_than_none() -> None:
+    for multiplier in (0.3, 1.0, 30.0):
+        sampled, _ = tightest_epsilon([Phase(multiplier, 0.5, 10)], DELTA)
+        assert sampled <= gaussian_epsilon(math.sqrt(10) / multiplier, DELTA)
+
+
+def test_hardly_any_noise_is_accounted_for_quickly() -> None:
+    epsilon, accountant = tightest_epsilon([Phase(0.01, 0.3, 20)], DELTA)
+    assert epsilon > 1e4
+    assert accountant in ("opacus-rdp", "gaussian-exact")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("noise multiplier", (0.0, 0.5, 1)),
+        ("noise multiplier", (math.nan, 0.5, 1)),
+        ("sampling rate", (1.0, 0.0, 1)),
+        ("sampling rate", (1.0, 1.1, 1)),
+        ("steps", (1.0, 0.5, 0)),
+    ],
+)
+def test_a_phase_outside_its_range_is_refused(
+    name: str, values: tuple[float, float, int]
+) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Phase(*values)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+def test_a_delta_outside_its_range_is_refused(delta: float) -> None:
+    with pytest.raises(ConfigError, match=f"delta must be .*{delta:g}"):
+        epsilon_of([Phase(1.0, 1.0, 1)], delta)
+    with pytest.raises(ConfigError, match="delta"):
+        noise_multiplier_for(1.0, delta, 0.5, 1)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf])
+def test_an_epsilon_outside_its_range_is_refused(epsilon: float) -> None:
+    with pytest.raises(ConfigError, match=f"epsilon must be above 0.*{epsilon:g}"):
+        noise_multiplier_for(epsilon, DELTA, 0.5, 1)
+
+
+def test_an_epsilon_that_an_accountant_cannot_prove_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"0.001 was asked for.*proves none below 0.1"
+    ):
+        noise_multiplier_for(0.001, DELTA, 0.5, 10, "opacus-rdp")
+
+
+def test_the_exact_accountant_knows_no_sampling() -> None:
+    with pytest.raises(ConfigError, match=r"sampling rate of 0\.5"):
+        epsilon_of([Phase(1.0, 0.5, 1)], DELTA, "gaussian-exact")
+
+
+def test_nothing_to_account_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one phase"):
+        epsilon_of([], DELTA)

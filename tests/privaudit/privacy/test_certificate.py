@@ -1,0 +1,279 @@
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.accountant import (
+    Phase,
+    epsilon_of,
+    gaussian_epsilon,
+    noise_multiplier_for,
+)
+from privaudit.privacy.certificate import (
+    Certificate,
+    CertifiedView,
+    certify,
+    effective_noise,
+)
+from privaudit.privacy.mechanism import (
+    MechanismEvent,
+    NoiseAt,
+    sensitivity,
+    share_noise,
+)
+from privaudit.privacy.noise import noise_std_published
+
+DELTA = 1e-5
+VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
+NOISE_AT: tuple[NoiseAt, ...] = get_args(NoiseAt)
+
+SHARED = MechanismEvent(
+    release="global",
+    noise_multiplier=20.0,
+    sensitivity=1.0,
+    clip_norm=1.0,
+    sampling_rate=1.0,
+    sampling="poisson",
+    noise_at="client",
+    parties=4,
+)
+LOCAL = replace(SHARED, release="local")
+
+
+def certified(events: Sequence[MechanismEvent], view: CertifiedView) -> float:
+    epsilon = certify([events] * 10, view, DELTA).epsilon
+    return math.inf if epsilon is None else epsilon
+
+
+@pytest.mark.parametrize(
+    ("noise_at", "server", "aggregate", "peer", "released"),
+    [
+        ("server", 0.0, 0.0, 20.0, 20.0),
+        ("client", 20.0, 40.0, 20.0 * math.sqrt(3), 40.0),
+        ("distributed", 10.0, 20.0, 10.0 * math.sqrt(3), 20.0),
+        ("none", 0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_who_sees_how_much_noise_of_four_clients(
+    noise_at: NoiseAt, server: float, aggregate: float, peer: float, released: float
+) -> None:
+    event = replace(SHARED, noise_at=noise_at)
+    got = [effective_noise(event, view) for view in VIEWS]
+    assert got == pytest.approx([server, aggregate, peer, released])
+
+
+def test_noise_of_one_client_alone_hides_it_from_peers() -> None:
+    for noise_at in ("client", "distributed"):
+        event = replace(SHARED, noise_at=noise_at, parties=1)
+        assert effective_noise(event, "peer") == pytest.approx(20.0)
+
+
+def test_an_upload_has_no_noise_but_its_own() -> None:
+    event = replace(SHARED, release="upload")
+    assert {effective_noise(event, view) for view in VIEWS} == {20.0}
+
+
+def test_a_server_that_adds_the_noise_is_certified_nothing() -> None:
+    events = [[replace(SHARED, noise_at="server"), LOCAL]]
+    for view in ("server", "server-aggregate"):
+        certificate = certify(events, view, DELTA)
+        assert certificate.epsilon is None
+        assert str(certificate) == "none"
+        assert certificate.to_json()["epsilon"] == "none"
+        assert "server adds the noise itself" in certificate.why
+    assert certify(events, "peer", DELTA).epsilon is not None
+    assert certify(events, "released", DELTA).epsilon is not None
+
+
+def test_no_events_or_a_round_without_any_certify_nothing() -> None:
+    assert certify([], "server", DELTA).epsilon is None
+    gap = certify([[SHARED], [], [SHARED]], "server", DELTA)
+    assert gap.epsilon is None
+    assert "round 1" in gap.why
+
+
+def test_a_release_without_noise_certifies_nothing_to_those_who_see_it() -> None:
+    events = [[SHARED, replace(LOCAL, noise_at="none")]]
+    assert certify(events, "server", DELTA).epsilon is not None
+    assert certify(events, "released", DELTA).epsilon is None
+    silent = [[replace(SHARED, noise_multiplier=0.0)]]
+    assert certify(silent, "server", DELTA).epsilon is None
+
+
+def test_both_releases_of_a_sample_show_in_the_released_prompt() -> None:
+    """Two multipliers of 20 and 40 sqrt(2 clients) compose to one."""
+    events = [LOCAL, replace(SHARED, noise_at="distributed", noise_multiplier=15.0)]
+    one = 1 / math.sqrt(1 / 20**2 + 1 / 15**2)
+    expected = gaussian_epsilon(math.sqrt(10) / one, DELTA)
+    assert certified(events, "released") == pytest.approx(expected)
+    assert certified(events, "server-aggregate") == pytest.approx(
+        gaussian_epsilon(math.sqrt(10) / 15, DELTA)
+    )
+
+
+def test_sensitivity_divides_the_noise() -> None:
+    doubled = replace(SHARED, sensitivity=2.0, noise_multiplier=40.0)
+    assert certified([doubled], "server") == certified([SHARED], "server")
+
+
+def test_fixed_batches_gain_nothing_from_sampling() -> None:
+    fixed = replace(SHARED, sampling="fixed-batch", sampling_rate=0.1)
+    assert certified([fixed], "server") == certified([SHARED], "server")
+
+
+def test_poisson_sampling_is_accounted_for() -> None:
+    sampled = replace(SHARED, noise_multiplier=2.0, sampling_rate=0.1)
+    certificate = certify([[sampled]] * 10, "server", DELTA)
+    oracle = epsilon_of([Phase(2.0, 0.1, 10)], DELTA, "dpa-pld")
+    assert certificate.accountant == "opacus-prv"
+    assert certificate.epsilon == pytest.approx(oracle, rel=0.02)
+    assert "10 steps" in certificate.mechanism
+    assert "rate 0.1" in certificate.mechanism
+
+
+def test_releases_at_different_rates_gain_nothing_from_sampling() -> None:
+    events = [replace(LOCAL, sampling_rate=0.1), replace(SHARED, sampling_rate=0.2)]
+    assert certified(events, "released") == pytest.approx(
+        certified([LOCAL, SHARED], "released")
+    )
+
+
+def test_local_steps_compose() -> None:
+    five = replace(SHARED, release="upload", steps=5)
+    assert certify([[five]], "server", DELTA) == certify(
+        [[SHARED]] * 5, "server", DELTA
+    )
+
+
+def test_rounds_with_unlike_noise_compose() -> None:
+    rounds = [[SHARED], [replace(SHARED, parties=9)], [SHARED]]
+    mu = math.sqrt(2 / 40**2 + 1 / 60**2)
+    got = certify(rounds, "server-aggregate", DELTA)
+    assert got.epsilon == pytest.approx(gaussian_epsilon(mu, DELTA))
+
+
+@given(
+    noise=st.floats(5, 100),
+    parties=st.integers(1, 50),
+    noise_at=st.sampled_from(NOISE_AT),
+    with_local=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_view_that_is_a_function_of_another_is_certified_no_more(
+    noise: float, parties: int, noise_at: NoiseAt, with_local: bool
+) -> None:
+    """The sum is a function of the uploads; broadcasts are one of the sum."""
+    shared = replace(SHARED, noise_multiplier=noise, parties=parties, noise_at=noise_at)
+    events = [shared, LOCAL] if with_local else [shared]
+    aggregate = certified(events, "server-aggregate")
+    assert aggregate <= certified(events, "server")
+    assert certified([shared], "released") <= certified(events, "released")
+    assert certified([shared], "released") <= aggregate
+    assert certified([shared], "released") <= certified(events, "peer")
+
+
+def test_budget_split_over_both_releases_is_certified_as_asked() -> None:
+    total = noise_multiplier_for(4.0, DELTA, 0.3, 20)
+    each = share_noise(total, releases=2)
+    both = [
+        replace(LOCAL, noise_multiplier=each, sampling_rate=0.3),
+        replace(SHARED, noise_multiplier=each, sampling_rate=0.3, noise_at="server"),
+    ]
+    epsilon = certify([both] * 20, "released", DELTA).epsilon
+    assert epsilon == pytest.approx(4.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("per_record", "tensors", "displaces", "global_too", "expected"),
+    [
+        pytest.param(True, 1, False, False, (0.41, 0.090, 0.007), id="one tensor"),
+        pytest.param(True, 2, False, False, (0.60, 0.131, 0.010), id="u and v"),
+        pytest.param(True, 2, True, False, (1.27, 0.279, 0.022), id="replace one"),
+        pytest.param(False, 2, False, False, (101.6, 14.3, 1.0), id="batch mean"),
+        pytest.param(False, 2, False, True, (140, 18.6, 1.24), id="and global"),
+    ],
+)
+def test_what_the_published_constants_are_worth(
+    per_record: bool,
+    tensors: int,
+    displaces: bool,
+    global_too: bool,
+    expected: tuple[float, float, float],
+) -> None:
+    """DP-FPL with T 100, C 10, B 32, N 10, the record in every batch, by closed form.
+
+    Noise multipliers are in units of what is clipped: C / B for records, C for a batch
+    mean; the server's noise is on the mean over clients, so its unit is 1 / N of that.
+    """
+    unit = 10.0 / 32 if per_record else 10.0
+    for claimed, value in zip((0.4, 0.1, 0.01), expected, strict=True):
+        std, std_global = noise_std_published(claimed, DELTA, 100, 10.0, 32, 10)
+        local = replace(
+            LOCAL,
+            noise_multiplier=std / unit,
+            sensitivity=sensitivity(
+                tensors=tensors, per_record=per_record, displaces=displaces
+            ),
+            sampling="fixed-batch",
+            sampling_rate=32 / 412,
+        )
+        server = replace(
+            local,
+            release="global",
+            noise_at="server",
+            noise_multiplier=std_global / (unit / 10),
+            sensitivity=sensitivity(tensors=1, per_record=per_record),
+        )
+        events = [local, server] if global_too else [local]
+        epsilon = certify([events] * 100, "released", DELTA).epsilon
+        assert epsilon == pytest.approx(value, rel=0.01, abs=6e-4)
+
+
+def test_events_and_certificates_survive_json() -> None:
+    event = MechanismEvent.from_json(json.loads(json.dumps(SHARED.to_json())))
+    assert event == SHARED
+    for rounds in ([[SHARED]], []):
+        certificate = certify(rounds, "server", DELTA)
+        written = json.loads(json.dumps(certificate.to_json()))
+        assert Certificate.from_json(written) == certificate
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", math.inf),
+        ("sensitivity", 0.0),
+        ("clip_norm", 0.0),
+        ("sampling_rate", 0.0),
+        ("sampling_rate", 1.5),
+        ("parties", 0),
+        ("steps", 0),
+    ],
+)
+def test_an_event_outside_its_range_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{field} = {value}"):
+        MechanismEvent.from_json(SHARED.to_json() | {field: value})
+
+
+def test_a_local_release_with_others_noise_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"local release .* noise_at = server"):
+        replace(LOCAL, noise_at="server")
+
+
+def test_an_event_with_an_unknown_or_a_missing_field_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        MechanismEvent.from_json(SHARED.to_json() | {"colour": "red"})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        MechanismEvent.from_json({"release": "global"})
+
+
+def test_at_least_one_tensor_is_clipped() -> None:
+    with pytest.raises(ConfigError, match="not 0"):
+        sensitivity(tensors=0, per_record=True)

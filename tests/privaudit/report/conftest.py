@@ -1,0 +1,165 @@
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.shadow import Shadow
+from privaudit.audit import ClientScores, Leak, measure_leak
+from privaudit.auditor import Audit
+from privaudit.closeness import Closeness
+from privaudit.config import RunConfig
+from privaudit.dataset import Pictures
+from privaudit.runs import Run
+from privaudit.scenario import Scenario
+from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.utility import Utility
+
+CLASS_NAMES = ("zero", "one", "two")
+FIRST_RECORD = 41_000_000  # a fake run's records: numbers that are nothing else
+
+MakeAudit = Callable[..., Audit]
+
+
+def noise_event(multiplier: float, where: str = "server") -> dict[str, Any]:
+    """Return one mechanism as privacy.json lists it."""
+    return {
+        "release": "global",
+        "kind": "gaussian",
+        "noise_multiplier": multiplier,
+        "sensitivity": 1.0,
+        "clip_norm": 10.0,
+        "sampling_rate": 0.1,
+        "sampling": "poisson",
+        "noise_at": where,
+        "parties": 5,
+        "steps": 1,
+        "rounds": [0, 1, 2],
+    }
+
+
+def privacy_of(
+    claimed: float | None, certified: float | None, noise: float
+) -> dict[str, Any]:
+    certificate = {
+        "epsilon": certified,
+        "delta": 1e-5,
+        "view": "server",
+        "mechanism": "3 steps of a Gaussian mechanism" if certified else "none counts",
+        "accountant": "opacus PRV" if certified else "",
+        "why": "Every upload carries noise." if certified else "No noise was added.",
+        "unit": "record",
+        "adjacency": "add/remove-one",
+    }
+    source = "Tran et al. 2025, theorem 3.3" if claimed else "no privacy mechanism"
+    return {
+        "claimed": {"epsilon": claimed, "delta": 1e-5, "source": source},
+        "certified": {"server": certificate, "released": certificate},
+        "mechanisms": [noise_event(noise)] if noise else [],
+    }
+
+
+def client_scores(
+    rng: np.random.Generator, name: str, count: int, shift: float, first: int
+) -> ClientScores:
+    # The same truth for every attack and run, as on one partition.
+    truth = np.random.default_rng(first).random(count) < 0.5
+    scores = rng.normal(size=count) + shift * truth
+    return ClientScores(
+        client=name,
+        records=np.arange(first, first + count),
+        labels=rng.integers(0, len(CLASS_NAMES), count),
+        scores=scores,
+        guesses=scores > shift / 2,
+        is_member=truth,
+    )
+
+
+def leak_of(
+    attack: str, shift: float, clients: int, candidates: int, seed: int, first: int
+) -> Leak:
+    rng = np.random.default_rng(seed)
+    joined = [
+        client_scores(rng, f"client-{k}", candidates, shift, first + k * candidates)
+        for k in range(clients)
+    ]
+    return measure_leak(attack, f"{attack}(settings)", "fixed on shadows", joined)
+
+
+def accuracy(value: float, half: float = 0.03, n: int = 540) -> Estimate:
+    return Estimate(value, value - half, value + half, (n,), "mean over clients")
+
+
+def fake_run(
+    path: Path, config: RunConfig, privacy: dict[str, Any], records: int
+) -> Run:
+    """Return a run that has nothing on disk: what a report reads is put in place."""
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.random((records, 1, 8, 8), dtype=np.float32))
+    pictures = Pictures(pixels, torch.zeros(records, dtype=torch.long), CLASS_NAMES)
+    run = Run(path / f"{config.trainer}-{config.digest}")
+    run.__dict__.update(
+        config=config,
+        privacy=privacy,
+        metrics=[{"local_accuracy": 0.5, "bytes_up": 10, "bytes_down": 20}] * 3,
+        population=SimpleNamespace(pictures=pictures),
+        header={"privaudit": "0.1.0", "model_hash": "abc"},
+    )
+    return run
+
+
+@pytest.fixture(scope="session")
+def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
+    """Return audits of runs that never were, from scores drawn at random."""
+
+    folder = tmp_path_factory.mktemp("runs")
+
+    def make(
+        trainer: str = "promptfl",
+        *,
+        shift: float = 0.5,
+        clients: int = 3,
+        candidates: int = 120,
+        seed: int = 0,
+        local: float = 0.8,
+        epsilons: tuple[float | None, float | None] = (None, None),
+        noise: float = 0.0,
+        closeness: bool = False,
+        first: int = FIRST_RECORD,
+        question: str = "What does the server learn?",
+        attacks: Sequence[str] = ("shadow", "loss-threshold"),
+        **settings: Any,
+    ) -> Audit:
+        config = RunConfig(trainer=trainer, settings=settings, clients=5, rounds=3)
+        pair = mean_with_t([0.9, 0.95]), mean_with_t([0.1, -0.05])
+        return Audit(
+            run=fake_run(
+                folder, config, privacy_of(*epsilons, noise), clients * candidates
+            ),
+            scenario=Scenario(
+                "server-reconstruct",
+                question,
+                "server",
+                {"shadow": Shadow(), "loss-threshold": LossThreshold()},
+            ),
+            leaks={
+                name: leak_of(
+                    name, shift / (1 + i), clients, candidates, seed + i, first
+                )
+                for i, name in enumerate(attacks)
+            },
+            utility=Utility(
+                accuracy(local), accuracy(local - 0.2), accuracy(local - 0.6, 0.02),
+                accuracy(0.6),
+            ),
+            clients=tuple(f"client-{k}" for k in range(clients)),
+            missing=("the client's own training in its last round",),
+            closeness=Closeness(*pair, *pair, *pair) if closeness else None,
+            seed=0,
+        )  # fmt: skip
+
+    return make

@@ -1,0 +1,44 @@
+import base64
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from privaudit.auditor import Audit
+from privaudit.report.gallery import SHOWN, most_exposed
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_are_those_of_the_highest_scoring_members(
+    make_audit: Callable[..., Audit], channels: int
+) -> None:
+    audit = make_audit(first=0, clients=1)
+    (client,) = audit.headline.clients
+    pixels = torch.zeros(len(client.records), channels, 2, 2)
+    pixels[:, 0] = torch.arange(len(client.records))[:, None, None] / 255
+    object.__setattr__(audit.run.population.pictures, "pixels", pixels)
+    shown = most_exposed(audit)["client-0"]
+    members = client.records[client.is_member]
+    best = members[np.argsort(-client.scores[client.is_member])][:SHOWN]
+    assert [_first_pixel(record.picture) for record in shown] == list(best)
+
+
+def test_the_share_above_counts_nonmembers_that_score_as_high(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audit = make_audit(first=0, clients=1)
+    _, others = audit.headline.clients[0].groups
+    members = np.sort(audit.headline.clients[0].groups[0])[::-1]
+    shown = most_exposed(audit)["client-0"]
+    assert [record.above for record in shown] == [
+        np.mean([other >= score for other in others]) for score in members[:SHOWN]
+    ]
+
+
+def _first_pixel(address: str) -> int:
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    pixel = Image.open(io.BytesIO(content)).getpixel((0, 0))
+    return int(pixel[0] if isinstance(pixel, tuple) else pixel or 0)

@@ -1,0 +1,29 @@
+from collections.abc import Callable
+
+from privaudit.auditor import Audit
+from privaudit.report.labels import run_labels
+
+
+def test_a_single_run_is_called_by_its_trainer(
+    make_audit: Callable[..., Audit],
+) -> None:
+    assert run_labels([make_audit("promptfl", rate=0.1)]) == ["promptfl"]
+
+
+def test_only_the_settings_that_differ_are_named(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audits = [
+        make_audit("promptfl", rate=0.1),
+        make_audit("dp-fpl", mode="sound", epsilon=8.0, rank=4),
+        make_audit("dp-fpl", mode="sound", epsilon=None, rank=4),
+    ]
+    assert run_labels(audits) == ["promptfl", "dp-fpl, ε 8", "dp-fpl, no ε"]
+
+
+def test_runs_of_one_configuration_get_their_folder_name(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audits = [make_audit("promptfl"), make_audit("promptfl")]
+    labels = run_labels(audits)
+    assert labels[0] == f"promptfl ({audits[0].run.name})"

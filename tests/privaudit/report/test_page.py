@@ -1,0 +1,227 @@
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from privaudit.auditor import Audit
+from privaudit.errors import ConfigError, StorageError
+from privaudit.report.gallery import SHOWN
+from privaudit.report.page import render_report, write_report
+from privaudit.report.table import tradeoff_rows
+
+FIRST_RECORD = 41_000_000  # as in conftest.py
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+MakeAudit = Callable[..., Audit]
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps attributes, ids and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(
+        self, tag: str, attrs: Sequence[tuple[str, str | None]]
+    ) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(
+        self, tag: str, attrs: Sequence[tuple[str, str | None]]
+    ) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+
+@pytest.fixture(scope="module")
+def audits(make_audit: MakeAudit) -> list[Audit]:
+    return [
+        make_audit("zero-shot", shift=0.0, local=0.6, epsilons=(0.0, 0.0), seed=2),
+        make_audit("promptfl", shift=0.6),
+        make_audit(
+            "dp-fpl",
+            mode="sound",
+            epsilon=8.0,
+            epsilons=(8.0, 9.31),
+            noise=1.2,
+            closeness=True,
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def html(audits: list[Audit]) -> str:
+    return render_report(audits)
+
+
+@pytest.fixture(scope="module")
+def with_records(make_audit: MakeAudit) -> str:
+    return render_report([make_audit(first=0)], show_records=True)
+
+
+@pytest.mark.parametrize("which", ["html", "with_records"])
+def test_the_page_needs_no_network_and_no_script(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    html = request.getfixturevalue(which)
+    page = Page(html)
+    assert "script" not in page.tags
+    assert not {"link", "iframe", "object", "embed", "base"} & set(page.tags)
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+            assert value.startswith(("#", "data:image/png;base64,")), (name, value)
+        assert not name.startswith("on")
+    for address in re.findall(r"url\(([^)]*)\)", html):
+        assert address.startswith("#")
+    assert "@import" not in html
+
+
+def test_the_page_is_html_whose_elements_nest_and_whose_ids_are_unique(
+    html: str,
+) -> None:
+    page = Page(html)
+    assert html.startswith("<!doctype html>")
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert page.tags.count("h1") == page.tags.count("title") == 1
+    assert page.tags.count("svg") == 3
+
+
+def test_the_same_audits_give_the_same_bytes(audits: list[Audit], html: str) -> None:
+    assert render_report(audits) == html
+
+
+def test_the_verdict_of_each_run_comes_before_pictures_and_tables(
+    audits: list[Audit], html: str
+) -> None:
+    text = Page(html).words
+    assert "Of 3 runs, 2 leak, in 1 no leak was found." in text
+    for audit in audits:
+        assert audit.headline.verdict.sentence in text
+        place = html.index(audit.headline.verdict.sentence)
+        assert place < html.index("<svg") < html.index("<table")
+
+
+def test_the_page_and_the_terminal_print_the_same_numbers(
+    audits: list[Audit], html: str
+) -> None:
+    for row in tradeoff_rows(audits):
+        for cell in (row.local, row.neighbour, row.gain, row.auroc, row.success):
+            assert f"{cell.value}<i>{cell.interval}</i>" in html
+        assert f"n = {row.auroc.counts}" in html
+
+
+def test_unresolved_rates_say_so_and_why(audits: list[Audit], html: str) -> None:
+    others = audits[1].auroc.n[1]
+    assert html.count('unresolved<i class="reason">needs') == 2 * len(audits)
+    assert f"needs 10000 non-members, has {others}" in html
+
+
+def test_a_certificate_names_unit_adjacency_mechanism_and_accountant(
+    html: str,
+) -> None:
+    text = Page(html).words
+    for part in (
+        "one record; data sets are neighbours by add/remove-one",
+        "3 steps of a Gaussian mechanism",
+        "opacus PRV",
+        "ε = 9.31",
+        "Tran et al. 2025, theorem 3.3",
+    ):
+        assert part in text
+
+
+def test_where_nothing_is_proved_the_page_says_none_and_why(html: str) -> None:
+    text = Page(html).words
+    assert "against this adversary nothing is proved. No noise was added." in text
+
+
+def test_the_page_names_what_it_does_not_show(html: str) -> None:
+    text = Page(html).words
+    for part in ("Other attacks.", "Other adversaries", "named before any score"):
+        assert part in text
+
+
+def test_closeness_stands_beside_its_null(html: str) -> None:
+    text = Page(html).words
+    assert "own client 0.925" in text
+    assert "others 0.025" in text
+
+
+def test_names_are_escaped(make_audit: MakeAudit) -> None:
+    sly = '"><img src=x onerror=alert(1)>'
+    audit = make_audit(sly, question=sly, rate=sly, attacks=(sly,))
+    page = Page(render_report([audit, make_audit("promptfl", question=sly)]))
+    assert "img" not in page.tags
+    assert sly in page.text
+
+
+def test_by_default_no_picture_and_no_position_of_a_record_is_on_the_page(
+    html: str,
+) -> None:
+    assert "data:image" not in html
+    assert "<image" not in html
+    assert "<img" not in html
+    assert not re.search(rf"\b{str(FIRST_RECORD)[:5]}\d{{3}}\b", html)
+
+
+def test_records_are_shown_on_request_and_the_page_warns(with_records: str) -> None:
+    assert with_records.count("data:image/png;base64,") == 3 * SHOWN
+    assert "This page shows records." in with_records
+    assert "as sensitive as the data" in Page(with_records).words
+
+
+def test_an_unusual_audit_still_makes_a_page(make_audit: MakeAudit) -> None:
+    """One client, no neighbours' classes, an interval that cannot be told."""
+    audit = make_audit(clients=1, candidates=12)
+    audit = replace(audit, utility=replace(audit.utility, neighbour=None), missing=())
+    text = Page(render_report([audit])).words
+    assert "all own" in text
+    assert "needs 2 clients, has 1" in text
+
+
+def test_audits_of_two_scenarios_are_refused(make_audit: MakeAudit) -> None:
+    first = make_audit()
+    other = replace(first, scenario=replace(first.scenario, name="prompt-release"))
+    with pytest.raises(ConfigError, match="one scenario, and there are 2"):
+        render_report([first, other])
+    with pytest.raises(ConfigError, match="there are 0"):
+        render_report([])
+
+
+def test_the_file_is_its_owners_alone(make_audit: MakeAudit, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    write_report([make_audit()], path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().endswith("</html>")
+
+
+def test_a_folder_that_is_a_file_is_one_clear_line(
+    make_audit: MakeAudit, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Cannot write"):
+        write_report([make_audit()], tmp_path / "file" / "report.html")

@@ -1,0 +1,50 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from privaudit.auditor import Audit
+from privaudit.report.store import save_audit
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
+
+
+def test_the_audit_is_read_back_as_it_was(
+    make_audit: Callable[..., Audit], tmp_path: Path
+) -> None:
+    audit = make_audit()
+    place = save_audit(audit, tmp_path)
+    assert place == tmp_path / "audits" / "server-reconstruct"
+    read = json.loads((place / "audit.json").read_text())
+    assert Estimate.from_dict(read["leaks"]["shadow"]["auroc"]) == audit.auroc
+
+
+def test_scores_give_the_auroc_again(
+    make_audit: Callable[..., Audit], tmp_path: Path
+) -> None:
+    audit = make_audit()
+    with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
+        arrays = dict(z)
+    assert len(arrays) == 2 * 6
+    scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
+    groups = [
+        (scores[own & truth], scores[own & ~truth])
+        for own in (arrays["shadow/client"] == name for name in audit.clients)
+    ]
+    assert pooled_auroc(groups) == audit.auroc
+    assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
+
+
+def test_folders_are_private_and_hold_nothing_else(
+    make_audit: Callable[..., Audit], tmp_path: Path
+) -> None:
+    place = save_audit(make_audit(), tmp_path)
+    assert {entry.name for entry in place.iterdir()} == {"audit.json", "scores.npz"}
+    for folder in (place, place.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_run_folder_is_the_default(make_audit: Callable[..., Audit]) -> None:
+    audit = make_audit()
+    assert save_audit(audit).is_relative_to(audit.run.path)

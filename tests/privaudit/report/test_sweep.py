@@ -1,0 +1,115 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from privaudit.auditor import Audit
+from privaudit.errors import ConfigError
+from privaudit.report.sweep import SweepPoint, write_sweep
+from privaudit.report.sweep_figure import epsilon_curves
+from privaudit.report.sweep_points import aggregate
+from privaudit.statistics.estimate import Estimate, mean_with_t
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value - 0.01, value + 0.01, (100,), "")
+
+
+def found(
+    mode: str, epsilon: float | None, seed: int, success: float = 0.5
+) -> SweepPoint:
+    return SweepPoint(
+        mode=mode,
+        epsilon=epsilon,
+        seed=seed,
+        success=exactly(success),
+        auroc=exactly(0.6),
+        local=exactly(0.8),
+        neighbour=exactly(0.4),
+        certified=None if mode == "published-paper" else epsilon,
+    )
+
+
+@pytest.fixture
+def points(rng: np.random.Generator) -> list[SweepPoint]:
+    return [
+        found(mode, epsilon, seed, float(rng.uniform(0.5, 0.6)))
+        for seed in range(3)
+        for mode in ("published-paper", "sound")
+        for epsilon in (0.1, None, 8.0, 1.0)
+    ]
+
+
+def test_cells_hold_means_over_seeds(points: list[SweepPoint]) -> None:
+    cells = aggregate(points)
+    assert len(cells) == 8
+    for cell in cells:
+        own = [
+            p.success.value
+            for p in points
+            if (p.mode, p.epsilon) == (cell.mode, cell.epsilon)
+        ]
+        assert cell.success == mean_with_t(own)
+        assert cell.seeds == (0, 1, 2)
+
+
+def test_cells_go_from_no_noise_to_the_most(points: list[SweepPoint]) -> None:
+    cells = aggregate(points)[:4]
+    assert [cell.epsilon for cell in cells] == [None, 8.0, 1.0, 0.1]
+
+
+def test_a_seed_twice_in_a_cell_is_no_replicate() -> None:
+    with pytest.raises(ConfigError, match="a copy is no replicate"):
+        aggregate([found("sound", 1.0, 0), found("sound", 1.0, 0)])
+    with pytest.raises(ConfigError, match="there are none"):
+        aggregate([])
+
+
+def test_one_uncertified_seed_leaves_its_cell_uncertified() -> None:
+    cells = aggregate([found("sound", 1.0, 0), found("sound", None, 1)])
+    assert [cell.certified for cell in cells] == [None, 1.0]
+
+
+def test_a_sweep_is_written_as_picture_table_and_numbers(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    page = write_sweep(points, tmp_path / "sweep")
+    ElementTree.parse(tmp_path / "sweep" / "sweep.svg")
+    assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    read = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert (len(read["points"]), len(read["cells"])) == (24, 8)
+    assert "| sound | 0.1 | 3 |" in (tmp_path / "sweep" / "sweep.md").read_text()
+    assert "<svg" in page.read_text()
+
+
+def test_the_lowest_success_is_called_the_lowest_of_so_many(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    write_sweep([*points, found("other", 1.0, 0, success=0.31)], tmp_path)
+    text = (tmp_path / "sweep.md").read_text()
+    assert "0.310" in text
+    assert "the lowest of 9 cells, found after looking" in text
+
+
+def test_none_is_drawn_to_the_right_of_every_epsilon(points: list[SweepPoint]) -> None:
+    axes = epsilon_curves(aggregate(points)).axes[-1]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["0.1", "1", "8", "none"]
+    assert list(axes.get_xticks()) == sorted(axes.get_xticks())
+
+
+def test_a_single_seed_has_no_interval_and_is_drawn_all_the_same(
+    tmp_path: Path,
+) -> None:
+    write_sweep([found("sound", 1.0, 0)], tmp_path)
+    assert "needs 2 replicates" in (tmp_path / "sweep.md").read_text()
+
+
+def test_a_point_is_made_of_an_audit(make_audit: Callable[..., Audit]) -> None:
+    audit = make_audit(epsilons=(8.0, 9.31))
+    point = SweepPoint.of(audit, "sound", 8.0)
+    assert (point.auroc, point.certified) == (audit.auroc, 9.31)
+    assert point.success == audit.headline.success

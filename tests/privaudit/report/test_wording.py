@@ -1,0 +1,85 @@
+from collections.abc import Callable
+
+import pytest
+
+from privaudit.auditor import Audit
+from privaudit.report import wording
+from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.threats import THREATS
+
+
+@pytest.mark.parametrize("threat", list(THREATS))
+def test_every_threat_model_has_words_of_its_own(threat: str) -> None:
+    assert threat in wording.ADVERSARIES
+
+
+def test_a_finding_names_adversary_attack_number_and_interval(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audit = make_audit(shift=1.0)
+    text, auroc = wording.finding(audit), audit.auroc
+    assert text.startswith("The server can tell")
+    assert "“shadow”" in text
+    for share in (auroc.value, auroc.low, auroc.high):
+        assert f"{100 * share:.1f}" in text
+
+
+def test_no_leak_and_undecided_are_not_the_same_words(
+    make_audit: Callable[..., Audit],
+) -> None:
+    none = make_audit(shift=0.0, candidates=2000, seed=1)
+    few = make_audit(shift=0.1, candidates=20, seed=3)
+    assert none.headline.verdict.kind == "no evidence"
+    assert few.headline.verdict.kind == "underpowered"
+    assert "could not tell by this attack" in wording.finding(none)
+    assert "too few records to say" in wording.finding(few)
+
+
+def test_a_missing_epsilon_is_none_and_zero_is_zero() -> None:
+    assert [wording.epsilon(e) for e in (None, 0.0, 0.4, 101.63)] == [
+        "none",
+        "0",
+        "0.4",
+        "102",
+    ]
+
+
+def test_an_unresolved_estimate_has_no_number_but_a_reason() -> None:
+    estimate = unresolved("needs 1000 non-members, has 9", (9, 9), "TPR", 0.95)
+    assert wording.point(estimate) == "unresolved"
+    assert wording.interval(estimate) == "needs 1000 non-members, has 9"
+
+
+def test_signed_numbers_carry_their_sign() -> None:
+    gain = Estimate(0.1, -0.2, 0.4, (9,), "")
+    assert wording.point(gain, signed=True) == "+0.100"
+    assert wording.interval(gain) == "[-0.200, 0.400]"
+
+
+def test_a_loss_of_utility_is_said_to_be_one(make_audit: Callable[..., Audit]) -> None:
+    assert "20.0 points more than" in wording.use(make_audit(local=0.8))
+    assert "20.0 points less than" in wording.use(make_audit(local=0.4))
+    assert "no clear difference from" in wording.use(make_audit(local=0.6))
+
+
+def test_a_certificate_comes_with_delta_and_reason(
+    make_audit: Callable[..., Audit],
+) -> None:
+    text = wording.proof(make_audit(epsilons=(0.1, 18.6), noise=1.0))
+    assert "claims ε = 0.1 by its own formula" in text
+    assert "ε = 18.6 at δ = 1e-5 is proved. Every upload carries noise." in text
+
+
+@pytest.mark.parametrize(
+    ("noise", "claimed", "sort"),
+    [
+        (0.0, None, "no privacy mechanism"),
+        (1.0, 8.0, "adds noise for privacy"),
+        (0.0, 0.0, "trains nothing"),
+    ],
+)
+def test_runs_are_sorted_by_what_they_do_for_privacy(
+    make_audit: Callable[..., Audit], noise: float, claimed: float | None, sort: str
+) -> None:
+    audit = make_audit(noise=noise, epsilons=(claimed, None))
+    assert wording.privacy_sort(audit) == sort

@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, norm
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.comparisons import (
+    holm,
+    paired_accuracy_difference,
+    paired_auroc_difference,
+    pooled_paired_auroc_difference,
+)
+from privaudit.statistics.delong import delong_components
+from privaudit.statistics.roc import auroc
+
+
+def _correlated(
+    rng: np.random.Generator, size: int, shift: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return two attacks' scores on the same records, and the truth."""
+    truth = rng.permutation(np.arange(size) < size // 2)
+    shared = rng.normal(size=size) + shift * truth
+    return shared + rng.normal(size=size), shared + rng.normal(size=size), truth
+
+
+@pytest.mark.parametrize("case", [0, 1, 2, 3, 4, 6, 7])
+def test_the_paired_variance_equals_the_golden_one(
+    golden: dict[str, np.ndarray], case: int
+) -> None:
+    classes = [golden[f"c{case}_scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
+    first, second = delong_components(*classes[:2]), delong_components(*classes[2:])
+    difference = first - second
+    expected = golden[f"c{case}_var_difference"]
+    assert first.against(second) == pytest.approx(
+        golden[f"c{case}_delong_cov12"], abs=1e-10
+    )
+    assert difference.delong_variance == pytest.approx(expected, abs=1e-10)
+    assert difference.value / np.sqrt(difference.delong_variance) == pytest.approx(
+        golden[f"c{case}_paired_z"], abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("case", [0, 1, 2, 3, 4, 6, 7])
+def test_the_p_value_is_near_the_golden_normal_one(
+    golden: dict[str, np.ndarray], case: int
+) -> None:
+    """At 60 to 900 records Student's t is a little more careful than the normal."""
+    classes = [golden[f"c{case}_scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
+    truth = np.arange(len(classes[0]) + len(classes[1])) < len(classes[0])
+    ours = paired_auroc_difference(
+        np.concatenate(classes[:2]), np.concatenate(classes[2:]), truth
+    )
+    normal = float(golden[f"c{case}_paired_p_two_sided"])
+    assert normal <= ours.p_value <= normal + 0.01
+
+
+def test_the_difference_is_that_of_the_aurocs(rng: np.random.Generator) -> None:
+    a, b, truth = _correlated(rng, 60, shift=1.0)
+    ours = paired_auroc_difference(a, b, truth)
+    expected = auroc(a[truth], a[~truth]).value - auroc(b[truth], b[~truth]).value
+    assert ours.estimate.value == pytest.approx(expected, abs=1e-12)
+    assert ours.estimate.n == (30, 30)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_swapping_the_attacks_mirrors_the_comparison(seed: int) -> None:
+    a, b, truth = _correlated(np.random.default_rng(seed), 20)
+    ours = paired_auroc_difference(a, b, truth)
+    mirror = paired_auroc_difference(b, a, truth)
+    assert ours.estimate.low == pytest.approx(-mirror.estimate.high, abs=1e-9)
+    assert ours.p_value == pytest.approx(mirror.p_value)
+    assert ours.estimate.excludes(0) == (ours.p_value < 0.05)
+
+
+def test_the_same_scores_do_not_differ() -> None:
+    scores, truth = np.arange(20.0), np.arange(20) % 2 == 0
+    ours = paired_auroc_difference(scores, scores, truth)
+    assert (ours.estimate.value, ours.p_value) == (0, 1)
+    assert ours.estimate.low < 0 < ours.estimate.high
+
+
+def test_perfect_against_reversed_is_a_difference_of_one() -> None:
+    truth = np.arange(20) < 10
+    ours = paired_auroc_difference(truth * 1.0, truth * -1.0, truth)
+    assert ours.estimate.value == 1
+    assert 0 < ours.estimate.low < 1
+    assert ours.p_value < 0.05
+
+
+def test_groups_are_weighted_by_pairs_and_the_empty_left_out(
+    rng: np.random.Generator,
+) -> None:
+    whole = _correlated(rng, 40, shift=1.0)
+    members_only = np.ones(3), np.zeros(3), np.ones(3, bool)
+    ours = pooled_paired_auroc_difference([whole, members_only])
+    assert ours.estimate.value == paired_auroc_difference(*whole).estimate.value
+    assert "1 left out" in ours.estimate.method
+    with pytest.raises(ConfigError, match="None of 1 groups"):
+        pooled_paired_auroc_difference([members_only])
+
+
+def test_unaligned_scores_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\[3, 2, 3\]"):
+        paired_auroc_difference(np.zeros(3), np.zeros(2), np.ones(3, bool))
+
+
+@pytest.mark.parametrize("sizes", [(12,), (20,), (60,), (4, 6, 9, 30), (2, 3, 4)])
+def test_two_equally_good_attacks_rarely_differ(
+    sizes: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    alarms = [
+        pooled_paired_auroc_difference(
+            [_correlated(rng, size, shift=0.5) for size in sizes]
+        ).p_value
+        < 0.05
+        for _ in range(500)
+    ]
+    assert np.mean(alarms) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
+
+
+def test_a_true_difference_is_covered_and_found(rng: np.random.Generator) -> None:
+    truth = np.arange(200) < 100
+    expected = norm.cdf(1 / np.sqrt(2)) - 0.5
+    covered, found = [], []
+    for _ in range(400):
+        good, blind = rng.normal(size=200) + truth, rng.normal(size=200)
+        ours = paired_auroc_difference(good, blind, truth)
+        covered.append(not ours.estimate.excludes(expected))
+        found.append(ours.p_value < 0.05)
+    assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert np.mean(found) > 0.95
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(10, 0), (3, 7), (4, 4), (0, 0)])
+def test_mcnemars_p_is_a_fair_coins(only_a: int, only_b: int) -> None:
+    a, b = np.zeros(50, bool), np.zeros(50, bool)
+    a[:only_a], b[only_a : only_a + only_b] = True, True
+    ours = paired_accuracy_difference(a, b)
+    total = only_a + only_b
+    expected = binomtest(only_a, total).pvalue if total else 1.0
+    assert ours.p_value == pytest.approx(expected)
+    assert ours.estimate.value == pytest.approx((only_a - only_b) / 50)
+
+
+def test_the_paired_accuracy_interval_by_hand() -> None:
+    """70 both, 10 only a, 20 neither. Wilson 0.7112-0.8666 and 0.6042-0.7811,
+    φ = (1400 - 50) / √(80·20·70·30) = 0.7365, so 0.1 - 0.0621 and 0.1 + 0.0649."""
+    ours = paired_accuracy_difference(np.arange(100) < 80, np.arange(100) < 70)
+    assert ours.estimate.low == pytest.approx(0.0379, abs=1e-4)
+    assert ours.estimate.high == pytest.approx(0.1649, abs=1e-4)
+
+
+@given(counts=st.tuples(*[st.integers(0, 30)] * 4).filter(any))
+def test_paired_accuracies_mirror(counts: tuple[int, int, int, int]) -> None:
+    a = np.repeat([True, True, False, False], counts)
+    b = np.repeat([True, False, True, False], counts)
+    ours, mirror = paired_accuracy_difference(a, b), paired_accuracy_difference(b, a)
+    assert ours.estimate.low == pytest.approx(-mirror.estimate.high, abs=1e-12)
+    assert -1 <= ours.estimate.low <= ours.estimate.high <= 1
+    assert ours.estimate.high > ours.estimate.low
+
+
+def test_no_records_have_no_accuracy() -> None:
+    with pytest.raises(ConfigError, match="there are 0"):
+        paired_accuracy_difference(np.zeros(0, bool), np.zeros(0, bool))
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.7, 0.95])
+def test_paired_accuracies_are_covered(rate: float, rng: np.random.Generator) -> None:
+    covered = []
+    for _ in range(600):
+        shared, own = rng.random(100), rng.random((2, 100))
+        mixed = np.where(rng.random(100) < 0.7, shared, own)
+        ours = paired_accuracy_difference(mixed[0] < rate, mixed[1] < rate)
+        covered.append(not ours.estimate.excludes(0))
+    assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 600)
+
+
+def test_holm_by_hand() -> None:
+    """3 * 0.01, 2 * 0.02, 1 * 0.03 raised to 0.04, in the order given."""
+    np.testing.assert_allclose(holm([0.03, 0.01, 0.02]), [0.04, 0.03, 0.04])
+    np.testing.assert_array_equal(holm([0.9, 0.8]), [1, 1])
+    assert len(holm([])) == 0
+
+
+@given(p_values=st.lists(st.floats(0, 1), max_size=10))
+def test_holm_lies_between_nothing_and_bonferroni(p_values: list[float]) -> None:
+    ours, raw = holm(p_values), np.array(p_values)
+    assert (raw <= ours).all()
+    assert (ours <= np.minimum(raw * len(raw), 1) + 1e-15).all()
+
+
+def test_holm_refuses_what_is_no_p_value() -> None:
+    with pytest.raises(ConfigError, match=r"lie in \[0, 1\]"):
+        holm([0.5, float("nan")])

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+from sklearn.metrics import roc_curve as sklearn_roc_curve
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.roc import roc_curve, tpr_at_fpr
+
+
+@given(seed=st.integers(0, 2**32 - 1), levels=st.integers(2, 50))
+def test_the_curve_equals_sklearns(seed: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(levels, size=60).astype(float)
+    truth = np.arange(60) < 25
+    ours = roc_curve(scores[truth], scores[~truth])
+    false, true, _ = sklearn_roc_curve(truth, scores, drop_intermediate=False)
+    np.testing.assert_allclose(ours.fpr, false, atol=1e-12)
+    np.testing.assert_allclose(ours.tpr, true, atol=1e-12)
+
+
+def test_the_band_holds_the_curve(rng: np.random.Generator) -> None:
+    curve = roc_curve(rng.normal(size=30), rng.normal(size=40))
+    low, high = curve.band()
+    assert (low <= curve.tpr).all()
+    assert (curve.tpr <= high).all()
+    assert low[0] == 0
+    assert high[0] == pytest.approx(1 - 0.025 ** (1 / 30))
+
+
+@given(seed=st.integers(0, 2**32 - 1), fpr=st.floats(0.1, 0.98))
+def test_the_rate_agrees_with_sklearn(seed: int, fpr: float) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(40, size=200).astype(float)
+    truth = np.arange(200) < 80
+    false, true, _ = sklearn_roc_curve(truth, scores, drop_intermediate=False)
+    ours = tpr_at_fpr(scores[truth], scores[~truth], fpr)
+    assert ours.value == pytest.approx(true[false <= fpr + 1e-12].max())
+    assert 0 <= ours.low <= ours.value <= ours.high <= 1
+
+
+@pytest.mark.parametrize("case", range(8))
+@pytest.mark.parametrize("scores", [1, 2])
+def test_the_rate_equals_the_golden_one(
+    golden: dict[str, np.ndarray], case: int, scores: int
+) -> None:
+    """The case is repeated until it has 10/fpr non-members: that moves no rate."""
+    members = golden[f"c{case}_scores{scores}_pos"]
+    others = golden[f"c{case}_scores{scores}_neg"]
+    expected = golden[f"c{case}_tpr_at_fpr{scores}"]
+    for fpr, rate in zip(golden["fpr_targets"], expected, strict=True):
+        if 0 < fpr < 1:
+            copies = int(np.ceil(10 / fpr / len(others)))
+            ours = tpr_at_fpr(members, np.tile(others, copies), float(fpr))
+            assert ours.value == pytest.approx(float(rate), abs=1e-10)
+
+
+def test_ties_count_as_calls() -> None:
+    """Calling at 1 would call half of the non-members, so only 2 is called."""
+    members = np.array([2.0, 1.0, 1.0, 1.0])
+    others = np.repeat([1.0, 0.0], 50)
+    assert tpr_at_fpr(members, others, 0.4).value == 0.25
+    assert tpr_at_fpr(members, others, 0.5).value == 1
+
+
+def test_a_rate_that_rounds_down_in_binary_loses_no_call() -> None:
+    """100 * 0.29 is 28.999... in floating point; 29 calls are allowed."""
+    ours = tpr_at_fpr(np.array([70.5, 71.5]), np.arange(100.0), 0.29)
+    assert ours.value == 1
+
+
+def test_too_few_non_members_leave_the_rate_unresolved() -> None:
+    ours = tpr_at_fpr(np.zeros(50), np.zeros(100), 0.01)
+    assert str(ours) == "unresolved (needs 1000 non-members, has 100)"
+    assert not tpr_at_fpr(np.zeros(50), np.zeros(100), 0.1).unresolved
+
+
+@pytest.mark.parametrize("fpr", [0.0, 1.0, 10.0])
+def test_a_rate_out_of_range_is_refused(fpr: float) -> None:
+    with pytest.raises(ConfigError, match="not between 0 and 1"):
+        tpr_at_fpr(np.zeros(5), np.zeros(5), fpr)
+
+
+@pytest.mark.parametrize(
+    ("members", "others", "fpr"),
+    [(30, 100, 0.1), (100, 100, 0.1), (640, 640, 0.1), (300, 1000, 0.01)],
+)
+@pytest.mark.parametrize(("shift", "spread"), [(0, 1), (1, 1), (3, 1), (0, 3)])
+def test_the_interval_covers_the_rate_at_the_true_threshold(
+    members: int,
+    others: int,
+    fpr: float,
+    shift: float,
+    spread: float,
+    rng: np.random.Generator,
+) -> None:
+    truth = norm.sf((norm.isf(fpr) - shift) / spread)
+    covered = [
+        not tpr_at_fpr(
+            rng.normal(shift, spread, members), rng.normal(size=others), fpr
+        ).excludes(truth)
+        for _ in range(500)
+    ]
+    assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 500)

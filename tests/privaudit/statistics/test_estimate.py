@@ -1,0 +1,135 @@
+import json
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.estimate import (
+    Estimate,
+    mean_with_t,
+    paired_difference,
+    proportion,
+    two_proportions,
+    unresolved,
+)
+
+RESOLVED = Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")
+NEEDS_MORE = unresolved("needs 1000 non-members, has 100", (50, 100), "TPR", 0.95)
+
+
+def test_an_estimate_prints_value_interval_and_n() -> None:
+    assert str(RESOLVED) == "0.531 [0.502, 0.560], n = 640 + 640"
+
+
+def test_an_unresolved_estimate_prints_why() -> None:
+    assert str(NEEDS_MORE) == "unresolved (needs 1000 non-members, has 100)"
+
+
+def test_an_interval_excludes_what_lies_outside() -> None:
+    assert RESOLVED.excludes(0.5)
+    assert not RESOLVED.excludes(0.502)
+    assert not NEEDS_MORE.excludes(0.5)
+
+
+@pytest.mark.parametrize("estimate", [RESOLVED, NEEDS_MORE, mean_with_t([0.5])])
+def test_an_estimate_survives_json(estimate: Estimate) -> None:
+    text = json.dumps(estimate.to_dict(), allow_nan=False)
+    np.testing.assert_equal(
+        asdict(Estimate.from_dict(json.loads(text))), asdict(estimate)
+    )
+
+
+def test_fields_of_another_version_are_refused() -> None:
+    with pytest.raises(ConfigError, match="another version"):
+        Estimate.from_dict({**RESOLVED.to_dict(), "sigma": 1.0})
+
+
+def test_an_interval_without_its_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"0\.7 has the interval \[0\.1, 0\.6\]"):
+        Estimate(0.7, 0.1, 0.6, (10,), "wrong")
+    with pytest.raises(ConfigError, match="say in `unresolved`"):
+        Estimate(math.nan, math.nan, math.nan, (10,), "silent")
+
+
+def test_a_percentage_is_no_confidence() -> None:
+    with pytest.raises(ConfigError, match=r"95\.0 is not between 0 and 1"):
+        proportion(5, 10, confidence=95.0)
+
+
+def test_proportion_equals_the_golden_clopper_pearson(
+    golden: dict[str, np.ndarray],
+) -> None:
+    confidence = 1 - float(golden["cp_alpha"])
+    columns = (golden[name] for name in ("cp_k", "cp_n", "cp_lower", "cp_upper"))
+    for successes, trials, low, high in zip(*columns, strict=True):
+        ours = proportion(int(successes), int(trials), confidence)
+        assert (ours.low, ours.high) == pytest.approx((low, high), abs=1e-10)
+
+
+@given(trials=st.integers(1, 10_000), share=st.floats(0, 1))
+def test_proportion_mirrors(trials: int, share: float) -> None:
+    successes = int(share * trials)
+    ours, mirror = proportion(successes, trials), proportion(trials - successes, trials)
+    assert 0 <= ours.low <= ours.value <= ours.high <= 1
+    assert ours.high - ours.low > 0
+    assert ours.low == pytest.approx(1 - mirror.high, abs=1e-9)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (3, 2), (-1, 2)])
+def test_impossible_counts_are_refused(successes: int, trials: int) -> None:
+    with pytest.raises(ConfigError, match=f"{successes} successes in {trials} trials"):
+        proportion(successes, trials)
+
+
+@pytest.mark.parametrize(
+    ("counts", "low", "high"),
+    [
+        pytest.param((56, 70, 48, 80), 0.0524, 0.3339, id="a"),
+        pytest.param((9, 10, 3, 10), 0.1705, 0.8090, id="b"),
+        pytest.param((5, 56, 0, 29), -0.0381, 0.1926, id="d"),
+        pytest.param((10, 10, 0, 10), 0.6075, 1.0, id="h"),
+    ],
+)
+def test_two_proportions_match_newcombes_table(
+    counts: tuple[int, int, int, int], low: float, high: float
+) -> None:
+    """Newcombe 1998, Statistics in Medicine 17, 873-890, table II, method 10."""
+    ours = two_proportions(*counts)
+    assert (ours.low, ours.high) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_mean_of_seeds_by_hand() -> None:
+    """Mean 2, variance 1, standard error 1/√3, t of 2 degrees of freedom 4.30265."""
+    ours = mean_with_t(np.array([1.0, 2.0, 3.0]))
+    assert ours.value == 2
+    assert ours.high - 2 == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
+    assert ours.n == (3,)
+
+
+def test_one_seed_has_no_interval() -> None:
+    ours = mean_with_t([0.7])
+    assert ours.value == 0.7
+    assert ours.unresolved == "needs 2 replicates, has 1"
+
+
+@pytest.mark.parametrize("values", [[], [0.5, math.nan]])
+def test_missing_replicates_are_refused(values: list[float]) -> None:
+    with pytest.raises(ConfigError, match="finite replicates"):
+        mean_with_t(values)
+
+
+def test_pairing_takes_out_what_the_seeds_share(rng: np.random.Generator) -> None:
+    shared = rng.normal(size=20)
+    ours = paired_difference(shared + 0.1 + 1e-3 * rng.normal(size=20), shared)
+    assert ours.high - ours.low < 0.01
+    assert ours.excludes(0)
+    assert "paired" in ours.method
+
+
+def test_unpaired_lengths_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there are 2 and 1"):
+        paired_difference([0.1, 0.2], [0.1])

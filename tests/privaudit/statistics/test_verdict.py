@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.roc import auroc
+from privaudit.statistics.verdict import judge_leak
+
+
+def _auroc(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value, low, high, (640, 640), "AUROC")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind", "words"),
+    [
+        (0.502, 0.560, "leaks", "lies above 0.5"),
+        (0.502, 0.520, "leaks", "lies above 0.5"),
+        (0.480, 0.540, "no evidence", "nothing above 0.55"),
+        (0.500, 0.550, "no evidence", "nothing above 0.55"),
+        (0.400, 0.480, "no evidence", "run against membership"),
+        (0.480, 0.580, "underpowered", "both 0.5 and values above 0.55"),
+    ],
+)
+def test_the_interval_decides(low: float, high: float, kind: str, words: str) -> None:
+    estimate = _auroc((low + high) / 2, low, high)
+    ours = judge_leak(estimate)
+    assert ours.kind == kind
+    assert words in ours.sentence
+    assert str(estimate) in ours.sentence
+
+
+def test_twice_the_margin_needs_four_times_the_records() -> None:
+    """Width 0.1 at 1,280 records, so 0.05 at 5,120, rounded up to two digits."""
+    ours = judge_leak(_auroc(0.53, 0.48, 0.58))
+    assert "about 5200 would decide, in place of 1280" in ours.sentence
+
+
+def test_an_interval_that_is_missing_decides_nothing() -> None:
+    ours = judge_leak(unresolved("needs 2 clients, has 1", (1,), "AUROC", 0.95))
+    assert ours.kind == "underpowered"
+    assert "needs 2 clients, has 1" in ours.sentence
+
+
+@given(value=st.floats(0.01, 0.99), width=st.floats(0.001, 0.049))
+def test_an_interval_narrower_than_the_margin_always_decides(
+    value: float, width: float
+) -> None:
+    low, high = max(value - width / 2, 0.0), min(value + width / 2, 1.0)
+    assert judge_leak(_auroc(value, low, high)).kind != "underpowered"
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.6, -0.1])
+def test_a_margin_out_of_range_is_refused(margin: float) -> None:
+    with pytest.raises(ConfigError, match=r"not between 0 and 0\.5"):
+        judge_leak(_auroc(0.5, 0.4, 0.6), margin)
+
+
+def test_runs_that_cannot_leak_are_rarely_called_leaky(
+    rng: np.random.Generator,
+) -> None:
+    kinds = [
+        judge_leak(auroc(rng.normal(size=40), rng.normal(size=40))).kind
+        for _ in range(1000)
+    ]
+    assert kinds.count("leaks") / 1000 <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 1000)

@@ -1,0 +1,1 @@
+"""Trainers, one file each. To add one, copy ``promptfl.py``."""

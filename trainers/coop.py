@@ -1,0 +1,83 @@
+"""CoOp: every client learns its own prompt, without federation."""
+
+from collections.abc import Sequence
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.prompt_learning import LocalSgd, start_context
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+
+
+@TRAINERS.register("coop")
+@dataclass(frozen=True)
+class CoOp(LocalSgd):
+    """Train a context on the client's own records, and send nothing.
+
+    A server learns nothing about the records; whoever is given the prompt may.
+
+    Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022,
+    equation 2, with the class token at the end and one context for all classes.
+    """
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return no state: the server has no part in it."""
+        return {}
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return a random context of the client's own."""
+        return {"context": start_context(task, seeds, client)}
+
+    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+        """Send nothing."""
+        return {}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the client's own context further."""
+        contexts, loss = self.train(task, cohort, kept["context"], at)
+        return LocalResult({}, {"context": contexts}, loss)
+
+    def aggregate(
+        self,
+        task: PublicTask,
+        server: Tensors,
+        inbox: Inbox,
+        at: Round,
+    ) -> tuple[Tensors, Events]:
+        """Change nothing."""
+        return server, ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the client's own prompt."""
+        return {"context": kept["context"]}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the released prompt, or the public model where nothing was sent."""
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        return Rebuilt({"text": task.zero_shot}, missing=("the client's prompt",))
