@@ -283,13 +283,15 @@ class _RoundBar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.label = label
+        console = Console(stderr=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("rounds"),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
 
     def __enter__(self) -> "_RoundBar":

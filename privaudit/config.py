@@ -1,5 +1,6 @@
 """The complete, validated record of how a run was made."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -43,14 +44,14 @@ class RunConfig(BaseModel):
     dataset: str = "digits"
     model: str = "tiny-clip"
     checkpoint: str | None = None
-    clients: Annotated[int, Field(ge=1)] = 5
+    clients: Annotated[int, Field(ge=1)] = 10
     partition: Literal["dirichlet", "pathological"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.5
-    rounds: Annotated[int, Field(ge=1)] = 10
+    alpha: Annotated[float, Field(gt=0)] = 10.0
+    rounds: Annotated[int, Field(ge=1)]
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     context_tokens: Annotated[int, Field(ge=1)] = 16
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    public_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    public_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
     publish: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
@@ -92,10 +93,11 @@ def make_config(
     complete = TypeAdapter(type(built)).dump_python(built, mode="json")
     if fields.get("checkpoint") is not None:
         fields["checkpoint"] = str(Path(fields["checkpoint"]).resolve())
+    fields.setdefault("rounds", built.usual_rounds)
     try:
         return RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
-        raise ConfigError(_readable(error, "run", RunConfig.model_fields)) from None
+        raise ConfigError(_readable(error, "run")) from None
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
@@ -106,23 +108,23 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
         ConfigError: A parameter is unknown or out of range.
     """
     factory = TRAINERS.find(name)
+    known = {f.name for f in dataclasses.fields(factory)}  # type: ignore[arg-type]
+    for key in settings:  # pydantic's dataclasses would ignore it
+        if key not in known:
+            raise ConfigError(
+                f"The trainer {name!r} has no parameter {key!r}. It has: "
+                f"{', '.join(sorted(known)) or 'none'}."
+            )
     try:
         return factory(**settings)
     except ValidationError as error:
-        known = getattr(factory, "__dataclass_fields__", {})
-        raise ConfigError(_readable(error, f"trainer {name!r}", known)) from None
-    except TypeError as error:
-        raise ConfigError(f"The trainer {name!r} cannot be made: {error}") from None
+        raise ConfigError(_readable(error, f"trainer {name!r}")) from None
 
 
-def _readable(error: ValidationError, what: str, known: Mapping[str, Any]) -> str:
+def _readable(error: ValidationError, what: str) -> str:
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"]) or "its parameters"
-    unknown = first["type"] in ("unexpected_keyword_argument", "extra_forbidden")
-    if unknown:
-        return (
-            f"The {what} has no parameter {field!r}. It has: "
-            f"{', '.join(sorted(known)) or 'none'}."
-        )
+    field = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # two parameters that don't go together
+        return f"The {what} cannot be made: {message}."
     return f"The {what} cannot take {field} = {first['input']!r}: {message}."

@@ -1,7 +1,6 @@
-"""What prompt trainers with differential privacy share: modes, batches, clips, noise."""
+"""What private prompt trainers share: modes, batches, clipping and noise."""
 
-import math
-from dataclasses import dataclass as plain_dataclass
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import pydantic.dataclasses
@@ -12,34 +11,23 @@ from torch import Tensor
 
 from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.clipping import clip_joint
+from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
-from privaudit.prompt_gradients import Batch, fixed_batch, poisson_batch
+from privaudit.prompt_gradients import (
+    Batch,
+    ContextGradients,
+    fixed_batch,
+    poisson_batch,
+)
 from privaudit.prompt_learning import PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 
 Mode = Literal["sound", "published-paper", "published-code"]
 Clip = Literal["sample", "batch"]
-
-
-@plain_dataclass(frozen=True)
-class Mechanism:
-    """One release's Gaussian mechanism, in units of what a client computes.
-
-    Attributes:
-        noise_multiplier: Standard deviation over clip norm; 0 is no noise.
-        clip_norm: Largest norm.
-    """
-
-    noise_multiplier: float
-    clip_norm: float
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the noise."""
-        return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
+Split = Callable[[Tensor], dict[str, Tensor]]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -78,8 +66,8 @@ class PrivateTrainer(PromptTrainer):
         needed = {"sound": "sample", "published-code": "batch"}.get(self.mode)
         if needed and self.clip not in (None, needed):
             raise ConfigError(
-                f"clip = {self.clip!r} was asked for in mode {self.mode!r}, which knows "
-                f'{needed!r} only. Leave it out, or take mode "published-paper"'
+                f"clip = {self.clip!r} was asked for in mode {self.mode!r}, which "
+                f'knows {needed!r} only. Leave it out, or take mode "published-paper"'
             )
         return self
 
@@ -120,9 +108,9 @@ class PrivateTrainer(PromptTrainer):
     def noise_multiplier(self, task: PublicTask) -> float:
         """Return the multiplier of one release per round that spends all of epsilon.
 
-        "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1/delta))
-        / epsilon where records are clipped, and that over the batch size where batch
-        means are: the formula takes a sensitivity for granted that the latter lack.
+        "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
+        delta)) / epsilon where records are clipped, and that over the batch size where
+        batch means are: the formula takes a sensitivity for granted that those lack.
 
         Raises:
             ConfigError: The accountant proves no epsilon that low.
@@ -138,12 +126,12 @@ class PrivateTrainer(PromptTrainer):
         return of_means * self.divisor(task)
 
     def noise(
-        self, shape: tuple[int, ...], std: float, generator: torch.Generator
+        self, like: Tensor, std: float, generator: torch.Generator
     ) -> Float[Tensor, "..."]:
         """Return noise from the stream, or from the operating system."""
         if self.secure_noise:
-            return secure_gaussian(shape, std)
-        return gaussian(shape, std, generator)
+            return secure_gaussian(like.shape, std, like.dtype)
+        return gaussian(like.shape, std, generator, like.dtype)
 
     def add_noise(
         self, stacked: Stacked, std: float, purpose: str, cohort: Cohort, at: Round
@@ -154,17 +142,45 @@ class PrivateTrainer(PromptTrainer):
             return noised
         streams = [at.generator(purpose, client) for client in cohort.clients]
         for name, tensor in stacked.items():
-            draws = [self.noise(tuple(tensor.shape[1:]), std, g) for g in streams]
+            draws = [self.noise(tensor[0], std, stream) for stream in streams]
             noised[name] = tensor + torch.stack(draws)
         return noised
 
-    def clipped_sums(
+    def clipped(
+        self, gradients: ContextGradients, releases: Sequence[tuple[Split, float]]
+    ) -> list[dict[str, Tensor]]:
+        """Return the gradients of each release, clipped as the mode does.
+
+        Sums over records, or batch means, for what :meth:`divisor` makes means of.
+
+        Args:
+            gradients: Of the batch.
+            releases: What each makes of a gradient by the context, linearly, and the
+                clip norm of it. Gets [k, tokens, width], or with an axis of records
+                after the first.
+        """
+        if self.clips and self.clips_records:
+            return self._clipped_records(gradients, releases)
+        whole = gradients.of_batch()
+        if not self.clips_records:
+            whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
+        parts = [(split(whole), clip_norm) for split, clip_norm in releases]
+        return [clip_each(*part) if self.clips else part[0] for part in parts]
+
+    def _clipped_records(
+        self, gradients: ContextGradients, releases: Sequence[tuple[Split, float]]
+    ) -> list[dict[str, Tensor]]:
+        sums: list[dict[str, Tensor]] = [{} for _ in releases]
+        for some, mask in gradients.by_record():
+            for total, (split, clip_norm) in zip(sums, releases, strict=True):
+                for name, part in self._sum(split(some), clip_norm, mask).items():
+                    total[name] = total[name] + part if name in total else part
+        return sums
+
+    def _sum(
         self, gradients: Stacked, clip_norm: float, mask: Tensor
     ) -> dict[str, Tensor]:
-        """Clip every record's gradients [k, c, ...], and sum them over records.
-
-        "sound" bounds the joint norm of a record's tensors, Algorithm 1 each by itself.
-        """
+        """Clip a record's tensors jointly ("sound"), or each by itself (published)."""
         if self.mode == "sound":
             return clip_joint(gradients, clip_norm, mask)
         alone = [clip_joint({n: g}, clip_norm, mask) for n, g in gradients.items()]
@@ -175,7 +191,6 @@ class PrivateTrainer(PromptTrainer):
         task: PublicTask,
         release: Release,
         mechanism: Mechanism,
-        *,
         tensors: int,
         noise_at: NoiseAt,
         parties: int,
@@ -213,25 +228,3 @@ class PrivateTrainer(PromptTrainer):
             else "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
         )
         return Claim(self.epsilon, self.delta, source)
-
-
-def split_budget(
-    noise_multiplier: float, share: float, voices: int = 1
-) -> tuple[float, float]:
-    """Return the multipliers of two releases of one sample that cost what one does.
-
-    1/z^2 = 1/z_first^2 + 1/(voices z_second^2), where the second release has
-    1/z_second^2 = (1 - share) / z^2.
-
-    Args:
-        noise_multiplier: z, of a single release; 0 gives none to either.
-        share: Of 1/z^2 that goes to the first release, in (0, 1).
-        voices: Equal noises that add up in the second release; what that saves goes to
-            the first.
-
-    Example:
-        >>> split_budget(1.0, 0.5)
-        (1.414..., 1.414...)
-    """
-    second = noise_multiplier / math.sqrt(1 - share)
-    return noise_multiplier / math.sqrt(1 - (1 - share) / voices), second

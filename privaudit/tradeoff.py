@@ -44,20 +44,24 @@ def sweep(
         ConfigError: There is nothing to sweep.
     """
     plan = [
-        (trainer, settings, seed)
+        (trainer, mode, epsilon, seed)
         for trainer in trainers
-        for settings in _combinations(trainer, epsilons, modes)
+        for mode, epsilon in _combinations(trainer, epsilons, modes)
         for seed in seeds
     ]
     if not plan:
         raise ConfigError("There is nothing to sweep: name trainers and seeds.")
     points = []
-    for trainer, settings, seed in plan:
+    for trainer, mode, epsilon, seed in plan:
+        settings = {"mode": mode, "epsilon": epsilon} if mode else {}
         run = train(trainer, folder=folder, settings=settings, seed=seed, resume=True)
         audit = Auditor(run).attack(scenario, clients=clients, shadows=shadows)
-        points.append(_point(trainer, settings, seed, audit))
+        label = "none" if epsilon is None else mode
+        points.append(SweepPoint.of(audit, _label(trainers, trainer, label), epsilon))
         if progress:
-            progress(f"{trainer} {settings} seed {seed}: {audit.auroc}")
+            progress(
+                f"{trainer}, {label}, epsilon {epsilon}, seed {seed}: {audit.auroc}"
+            )
     if out:
         write_sweep(points, out)
     return points
@@ -65,24 +69,16 @@ def sweep(
 
 def _combinations(
     trainer: str, epsilons: Sequence[float | None], modes: Sequence[str]
-) -> list[dict[str, object]]:
-    """Return the settings to try; a trainer without epsilon has one."""
+) -> list[tuple[str, float | None]]:
+    """Return modes and budgets to try; without a budget all modes are one."""
     if not hasattr(build_trainer(trainer, {}), "epsilon"):
-        return [{}]
-    return [{"epsilon": e, "mode": mode} for mode in modes for e in epsilons]
+        return [("", None)]
+    combinations: list[tuple[str, float | None]] = []
+    if None in epsilons:
+        combinations.append((modes[0], None))
+    return combinations + [(m, e) for m in modes for e in epsilons if e is not None]
 
 
-def _point(
-    trainer: str, settings: dict[str, object], seed: int, audit: Audit
-) -> SweepPoint:
-    mode = str(settings.get("mode", ""))
-    epsilon = settings.get("epsilon")
-    return SweepPoint(
-        trainer=trainer,
-        mode=mode,
-        epsilon=epsilon if isinstance(epsilon, float) else None,
-        seed=seed,
-        success=audit.headline.success,
-        auroc=audit.auroc,
-        utility=audit.utility,
-    )
+def _label(trainers: Sequence[str], trainer: str, mode: str) -> str:
+    """Name a curve; the trainer is part of it where there are several."""
+    return mode if len(trainers) == 1 else f"{trainer}, {mode}"

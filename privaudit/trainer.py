@@ -8,7 +8,7 @@ and an adversary replay a client with other records in its place.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -56,8 +56,15 @@ class Prompts(Protocol):
         width: Of one such vector.
     """
 
-    context_tokens: int
-    width: int
+    @property
+    def context_tokens(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How wide."""
+        ...
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
@@ -212,9 +219,11 @@ class Trainer(Protocol):
     Attributes:
         aggregation: "sum" if the server needs only the sum of what clients send, so
             that a secure sum could hide each of them; "individual" if not.
+        usual_rounds: Trained if nobody says how many.
     """
 
-    aggregation: Literal["sum", "individual"]
+    aggregation: ClassVar[Literal["sum", "individual"]]
+    usual_rounds: ClassVar[int]
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return the server's state before the first round."""

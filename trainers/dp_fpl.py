@@ -1,20 +1,28 @@
 """DP-FPL: a shared and a private low-rank prompt, trained with noise on both."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.privacy.clipping import clip_each
-from privaudit.privacy.factorization import Factors, factorize, reconstruct_gradient
-from privaudit.private_training import Mechanism, PrivateTrainer, split_budget
+from privaudit.low_rank_prompt import (
+    Rank,
+    by_factors,
+    draw_factors,
+    expected_local_share,
+)
+from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
+from privaudit.privacy.factorization import (
+    Factors,
+    Kind,
+    Variant,
+    reconstruct_gradient,
+)
+from privaudit.private_training import PrivateTrainer
 from privaudit.prompt_gradients import ContextGradients
 from privaudit.prompt_learning import CONTEXT_STD, start_context
 from privaudit.seeds import Seeds
@@ -32,34 +40,6 @@ from privaudit.trainer import (
 )
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
-
-
-@plain_dataclass(frozen=True)
-class Mechanisms:
-    """What protects one round: its two releases, and who adds noise to the shared one.
-
-    Attributes:
-        local: Of the gradients by u and v.
-        shared: Of the sum over clients of gradients by the global prompt.
-        noise_at: Who adds the shared one's noise.
-        parties: How many clients take part.
-    """
-
-    local: Mechanism
-    shared: Mechanism
-    noise_at: Literal["server", "client", "distributed"]
-    parties: int
-
-    @property
-    def upload_std(self) -> float:
-        """Standard deviation of the noise on one client's upload."""
-        shares = self.parties if self.noise_at == "distributed" else 1
-        return 0.0 if self.noise_at == "server" else self.shared.std / math.sqrt(shares)
-
-    @property
-    def server_std(self) -> float:
-        """Standard deviation of the server's noise on the sum of the uploads."""
-        return self.shared.std if self.noise_at == "server" else 0.0
 
 
 @TRAINERS.register("dp-fpl")
@@ -83,14 +63,15 @@ class DPFPL(PrivateTrainer):
     multimodal large language models", ICLR 2025, algorithm 1, equation 4, theorem 3.3.
 
     Attributes:
-        rank: Of the factors, at least 1 and at most the number of tokens; "full"
-            trains p_L itself.
+        rank: Of the factors, at least 1; one beyond the tokens is taken as their
+            number, where u spans everything. "full" trains p_L itself.
         factorization: "both" (published): u and v orthonormal; "left": u only.
         residual: Whether r is part of the prompt in training; without, it is p_G + u v.
         noise_at: Where the global part gets its noise: "server"; "client": each client
             adds all of it; "distributed": each adds a share, under a secure sum.
             Published modes know "server" only.
-        learning_rate_global: Above 0; published 1e-4 on ViT-B/16.
+        learning_rate_global: Above 0. The default suits the embedded model; published
+            is 1e-4 on ViT-B/16.
         learning_rate_local: Above 0; published 1e-4 on ViT-B/16.
         clip_local: In place of ``clip_norm`` for u and v, or for p_L at full rank.
         clip_global: In place of ``clip_norm`` for the global gradient.
@@ -98,12 +79,12 @@ class DPFPL(PrivateTrainer):
             mode "sound"; half is equal noise multipliers.
     """
 
-    rank: Annotated[int, Field(ge=1)] | Literal["full"] = 8
-    factorization: Literal["both", "left"] = "both"
+    rank: Rank = 8
+    factorization: Kind = "both"
     residual: bool = True
     noise_at: Literal["server", "client", "distributed"] = "server"
-    learning_rate_global: Annotated[float, Field(gt=0)] = 0.02
-    learning_rate_local: Annotated[float, Field(gt=0)] = 0.02
+    learning_rate_global: Annotated[float, Field(gt=0)] = 0.005
+    learning_rate_local: Annotated[float, Field(gt=0)] = 0.005
     clip_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     local_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -149,20 +130,26 @@ class DPFPL(PrivateTrainer):
 
         What is sent is a sum (or batch mean) of clipped gradients, and no size.
         """
-        factors = self._factorize(kept["local"], cohort, at)
+        factors = draw_factors(kept["local"], self.rank, self.factorization, cohort, at)
         contexts = received["context"] + self._forward_part(kept["local"], factors)
         gradients = ContextGradients.forward(
             task, contexts, self.draw_batch(task, cohort, at)
         )
         mechanisms = self._mechanisms(task, len(at.participants))
-        local, upload = self._clipped(gradients, factors, mechanisms)
+        local, upload = self.clipped(
+            gradients,
+            [
+                (lambda g: by_factors(g, factors), mechanisms.local.clip_norm),
+                (lambda g: {"gradient": g}, mechanisms.shared.clip_norm),
+            ],
+        )
         local = self.add_noise(local, mechanisms.local.std, "local noise", cohort, at)
         upload = self.add_noise(
             upload, mechanisms.upload_std, "upload noise", cohort, at
         )
         step = self._local_gradient(local, factors) / self.divisor(task)
         moved = self._descend(kept, "local", step, self.learning_rate_local)
-        events = self._events(task, at, mechanisms, by_client=True)
+        events = self._events(task, mechanisms, by_client=True)
         return LocalResult(upload, moved, gradients.losses, events)
 
     def aggregate(
@@ -180,10 +167,10 @@ class DPFPL(PrivateTrainer):
         assert isinstance(total, Tensor)
         mechanisms = self._mechanisms(task, parties)
         generator = at.generator("server noise")
-        noise = self.noise(tuple(total.shape), mechanisms.server_std, generator)
+        noise = self.noise(total, mechanisms.server_std, generator)
         mean = (total + noise) / (parties * self.divisor(task))
         moved = self._descend(server, "context", mean, self.learning_rate_global)
-        return moved, self._events(task, at, mechanisms, by_client=False)
+        return moved, self._events(task, mechanisms, by_client=False)
 
     def release(
         self,
@@ -196,22 +183,50 @@ class DPFPL(PrivateTrainer):
         return {"context": received["context"] + kept["local"]}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
-        raise NotImplementedError
+        """Return the released prompt, or the global one plus what uploads tell of p_L.
 
-    def _factorize(
-        self, local: Float[Tensor, "k tokens width"], cohort: Cohort, at: Round
-    ) -> Factors | None:
-        if self.rank == "full":
-            return None
-        starts = [
-            torch.randn(
-                local.shape[-1],
-                self.rank,
-                generator=at.generator("factorization", client),
-            )
-            for client in cohort.clients
-        ]
-        return factorize(local, torch.stack(starts), self.factorization)
+        A client's upload is the gradient of its private prompt too: whoever sees it
+        integrates it as the client did. Left alone, the sum of uploads comes closer to
+        the client's own update than after projections onto simulated factors (a
+        client's random draws are not known), so it is only scaled. It lacks the noise
+        that the client adds, and so may tell more of a record than the client's prompt.
+        """
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        sent = [m for m in view.messages if m.kind == "broadcast"]
+        shared = (sent or view.broadcasts_to(client))[-1].tensors["context"]
+        if not view.sees_updates_of(client):
+            return Rebuilt({"context": shared}, missing=("the client's local prompt",))
+        state = self._with_velocity({"local": torch.zeros_like(shared)})
+        scale = self._local_share_of_upload(task) / self.divisor(task)
+        for message in view.updates_of(client):
+            step = scale * message.tensors["gradient"]
+            state = self._descend(state, "local", step, self.learning_rate_local)
+        missing = ["the local prompt's random start"]
+        if self.rank != "full":
+            missing.append("the factors' random start")
+        if self.epsilon is not None:
+            missing.append("the noise on the local prompt")
+        return Rebuilt({"context": shared + state["local"]}, tuple(missing), 0, True)
+
+    def _local_share_of_upload(self, task: PublicTask) -> float:
+        """Return by what an upload is scaled to give the local gradient, expected."""
+        of_global = self.clip_global or self.clip_norm
+        ratio = (self.clip_local or self.clip_norm) / of_global if self.clips else None
+        return expected_local_share(
+            self.rank,
+            task.prompts.context_tokens,
+            task.prompts.width,
+            self.factorization,
+            self._variant,
+            clip_ratio=ratio,
+            clips_jointly=self.mode == "sound",
+        )
+
+    @property
+    def _variant(self) -> Variant:
+        code = self.mode == "published-code"
+        return "published-code" if code else "equation-4"
 
     def _forward_part(self, local: Tensor, factors: Factors | None) -> Tensor:
         if factors is None or self.residual:
@@ -231,80 +246,28 @@ class DPFPL(PrivateTrainer):
             parties,
         )
 
-    def _clipped(
-        self,
-        gradients: ContextGradients,
-        factors: Factors | None,
-        mechanisms: Mechanisms,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradients by u and v, and that by the global prompt, clipped."""
-        if self.clips and self.clips_records:
-            return self._clipped_records(gradients, factors, mechanisms)
-        whole = gradients.of_batch()
-        if not self.clips_records:
-            whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
-        local, shared = _by_factors(whole, factors), {"gradient": whole}
-        if not self.clips:
-            return local, shared
-        return (
-            clip_each(local, mechanisms.local.clip_norm),
-            clip_each(shared, mechanisms.shared.clip_norm),
-        )
-
-    def _clipped_records(
-        self,
-        gradients: ContextGradients,
-        factors: Factors | None,
-        mechanisms: Mechanisms,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        local: dict[str, Tensor] = {}
-        shared: dict[str, Tensor] = {}
-        for some, mask in gradients.by_record():
-            parts = _by_factors(some, factors)
-            _add(local, self.clipped_sums(parts, mechanisms.local.clip_norm, mask))
-            whole = {"gradient": some}
-            _add(shared, self.clipped_sums(whole, mechanisms.shared.clip_norm, mask))
-        return local, shared
-
     def _local_gradient(self, parts: Tensors, factors: Factors | None) -> Tensor:
         """Return the gradient by p_L, rebuilt from those by u and v."""
         if factors is None:
             return parts["local"]
         return reconstruct_gradient(
-            parts["u"],
-            parts["v"],
-            factors.u,
-            factors.v,
-            self.factorization,
-            "published-code" if self.mode == "published-code" else "equation-4",
-        )
+            parts["u"], parts["v"], factors.u, factors.v,
+            self.factorization, self._variant,
+        )  # fmt: skip
 
     def _events(
-        self, task: PublicTask, at: Round, mechanisms: Mechanisms, *, by_client: bool
+        self, task: PublicTask, mechanisms: Mechanisms, *, by_client: bool
     ) -> Events:
         """Describe what the clients did, or what the server did."""
         if not self.clips:
             return ()
-        parties = mechanisms.parties
-        shared = self.event(
-            task,
-            "global",
-            mechanisms.shared,
-            tensors=1,
-            noise_at=self.noise_at,
-            parties=parties,
-        )
+        noise_at, parties = self.noise_at, mechanisms.parties
+        shared = self.event(task, "global", mechanisms.shared, 1, noise_at, parties)
         if not by_client:
-            return (shared,) if self.noise_at == "server" else ()
-        local = self.event(
-            task,
-            "local",
-            mechanisms.local,
-            tensors=1 if self.rank == "full" else 2,
-            noise_at="client",
-            parties=parties,
-        )
-        return (local,) if self.noise_at == "server" else (local, shared)
+            return (shared,) if noise_at == "server" else ()
+        tensors = 1 if self.rank == "full" else 2
+        local = self.event(task, "local", mechanisms.local, tensors, "client", parties)
+        return (local,) if noise_at == "server" else (local, shared)
 
     def _with_velocity(self, state: dict[str, Tensor]) -> Tensors:
         if self.mode == "published-code":
@@ -314,25 +277,8 @@ class DPFPL(PrivateTrainer):
     def _descend(
         self, state: Stacked, name: str, gradient: Tensor, learning_rate: float
     ) -> dict[str, Tensor]:
-        """Return the state after one step of SGD, the code's with momentum and decay."""
+        """Return the state after a step of SGD, the code's with momentum and decay."""
         if "velocity" not in state:
             return {name: state[name] - learning_rate * gradient}
         velocity = MOMENTUM * state["velocity"] + gradient + WEIGHT_DECAY * state[name]
         return {name: state[name] - learning_rate * velocity, "velocity": velocity}
-
-
-def _by_factors(
-    gradient: Float[Tensor, "k *records tokens width"], factors: Factors | None
-) -> dict[str, Tensor]:
-    """Return g v.T and u.T g, or g itself at full rank."""
-    if factors is None:
-        return {"local": gradient}
-    u, v = factors.u, factors.v
-    if gradient.ndim == 4:
-        u, v = u.unsqueeze(1), v.unsqueeze(1)
-    return {"u": gradient @ v.mT, "v": u.mT @ gradient}
-
-
-def _add(total: dict[str, Tensor], part: Tensors) -> None:
-    for name, tensor in part.items():
-        total[name] = total[name] + tensor if name in total else tensor

@@ -8,7 +8,7 @@ from privaudit.auditor import Audit
 
 
 def run_labels(audits: Sequence[Audit]) -> list[str]:
-    """Return a name for each run, no two alike.
+    """Return a name for each run, no two alike unless a run is given twice.
 
     A name holds the settings in which runs of one trainer differ, and no others; runs
     of one configuration get their folder's name.

@@ -11,7 +11,9 @@ from privaudit.threats import find_threat
 from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer, ask
 from privaudit.transcript import Message, digest
 
-VARIANTS = [(name, {}) for name in TRAINERS.names()] + [
+VARIANTS: list[tuple[str, dict[str, object]]] = [
+    (name, {}) for name in TRAINERS.names()
+] + [
     ("dp-fpl", {"epsilon": 8.0}),
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
     ("dp-fpl", {"mode": "published-paper", "epsilon": 0.4}),

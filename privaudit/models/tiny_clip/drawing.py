@@ -70,9 +70,9 @@ class DrawingSettings:
 
     digits: float = 0.45
     letters: float = 0.35
-    handwritten: float = 0.6
+    handwritten: float = 0.0
     scans: float = 0.6
-    bend: float = 0.06
+    bend: float = 0.08
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Pretrain ``tiny-clip`` on pictures that the code draws itself.
 
 The contrastive loss of CLIP, except that a caption is a positive for every picture of
-the batch of which it is true. Everything is chosen on drawn validation pictures: coarse
-scans of digits in writing variants that training does not see. Real handwriting has no
-part in it.
+the batch of which it is true. What is drawn is printed: handwriting, even the drawn
+kind, is kept for validation, so that a user's handwritten records stay a new domain and
+leave prompt learning something to learn. Everything is chosen on drawn pictures; real
+handwriting has no part in it.
 
 Source: Radford et al., "Learning transferable visual models from natural language
 supervision", ICML 2021, figure 3; several positives as in Khosla et al., "Supervised
@@ -62,7 +63,7 @@ class PretrainSettings:
         drawing: What the pictures show.
     """
 
-    steps: Annotated[int, Field(ge=1)] = 3000
+    steps: Annotated[int, Field(ge=1)] = 2000
     batch: Annotated[int, Field(ge=2)] = 256
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     warmup: Annotated[int, Field(ge=0)] = 200
@@ -71,7 +72,7 @@ class PretrainSettings:
     chatter: Annotated[float, Field(ge=0, lt=1)] = 0.2
     copies: Annotated[int, Field(ge=1)] = 250
     precision: Literal["float32", "bfloat16"] = "bfloat16"
-    log_every: Annotated[int, Field(ge=1)] = 100
+    log_every: Annotated[int, Field(ge=1)] = 200
     validate: Annotated[int, Field(ge=10)] = 1000
     seed: Annotated[int, Field(ge=0)] = 0
     drawing: DrawingSettings = Field(default_factory=DrawingSettings)
@@ -237,8 +238,8 @@ def _loss(
 def calibrate(model: Model, marks: Marks, settings: PretrainSettings) -> None:
     """Measure batch normalisation's means and variances anew, on drawn pictures.
 
-    Averaged weights need it: the statistics gathered on the way belong to other weights,
-    and early ones, averaged in, swamp small variances.
+    Averaged weights need it: the statistics gathered on the way belong to other
+    weights, and early ones, averaged in, swamp small variances.
     """
     layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for layer in layers:

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.metadata
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from privaudit.errors import ConfigError, MissingFileError
 from privaudit.models.tiny_clip.architecture import Model, build_model, configuration
+from privaudit.storage import write_bytes
 
 NAME = "tiny-clip"
 _VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy")
@@ -59,8 +59,10 @@ def save_weights(model: Model, out: Path, settings: Any, record: Record) -> None
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
         "last": asdict(record),
     }
-    _write(out / f"{NAME}.safetensors", content)
-    _write(out / f"{NAME}.json", (json.dumps(description, indent=2) + "\n").encode())
+    write_bytes(out / f"{NAME}.safetensors", content)
+    write_bytes(
+        out / f"{NAME}.json", (json.dumps(description, indent=2) + "\n").encode()
+    )
 
 
 def rounded(model: Model) -> Model:
@@ -74,7 +76,7 @@ def rounded(model: Model) -> Model:
 def write_log(log: list[Record], out: Path) -> None:
     """Write the training log, one JSON object a line."""
     lines = "".join(json.dumps(asdict(record)) + "\n" for record in log)
-    _write(out / f"{NAME}.jsonl", lines.encode())
+    write_bytes(out / f"{NAME}.jsonl", lines.encode())
 
 
 def load_weights(folder: Path) -> Model:
@@ -113,13 +115,3 @@ def _read(path: Path) -> bytes:
             f"privaudit, or run: privaudit pretrain {NAME}."
         )
     return path.read_bytes()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -1,9 +1,11 @@
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from privaudit.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.models.tiny_clip.architecture import build_model, encode_text
@@ -24,20 +26,31 @@ SMALL = PretrainSettings(
 FILES = ("tiny-clip.safetensors", "tiny-clip.json", "tiny-clip.jsonl")
 
 
-@pytest.fixture(autouse=True)
-def few_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def few_marks() -> Iterator[None]:
     """Two fonts in place of twenty, to be quick."""
-    monkeypatch.setattr("privaudit.models.tiny_clip.marks.FONTS", ("cmr10",))
-    monkeypatch.setattr("privaudit.models.tiny_clip.marks.HELD_OUT_FONTS", ("cmss10",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privaudit.models.tiny_clip.marks.FONTS", ("cmr10",))
+        patch.setattr("privaudit.models.tiny_clip.marks.HELD_OUT_FONTS", ("cmss10",))
+        yield
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory, few_marks: None) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained")
+    pretrain(SMALL, folder)
+    return folder
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    pretrain(SMALL, tmp_path / "first")
-    return tmp_path / "first"
+def trained(once: Path, tmp_path: Path) -> Path:
+    """A copy of the trained folder, to be spoiled."""
+    return Path(shutil.copytree(once, tmp_path / "copy"))
 
 
-def test_three_steps_write_weights_log_and_description(tmp_path: Path) -> None:
+def test_the_same_settings_write_the_same_weights_and_log_again(
+    once: Path, tmp_path: Path
+) -> None:
     seen: list[Record] = []
     last = pretrain(SMALL, tmp_path, seen.append)
     lines = (tmp_path / "tiny-clip.jsonl").read_text().splitlines()
@@ -48,12 +61,7 @@ def test_three_steps_write_weights_log_and_description(tmp_path: Path) -> None:
     description = json.loads((tmp_path / "tiny-clip.json").read_text())
     assert description["settings"]["steps"] == 3
     assert description["last"]["step"] == 3
-
-
-def test_the_same_settings_give_the_same_bytes(trained: Path, tmp_path: Path) -> None:
-    pretrain(SMALL, tmp_path / "second")
-    first = (trained / FILES[0]).read_bytes()
-    assert first == (tmp_path / "second" / FILES[0]).read_bytes()
+    assert (tmp_path / FILES[0]).read_bytes() == (once / FILES[0]).read_bytes()
 
 
 def test_the_stored_weights_load_frozen(trained: Path) -> None:
@@ -93,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 @pytest.mark.parametrize("field", ["steps", "batch", "log_every"])
 def test_a_setting_of_zero_is_refused(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
-        PretrainSettings(**{field: 0})
+        TypeAdapter(PretrainSettings).validate_python({field: 0})
 
 
 def test_no_time_is_refused() -> None:

@@ -1,0 +1,162 @@
+"""All the words in a row, on real input: train, view, rebuild, attack, audit."""
+
+import json
+
+import numpy as np
+import pytest
+
+from privaudit import Auditor, load_run, train
+from privaudit.errors import (
+    ConfigError,
+    MissingFileError,
+    TranscriptError,
+    UnknownNameError,
+    ViewError,
+)
+from privaudit.ledger import Ledger
+from privaudit.report.page import write_report
+from privaudit.report.store import save_audit
+from privaudit.runs import Run
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture
+def run() -> Run:
+    return train("promptfl", rounds=2, seed=3, settings={"epochs": 3})
+
+
+def test_a_run_can_be_read_back_and_attacked(run: Run) -> None:
+    audit = Auditor(load_run()).attack("server-reconstruct", clients=2, shadows=6)
+    assert audit.run.name == run.name
+    assert audit.auroc.n == audit.headline.auroc.n
+    assert sum(audit.auroc.n) == sum(
+        len(run.population.indices(c)) for c in ("client-0", "client-1")
+    )
+    assert json.dumps(audit.to_dict())
+
+
+def test_an_audit_is_repeatable(run: Run) -> None:
+    pair = [Auditor(run).attack(clients=1, shadows=6).to_dict() for _ in range(2)]
+    assert pair[0] == pair[1]
+
+
+@pytest.mark.parametrize(
+    "scenario", ["server-reconstruct", "server-aggregate", "prompt-release"]
+)
+def test_no_attack_reaches_the_truth(
+    scenario: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores are the same whatever the ledger says, and are made without it."""
+    from privaudit.auditor import _find
+
+    plan = _find(scenario, 6)
+    monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
+    adversary, targets = Auditor(run).prepare(plan, clients=2)
+    for attack in plan.attacks.values():
+        for scores in attack(adversary, targets):
+            assert np.isfinite(scores.scores).all()
+
+
+def test_coins_tossed_anew_are_covered(run: Run) -> None:
+    """With other coins the run cannot have leaked: intervals cover 0.5, mostly."""
+    from privaudit.auditor import _find
+    from privaudit.seeds import Seeds
+    from privaudit.statistics.roc import pooled_auroc
+
+    plan = _find("server-reconstruct", 6)
+    adversary, targets = Auditor(run).prepare(plan, clients="all")
+    scores = plan.attacks["loss-threshold"](adversary, targets)
+    covered = 0
+    for toss in range(100):
+        ledger = Ledger.toss(run.population.deal, Seeds(1000 + toss))
+        groups = []
+        for target, some in zip(targets, scores, strict=True):
+            truth = ledger.is_member[run.population.indices(target.client)]
+            groups.append((some.scores[truth], some.scores[~truth]))
+        estimate = pooled_auroc(groups)
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered >= 95 - 3 * np.sqrt(100 * 0.95 * 0.05)
+
+
+def test_the_report_is_written_beside_the_run(run: Run) -> None:
+    audit = Auditor(run).attack(clients=1, shadows=6)
+    save_audit(audit)
+    folder = run.path / "audits" / "server-reconstruct"
+    write_report([audit], folder / "report.html")
+    assert {p.name for p in folder.iterdir()} >= {
+        "audit.json",
+        "scores.npz",
+        "report.html",
+    }
+    assert run.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_trainer_that_sends_nothing_leaves_the_server_with_the_public_model() -> None:
+    run = train("coop", rounds=1, settings={"epochs": 2})
+    audit = Auditor(run).attack(clients=1, shadows=6)
+    assert audit.missing == ("the client's prompt",)
+    assert audit.certified_epsilon == 0
+
+
+def test_an_altered_transcript_is_refused(run: Run) -> None:
+    manifest = run.path / "transcript" / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("client-1", "client-2", 1))
+    with pytest.raises(TranscriptError, match="hash chain is broken"):
+        Auditor(Run(run.path)).attack(clients=1, shadows=6)
+
+
+def test_a_run_of_another_version_is_refused(run: Run) -> None:
+    header = json.loads((run.path / "run.json").read_text())
+    (run.path / "run.json").write_text(json.dumps({**header, "format": 99}))
+    with pytest.raises(TranscriptError, match="run format 99"):
+        load_run(run.path)
+
+
+def test_a_changed_model_is_refused(run: Run) -> None:
+    header = json.loads((run.path / "run.json").read_text())
+    header["model_hash"] = "0" * 64
+    (run.path / "run.json").write_text(json.dumps(header))
+    with pytest.raises(TranscriptError, match="has changed since"):
+        Auditor(run.path.as_posix()).attack(clients=1, shadows=6)
+
+
+def test_an_unfinished_run_is_not_audited() -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("promptfl", rounds=3, name="cut", progress=stop)
+    with pytest.raises(ConfigError, match="stopped after 1 of 3 rounds"):
+        Auditor("cut")
+
+
+def test_bad_input_is_named(run: Run) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
+        train("promptlf")
+    with pytest.raises(UnknownNameError, match="Did you mean 'digits'"):
+        train("promptfl", dataset="digit")
+    with pytest.raises(UnknownNameError, match="Did you mean 'server-reconstruct'"):
+        Auditor(run).attack("server-reconstrct")
+    with pytest.raises(ConfigError, match="over 30 clients"):
+        train("promptfl", clients=30, partition="pathological")
+    with pytest.raises(ConfigError, match="no parameter 'learning_rat'"):
+        train("promptfl", learning_rat=1)
+    with pytest.raises(ConfigError, match="cannot take epsilon = 0"):
+        train("dp-fpl", epsilon=0.0)
+    with pytest.raises(ConfigError, match="0 clients were to be attacked"):
+        Auditor(run).attack(clients=0)
+    with pytest.raises(ConfigError, match="at least 5 are needed"):
+        Auditor(run).attack(shadows=1)
+    with pytest.raises(MissingFileError, match="holds no run"):
+        load_run("nowhere")
+
+
+def test_a_secure_sum_needs_a_trainer_that_allows_it(run: Run) -> None:
+    from privaudit.threats import server_aggregate
+    from privaudit.transcript import SERVER, Message
+
+    update = next(m for m in run.transcript if m.kind == "update")
+    alone = Message(0, update.sender, SERVER, "individual-update", update.tensors)
+    with pytest.raises(ViewError, match="no secure sum could hide"):
+        server_aggregate([alone])

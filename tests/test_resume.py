@@ -1,0 +1,107 @@
+"""A run that was killed, at any moment, resumes to the same bytes."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from privaudit import load_run, train
+from privaudit.errors import ConfigError, StorageError
+
+ROUNDS = 4
+CHILD = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from privaudit import train
+
+left, plain = int(sys.argv[1]), os.fsync
+
+def fsync(handle):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(handle)
+
+os.fsync = fsync
+train("promptfl", rounds=4, name="killed", resume=True, participation=0.6)
+"""
+
+
+def content(run: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for folder in ("transcript", "kept")
+        for path in sorted((run / folder).iterdir())
+    }
+
+
+@pytest.fixture
+def whole() -> Path:
+    return train("promptfl", rounds=ROUNDS, name="whole", participation=0.6).path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", random.Random(20).sample(range(1, 42), 5))
+def test_kill_9_and_resume_ends_with_the_same_bytes(point: int, whole: Path) -> None:
+    command = [sys.executable, "-c", CHILD]
+    environment = {**os.environ, "PYTHONHASHSEED": str(point)}
+    killed = subprocess.run([*command, str(point)], env=environment, check=False)
+    assert killed.returncode == -9
+    subprocess.run([*command, "-1"], env=environment, check=True)
+    assert content(whole.parent / "killed") == content(whole)
+    assert load_run("killed").transcript.head == load_run("whole").transcript.head
+
+
+def test_a_disk_that_fills_up_at_any_write_loses_nothing(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for every single write, with an error in the kill's place."""
+    plain, done = os.fsync, False
+    for point in range(1, 80, 3):
+        left = point
+
+        def failing(handle: int) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(28, "No space left on device")
+            plain(handle)
+
+        monkeypatch.setattr(os, "fsync", failing)
+        try:
+            train("promptfl", rounds=ROUNDS, name="full", participation=0.6, fresh=True)
+            done = True
+        except StorageError:
+            done = False
+        monkeypatch.setattr(os, "fsync", plain)
+        run = train(
+            "promptfl", rounds=ROUNDS, name="full", participation=0.6, resume=True
+        )
+        assert content(run.path) == content(whole), point
+    assert done
+
+
+def test_an_interrupted_run_says_what_to_do(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("promptfl", rounds=ROUNDS, name="cut", progress=stop)
+    with pytest.raises(ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"):
+        train("promptfl", rounds=ROUNDS, name="cut")
+    with pytest.raises(ConfigError, match="another configuration"):
+        train("promptfl", rounds=ROUNDS, name="cut", seed=3, resume=True)
+    assert train("promptfl", rounds=ROUNDS, name="cut", resume=True).is_complete
+
+
+def test_a_finished_run_is_not_trained_again(whole: Path) -> None:
+    before = (whole / "run.json").stat().st_mtime_ns
+    train("promptfl", rounds=ROUNDS, name="whole", participation=0.6)
+    assert (whole / "run.json").stat().st_mtime_ns == before
