@@ -1,6 +1,7 @@
 """Loss threshold: a record that the model fits well was probably trained on."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ class LossThreshold:
     overfitting", CSF 2018, adversary 1; there the threshold is the mean training loss,
     which an adversary does not know.
     """
+
+    trains_shadows: ClassVar[bool] = False
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in (-inf, 0]."""

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -43,6 +43,8 @@ class Shadow:
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
     """
+
+    trains_shadows: ClassVar[bool] = True
 
     shadows: Annotated[int, Field(ge=5)] = 50
     vector: Literal["full", "sorted"] = "full"

@@ -9,7 +9,7 @@ a complete record of what was run.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -78,7 +78,14 @@ class Scores:
 
 @runtime_checkable
 class Attack(Protocol):
-    """Anything that scores the candidates of several clients."""
+    """Anything that scores the candidates of several clients.
+
+    Attributes:
+        trains_shadows: Whether it trains models of its own, and so is dear: scenarios
+            then attack some clients only, unless told otherwise.
+    """
+
+    trains_shadows: ClassVar[bool]
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; a pure function of its arguments."""

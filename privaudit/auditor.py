@@ -1,7 +1,7 @@
 """The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +31,6 @@ class Audit:
         scenario: Who looked on, and what was tried.
         leaks: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models.
-        clients: Who was attacked, of how many.
         missing: What of a client's model the view did not show.
         closeness: How close the rebuilt models are to the true ones, where the view
             does not simply hold them.
@@ -42,7 +41,6 @@ class Audit:
     scenario: Scenario
     leaks: Mapping[str, Leak]
     utility: Utility
-    clients: tuple[str, ...]
     missing: tuple[str, ...]
     closeness: Closeness | None
     seed: int
@@ -51,6 +49,19 @@ class Audit:
     def headline(self) -> Leak:
         """The leak that the verdict is about."""
         return next(iter(self.leaks.values()))
+
+    @property
+    def guesses(self) -> Leak:
+        """The leak that success rates are told of: of guesses learned on shadows.
+
+        Without shadow models it is the headline.
+        """
+        learned = [
+            leak
+            for name, leak in self.leaks.items()
+            if self.scenario.attacks[name].trains_shadows
+        ]
+        return learned[0] if learned else self.headline
 
     @property
     def auroc(self) -> Estimate:
@@ -65,7 +76,12 @@ class Audit:
     @property
     def certified_epsilon(self) -> float | None:
         """The epsilon that is proved in this scenario's view; None if nothing is."""
-        return self.run.privacy["certified"][self.scenario.threat]["epsilon"]
+        return self.certificate["epsilon"]
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What is proved in this scenario's view: "peer" of "peer:client-3"."""
+        return self.run.privacy["certified"][self.scenario.threat.partition(":")[0]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of audit.json."""
@@ -75,13 +91,12 @@ class Audit:
             "scenario": self.scenario.name,
             "question": self.scenario.question,
             "threat": self.scenario.threat,
-            "clients_attacked": list(self.clients),
             "clients": self.run.config.clients,
             "seed": self.seed,
             "config": self.run.config.model_dump(),
             "privacy": {
                 "claimed": self.run.privacy["claimed"],
-                "certified": self.run.privacy["certified"][self.scenario.threat],
+                "certified": self.certificate,
             },
             "utility": {
                 "local": utility.local.to_dict(),
@@ -131,8 +146,9 @@ class Auditor:
 
         Args:
             scenario: Its name, or one of your own.
-            clients: How many clients to attack, in their fixed order, or all of them.
-            shadows: Shadow models for each.
+            clients: How many clients to train shadow models for, in their fixed order,
+                or all of them. Attacks without shadow models attack everyone.
+            shadows: Shadow models for each of them; 0 leaves those attacks out.
             seed: Of the adversary's randomness.
             progress: Called with what is done next.
 
@@ -141,18 +157,22 @@ class Auditor:
             ConfigError: Fewer than one client, or fewer than five shadows.
             ViewError: The threat model does not fit the trainer.
         """
-        plan = _find(scenario, shadows)
-        adversary, targets = self.prepare(plan, clients=clients, seed=seed)
+        plan = find_scenario(scenario, shadows)
+        adversary, targets = self.prepare(plan, seed=seed)
+        some = _choose(targets, clients)
         scores = {
-            name: _run_attack(name, attack, adversary, targets, progress)
+            name: _run_attack(
+                name, attack, adversary, some if attack.trains_shadows else targets,
+                progress,
+            )
             for name, attack in plan.attacks.items()
-        }
+        }  # fmt: skip
         return self._judge(plan, adversary, targets, scores, seed)
 
     def prepare(
-        self, scenario: Scenario, *, clients: int | Literal["all"] = 3, seed: int = 0
+        self, scenario: Scenario, *, seed: int = 0
     ) -> tuple[Adversary, list[Target]]:
-        """Return what the adversary has; the ledger is not read."""
+        """Return what the adversary has, with every client as a target."""
         run, population = self.run, self.run.population
         threat = find_threat(scenario.threat)
         adversary = Adversary(
@@ -169,7 +189,7 @@ class Auditor:
                 run.trainer.rebuild(population.task, adversary.view, client),
                 population.candidates(client),
             )
-            for client in _choose(population.task.clients, clients)
+            for client in population.task.clients
         ]
         return adversary, targets
 
@@ -187,7 +207,7 @@ class Auditor:
                 name,
                 repr(scenario.attacks[name]),
                 some[0].threshold,
-                self._beside_truth(targets, some),
+                self._beside_truth(targets[: len(some)], some),
             )
             for name, some in scores.items()
         }
@@ -196,7 +216,6 @@ class Auditor:
             scenario=scenario,
             leaks=leaks,
             utility=measure_clients(run.trainer, population, run.personal_models),
-            clients=tuple(target.client for target in targets),
             missing=targets[0].rebuilt.missing,
             closeness=measure_closeness(run, adversary, targets),
             seed=seed,
@@ -259,25 +278,38 @@ class Auditor:
         )
 
 
-def _find(scenario: str | Scenario, shadows: int) -> Scenario:
+def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
+    """Return a scenario by name, with that many shadow models; 0 takes them out.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        ConfigError: Too few shadow models to learn from.
+    """
     if isinstance(scenario, Scenario):
         return scenario
-    if shadows < 5:
+    if shadows != 0 and shadows < 5:
         raise ConfigError(
             f"{shadows} shadow models were asked for, and at least 5 are needed: one "
-            "to fix the threshold, four to learn from. Fifty are published."
+            "to fix the threshold, four to learn from. Fifty are published, and 0 "
+            "leaves shadow attacks out."
         )
-    return SCENARIOS.find(scenario)(shadows=shadows)
+    plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
+    if shadows:
+        return plan
+    cheap = {n: a for n, a in plan.attacks.items() if not a.trains_shadows}
+    return replace(plan, attacks=cheap)
 
 
-def _choose(clients: tuple[str, ...], wanted: int | Literal["all"]) -> tuple[str, ...]:
+def _choose(
+    targets: Sequence[Target], wanted: int | Literal["all"]
+) -> Sequence[Target]:
     if wanted == "all":
-        return clients
+        return targets
     if wanted < 1:
         raise ConfigError(
             f"{wanted} clients were to be attacked. Take at least one, or 'all'."
         )
-    return clients[:wanted]
+    return targets[:wanted]
 
 
 def _run_attack(

@@ -121,9 +121,12 @@ def attack(
     ] = None,
     scenario: Annotated[str, typer.Option()] = "server-reconstruct",
     clients: Annotated[
-        str, typer.Option(help="How many clients to attack, or 'all'.")
+        str,
+        typer.Option(help="How many clients get shadow models, or 'all' of them."),
     ] = "3",
-    shadows: Annotated[int, typer.Option(help="Shadow models for each client.")] = 50,
+    shadows: Annotated[
+        int, typer.Option(help="Shadow models for each of them; 0 for none.")
+    ] = 50,
     seed: Annotated[int, typer.Option(help="Of the adversary's randomness.")] = 0,
     show_records: Annotated[
         bool,
@@ -184,9 +187,12 @@ def tradeoff(
     scenario: Annotated[str, typer.Option()] = "prompt-release",
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "10,11,12,13,14",
     clients: Annotated[
-        str, typer.Option(help="How many clients to attack, or 'all'.")
+        str,
+        typer.Option(help="How many clients get shadow models, or 'all' of them."),
     ] = "3",
-    shadows: Annotated[int, typer.Option()] = 50,
+    shadows: Annotated[
+        int, typer.Option(help="Shadow models for each of them; 0 for none.")
+    ] = 20,
     out: Annotated[
         Path | None, typer.Option(help="Folder. [default: RUNS/tradeoff]")
     ] = None,

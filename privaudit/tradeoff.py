@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from privaudit.auditor import Audit, Auditor
+from privaudit.auditor import Auditor
 from privaudit.config import build_trainer
 from privaudit.errors import ConfigError
 from privaudit.report.sweep import SweepPoint, write_sweep

@@ -18,5 +18,5 @@ def prompt_release(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does somebody learn who is given a client's final prompt?",
         threat="released",
-        attacks={"shadow": Shadow(shadows=shadows), "loss-threshold": LossThreshold()},
+        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
     )

@@ -18,5 +18,5 @@ def server_aggregate(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a server learn that sees sums of updates only?",
         threat="server-aggregate",
-        attacks={"shadow": Shadow(shadows=shadows), "loss-threshold": LossThreshold()},
+        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
     )

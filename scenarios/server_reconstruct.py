@@ -18,5 +18,5 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a curious server learn by rebuilding its clients?",
         threat="server",
-        attacks={"shadow": Shadow(shadows=shadows), "loss-threshold": LossThreshold()},
+        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
     )

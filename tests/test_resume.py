@@ -94,7 +94,9 @@ def test_an_interrupted_run_says_what_to_do(
 
     with pytest.raises(KeyboardInterrupt):
         train("promptfl", rounds=ROUNDS, name="cut", progress=stop)
-    with pytest.raises(ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"):
+    with pytest.raises(
+        ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"
+    ):
         train("promptfl", rounds=ROUNDS, name="cut")
     with pytest.raises(ConfigError, match="another configuration"):
         train("promptfl", rounds=ROUNDS, name="cut", seed=3, resume=True)

@@ -1,7 +1,7 @@
 """DP-FPL: a shared and a private low-rank prompt, trained with noise on both."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -79,15 +79,17 @@ class DPFPL(PrivateTrainer):
             mode "sound"; half is equal noise multipliers.
     """
 
+    usual_rounds: ClassVar[int] = 60
+
     rank: Rank = 8
     factorization: Kind = "both"
     residual: bool = True
     noise_at: Literal["server", "client", "distributed"] = "server"
-    learning_rate_global: Annotated[float, Field(gt=0)] = 0.005
-    learning_rate_local: Annotated[float, Field(gt=0)] = 0.005
+    learning_rate_global: Annotated[float, Field(gt=0)] = 0.02
+    learning_rate_local: Annotated[float, Field(gt=0)] = 0.001
     clip_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    local_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    local_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
     @model_validator(mode="after")
     def _check_mode(self) -> "DPFPL":

@@ -125,6 +125,7 @@ class AttackRow:
     run: str
     attack: str
     is_headline: bool
+    clients: int
     auroc: Cell
     new_clients: Cell
     success: Cell
@@ -139,6 +140,7 @@ def _attack_rows(labels: Sequence[str], audits: Sequence[Audit]) -> list[AttackR
             run=label,
             attack=leak.attack,
             is_headline=leak is audit.headline,
+            clients=len(leak.clients),
             auroc=Cell.of(leak.auroc),
             new_clients=Cell.of(leak.auroc_new_clients),
             success=Cell.of(leak.success),

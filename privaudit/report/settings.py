@@ -41,7 +41,10 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "trainer": fields.pop("trainer"),
         **{f"trainer: {name}": value for name, value in own.items()},
         **fields,
-        "clients attacked": ", ".join(audit.clients),
+        "clients attacked": "; ".join(
+            f"{name}: {', '.join(c.client for c in leak.clients)}"
+            for name, leak in audit.leaks.items()
+        ),
         "adversary's seed": audit.seed,
         "own-class accuracy, mean of last 10 rounds": f"{sum(last) / len(last):.3f}",
         "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),

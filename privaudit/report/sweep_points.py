@@ -17,7 +17,7 @@ class SweepPoint:
         mode: How noise is added, such as "published-paper" or "sound"; "none" without.
         epsilon: As claimed or asked for; None without noise.
         seed: Of the run: the replicate.
-        success: The headline attack's success rate.
+        success: Of the guesses, learned on shadow models where there are some.
         auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
@@ -40,7 +40,7 @@ class SweepPoint:
             mode=mode,
             epsilon=epsilon,
             seed=audit.run.config.seed,
-            success=audit.headline.success,
+            success=audit.guesses.success,
             auroc=audit.auroc,
             local=audit.utility.local,
             neighbour=audit.utility.neighbour,

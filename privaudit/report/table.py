@@ -51,7 +51,8 @@ class TradeoffRow:
         run: Its name among the others.
         confidence: Coverage of all intervals.
         verdict: "Leaks", "No leak found" or "Undecided".
-        attack: The headline attack, which all figures but utility and epsilon are of.
+        attack: The headline attack, which AUROC and rates are of.
+        guesses: The attack that success and advantage are of.
         local: Accuracy on a client's own classes.
         neighbour: On the other clients' classes.
         gain: Local accuracy beyond zero-shot.
@@ -67,6 +68,7 @@ class TradeoffRow:
     confidence: float
     verdict: str
     attack: str
+    guesses: str
     local: Cell
     neighbour: Cell
     gain: Cell
@@ -91,13 +93,14 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
         confidence=leak.auroc.confidence,
         verdict=HEADINGS[leak.verdict.kind],
         attack=leak.attack,
+        guesses=audit.guesses.attack,
         local=Cell.of(utility.local),
         neighbour=Cell.of(utility.neighbour) if utility.neighbour else Cell("all own"),
         gain=Cell.of(utility.gain, signed=True),
         auroc=Cell.of(leak.auroc),
         tpr={percent(rate): Cell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
-        success=Cell.of(leak.success),
-        advantage=Cell.of(leak.advantage, signed=True),
+        success=Cell.of(audit.guesses.success),
+        advantage=Cell.of(audit.guesses.advantage, signed=True),
         claimed=epsilon(audit.claimed_epsilon),
         certified=epsilon(audit.certified_epsilon),
     )
@@ -159,7 +162,9 @@ def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
 
 def _legend(audit: Audit, row: TradeoffRow) -> str:
     return (
-        f"Attack: {row.attack}. Scenario: {audit.scenario.name}. AUROC 0.5 and success "
-        "0.5 are a coin toss. “unresolved”: too few non-members for that rate. ε "
-        "claimed: the method's own formula. ε certified: proved for this adversary."
+        f"Scenario: {audit.scenario.name}. AUROC and TPR: {row.attack}, on "
+        f"{len(audit.headline.clients)} clients; success and advantage: "
+        f"{audit.guesses.attack}, on {len(audit.guesses.clients)}. AUROC 0.5 and "
+        "success 0.5 are a coin toss. “unresolved”: too few non-members for that "
+        "rate. ε claimed: the method's own formula; certified: proved for this adversary."
     )

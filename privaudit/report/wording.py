@@ -50,7 +50,7 @@ def adversary(threat: str) -> str:
 
 def certificate(audit: Audit) -> Mapping[str, Any]:
     """Return what is proved for the scenario's adversary."""
-    return audit.run.privacy["certified"][_view(audit.scenario.threat)]
+    return audit.certificate
 
 
 def _view(threat: str) -> str:
@@ -80,7 +80,7 @@ def _odds(leak: Leak) -> str:
 
 def attacked(audit: Audit) -> str:
     """Say how many clients were attacked, and on how many records."""
-    these, everyone = len(audit.clients), audit.run.config.clients
+    these, everyone = len(audit.headline.clients), audit.run.config.clients
     whom = f"{these} of {everyone} clients" if these < everyone else "all clients"
     members, others = audit.auroc.n
     return f"{members} records trained on, {others} not, of {whom}"

@@ -156,7 +156,6 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
                 accuracy(local), accuracy(local - 0.2), accuracy(local - 0.6, 0.02),
                 accuracy(0.6),
             ),
-            clients=tuple(f"client-{k}" for k in range(clients)),
             missing=("the client's own training in its last round",),
             closeness=Closeness(*pair, *pair, *pair) if closeness else None,
             seed=0,

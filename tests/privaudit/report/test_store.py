@@ -30,7 +30,10 @@ def test_scores_give_the_auroc_again(
     scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
     groups = [
         (scores[own & truth], scores[own & ~truth])
-        for own in (arrays["shadow/client"] == name for name in audit.clients)
+        for own in (
+            arrays["shadow/client"] == name
+            for name in (c.client for c in audit.headline.clients)
+        )
     ]
     assert pooled_auroc(groups) == audit.auroc
     assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
