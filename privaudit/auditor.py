@@ -56,11 +56,9 @@ class Audit:
 
         Without shadow models it is the headline.
         """
-        learned = [
-            leak
-            for name, leak in self.leaks.items()
-            if self.scenario.attacks[name].trains_shadows
-        ]
+        attacks = self.scenario.attacks.items()
+        shadowed = {name for name, attack in attacks if attack.trains_shadows}
+        learned = [leak for name, leak in self.leaks.items() if name in shadowed]
         return learned[0] if learned else self.headline
 
     @property

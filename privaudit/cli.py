@@ -193,6 +193,7 @@ def tradeoff(
     shadows: Annotated[
         int, typer.Option(help="Shadow models for each of them; 0 for none.")
     ] = 20,
+    setting: SetOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder. [default: RUNS/tradeoff]")
     ] = None,
@@ -211,6 +212,7 @@ def tradeoff(
         scenario=scenario,
         clients=_clients(clients),
         shadows=shadows,
+        settings=_settings(setting or []),
         folder=runs,
         out=folder,
         progress=typer.echo,

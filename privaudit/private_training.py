@@ -47,7 +47,8 @@ class PrivateTrainer(PromptTrainer):
             on request, read so that its claimed sensitivity holds) or the mean over a
             batch ("batch", as published). By default the mode's own.
         batch_size: Records in a batch, at least 1: expected in "sound", exact in the
-            others (a client with fewer takes all it has).
+            others (a client with fewer takes all it has). By default the mode's own: 8,
+            which suits small shards, and 32 as published.
         secure_noise: Draw noise, and the coins of Poisson samples, from the operating
             system's entropy: no seed of the run repeats them. Such a run cannot be
             repeated, nor resumed to the same bytes.
@@ -58,7 +59,7 @@ class PrivateTrainer(PromptTrainer):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     clip: Clip | None = None
-    batch_size: Annotated[int, Field(ge=1)] = 32
+    batch_size: Annotated[int, Field(ge=1)] | None = None
     secure_noise: bool = False
 
     @model_validator(mode="after")
@@ -70,6 +71,11 @@ class PrivateTrainer(PromptTrainer):
                 f'knows {needed!r} only. Leave it out, or take mode "published-paper"'
             )
         return self
+
+    @property
+    def batch(self) -> int:
+        """Records in a batch."""
+        return self.batch_size or (8 if self.mode == "sound" else 32)
 
     @property
     def clips_records(self) -> bool:
@@ -87,7 +93,7 @@ class PrivateTrainer(PromptTrainer):
         Batch size over the members that a client has on average, at most 1. A client
         with more records takes larger samples; the rate must not depend on its size.
         """
-        return min(1.0, self.batch_size / max(task.expected_members, 1.0))
+        return min(1.0, self.batch / max(task.expected_members, 1.0))
 
     def divisor(self, task: PublicTask) -> float:
         """Return what a client's gradients are divided by to give a mean: a constant.
@@ -96,14 +102,14 @@ class PrivateTrainer(PromptTrainer):
         """
         if self.mode == "sound":
             return self.sampling_rate(task) * max(task.expected_members, 1.0)
-        return float(self.batch_size) if self.clips_records else 1.0
+        return float(self.batch) if self.clips_records else 1.0
 
     def draw_batch(self, task: PublicTask, cohort: Cohort, at: Round) -> Batch:
         """Draw this round's batch of every client."""
         if self.mode == "sound":
             rate = self.sampling_rate(task)
             return poisson_batch(cohort, at, rate, secure=self.secure_noise)
-        return fixed_batch(cohort, at, self.batch_size)
+        return fixed_batch(cohort, at, self.batch)
 
     def noise_multiplier(self, task: PublicTask) -> float:
         """Return the multiplier of one release per round that spends all of epsilon.
@@ -121,7 +127,7 @@ class PrivateTrainer(PromptTrainer):
             rate = self.sampling_rate(task)
             return noise_multiplier_for(self.epsilon, self.delta, rate, task.rounds)
         of_means, _ = noise_std_published(
-            self.epsilon, self.delta, task.rounds, 1.0, self.batch_size, clients=1
+            self.epsilon, self.delta, task.rounds, 1.0, self.batch, clients=1
         )
         return of_means * self.divisor(task)
 
@@ -202,7 +208,7 @@ class PrivateTrainer(PromptTrainer):
         secret.
         """
         sound = self.mode == "sound"
-        displaces = max(task.candidates.values()) > self.batch_size
+        displaces = max(task.candidates.values()) > self.batch
         return MechanismEvent(
             release=release,
             noise_multiplier=mechanism.noise_multiplier,

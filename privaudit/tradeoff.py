@@ -1,8 +1,8 @@
 """The trade-off: attack success and utility against the privacy budget, over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from privaudit.auditor import Auditor
 from privaudit.config import build_trainer
@@ -20,6 +20,7 @@ def sweep(
     scenario: str = "prompt-release",
     clients: int | Literal["all"] = 3,
     shadows: int = 50,
+    settings: Mapping[str, Any] | None = None,
     folder: Path | None = None,
     out: Path | None = None,
     progress: Callable[[str], None] | None = None,
@@ -35,7 +36,8 @@ def sweep(
         seeds: One whole run for each.
         scenario: Who attacks.
         clients: How many are attacked.
-        shadows: Shadow models for each.
+        shadows: Shadow models for each; 0 leaves shadow attacks out.
+        settings: Further parameters of trainers that have an epsilon.
         folder: Where runs are kept.
         out: Where picture and tables go; nothing is written without it.
         progress: Called with a line after each run.
@@ -53,8 +55,8 @@ def sweep(
         raise ConfigError("There is nothing to sweep: name trainers and seeds.")
     points = []
     for trainer, mode, epsilon, seed in plan:
-        settings = {"mode": mode, "epsilon": epsilon} if mode else {}
-        run = train(trainer, folder=folder, settings=settings, seed=seed, resume=True)
+        own = {**(settings or {}), "mode": mode, "epsilon": epsilon} if mode else {}
+        run = train(trainer, folder=folder, settings=own, seed=seed, resume=True)
         audit = Auditor(run).attack(scenario, clients=clients, shadows=shadows)
         label = "none" if epsilon is None else mode
         points.append(SweepPoint.of(audit, _label(trainers, trainer, label), epsilon))

@@ -86,7 +86,7 @@ class DPFPL(PrivateTrainer):
     residual: bool = True
     noise_at: Literal["server", "client", "distributed"] = "server"
     learning_rate_global: Annotated[float, Field(gt=0)] = 0.02
-    learning_rate_local: Annotated[float, Field(gt=0)] = 0.001
+    learning_rate_local: Annotated[float, Field(gt=0)] = 0.0005
     clip_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     local_share: Annotated[float, Field(gt=0, lt=1)] = 0.1

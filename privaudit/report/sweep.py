@@ -17,7 +17,7 @@ from privaudit.storage import storage_errors, write_bytes, write_json
 
 __all__ = ["SweepPoint", "write_sweep"]
 
-_MEASURES = ("success", "auroc", "local", "neighbour")
+_MEASURES = ("success", "auroc", "local", "neighbour", "gain", "change")
 
 
 def write_sweep(points: Sequence[SweepPoint], path: Path) -> Path:
@@ -57,19 +57,22 @@ _HEADER = (
     "Seeds",
     "Accuracy, own classes",
     "Accuracy, others' classes",
+    "Gain over zero-shot",
     "Success rate of the attack",
     "AUROC of the attack",
+    "AUROC less the first row's",
     "ε certified",
 )
 
 
 def _row(cell: SweepCell) -> list[str]:
-    measured = (cell.local, cell.neighbour, cell.success, cell.auroc)
+    measured = (cell.local, cell.neighbour, cell.gain, cell.success, cell.auroc)
     return [
         cell.mode,
         epsilon(cell.epsilon),
         str(len(cell.seeds)),
         *(_number(estimate) for estimate in measured),
+        _number(cell.change) if cell.change else "",
         epsilon(cell.certified),
     ]
 
@@ -86,6 +89,8 @@ def _remarks(cells: Sequence[SweepCell]) -> list[str]:
     return [
         "Means over seeds with 95 % Student's intervals; a seed moves partition, "
         "membership, start, batches and noise.",
+        "Differences to the first row are paired by seed; their intervals hold all "
+        "together at 95 % (Bonferroni).",
         f"The lowest success rate, {_number(lowest.success)}, is that of "
         f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
         f"{len(cells)} cells, found after looking: the lowest of {len(cells)} noisy "
@@ -108,7 +113,9 @@ def _as_json(
 
 def _plain(entry: SweepPoint | SweepCell) -> dict[str, Any]:
     """Return the fields as JSON knows them, NaN as None."""
-    estimates = {name: getattr(entry, name) for name in _MEASURES}
+    estimates = {
+        name: getattr(entry, name) for name in _MEASURES if hasattr(entry, name)
+    }
     return asdict(entry) | {
         name: estimate and estimate.to_dict() for name, estimate in estimates.items()
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from privaudit.auditor import Audit
 from privaudit.errors import ConfigError
 from privaudit.report.wording import epsilon as in_words
-from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class SweepPoint:
         auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
+        gain: Accuracy on own classes beyond the zero-shot model's.
         certified: Epsilon that is proved for the adversary; None if nothing is.
     """
 
@@ -31,6 +32,7 @@ class SweepPoint:
     auroc: Estimate
     local: Estimate
     neighbour: Estimate | None
+    gain: Estimate
     certified: float | None = None
 
     @classmethod
@@ -44,6 +46,7 @@ class SweepPoint:
             auroc=audit.auroc,
             local=audit.utility.local,
             neighbour=audit.utility.neighbour,
+            gain=audit.utility.gain,
             certified=audit.certified_epsilon,
         )
 
@@ -60,6 +63,9 @@ class SweepCell:
         auroc: Mean AUROC.
         local: Mean accuracy on own classes.
         neighbour: Mean accuracy on others' classes; None if there is none.
+        gain: Mean gain over the zero-shot model.
+        change: AUROC less the first cell's, paired by seed; None for that cell, or
+            where fewer than two seeds are shared.
         certified: The largest over the seeds; None if it is missing in one.
     """
 
@@ -70,6 +76,8 @@ class SweepCell:
     auroc: Estimate
     local: Estimate
     neighbour: Estimate | None
+    gain: Estimate
+    change: Estimate | None
     certified: float | None
 
 
@@ -85,10 +93,8 @@ def aggregate(points: Sequence[SweepPoint]) -> list[SweepCell]:
     for found in points:
         groups.setdefault((found.mode, found.epsilon), []).append(found)
     modes = list(dict.fromkeys(found.mode for found in points))
-    return [
-        _cell(groups[key])
-        for key in sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
-    ]
+    keys = sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
+    return [_cell(groups[key], groups[keys[0]], len(keys)) for key in keys]
 
 
 def _noise(epsilon: float | None) -> float:
@@ -96,7 +102,9 @@ def _noise(epsilon: float | None) -> float:
     return 0.0 if epsilon is None else 1 / epsilon
 
 
-def _cell(points: Sequence[SweepPoint]) -> SweepCell:
+def _cell(
+    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], cells: int
+) -> SweepCell:
     first, seeds = points[0], tuple(found.seed for found in points)
     if len(set(seeds)) < len(seeds):
         raise ConfigError(
@@ -114,5 +122,22 @@ def _cell(points: Sequence[SweepPoint]) -> SweepCell:
         auroc=mean_with_t([p.auroc.value for p in points]),
         local=mean_with_t([p.local.value for p in points]),
         neighbour=mean_with_t(others) if len(others) == len(points) else None,
+        gain=mean_with_t([p.gain.value for p in points]),
+        change=_change(points, reference, cells),
         certified=max(proved) if len(proved) == len(points) else None,
+    )
+
+
+def _change(
+    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], cells: int
+) -> Estimate | None:
+    """Return the paired difference; all of a table's hold together (Bonferroni)."""
+    there = {p.seed: p.auroc.value for p in reference}
+    shared = [p for p in points if p.seed in there]
+    if points is reference or len(shared) < 2:
+        return None
+    return paired_difference(
+        [p.auroc.value for p in shared],
+        [there[p.seed] for p in shared],
+        confidence=1 - 0.05 / max(1, cells - 1),
     )

@@ -166,5 +166,6 @@ def _legend(audit: Audit, row: TradeoffRow) -> str:
         f"{len(audit.headline.clients)} clients; success and advantage: "
         f"{audit.guesses.attack}, on {len(audit.guesses.clients)}. AUROC 0.5 and "
         "success 0.5 are a coin toss. “unresolved”: too few non-members for that "
-        "rate. ε claimed: the method's own formula; certified: proved for this adversary."
+        "rate. ε claimed: the method's own formula; certified: proved for this "
+        "adversary."
     )

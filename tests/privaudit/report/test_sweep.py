@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,6 +30,7 @@ def found(
         auroc=exactly(0.6),
         local=exactly(0.8),
         neighbour=exactly(0.4),
+        gain=exactly(0.1),
         certified=None if mode == "published-paper" else epsilon,
     )
 
@@ -113,3 +115,17 @@ def test_a_point_is_made_of_an_audit(make_audit: Callable[..., Audit]) -> None:
     point = SweepPoint.of(audit, "sound", 8.0)
     assert (point.auroc, point.certified) == (audit.auroc, 9.31)
     assert point.success == audit.headline.success
+
+
+def test_differences_to_the_first_cell_are_paired_by_seed() -> None:
+    """By hand: AUROC 0.6 + seed / 100 against 0.1 less, so a difference of -0.1."""
+    points = [
+        replace(found("sound", epsilon, seed), auroc=exactly(level + seed / 100))
+        for seed in range(3)
+        for epsilon, level in ((None, 0.6), (1.0, 0.5))
+    ]
+    first, second = aggregate(points)
+    assert first.change is None
+    assert second.change is not None
+    assert second.change.value == pytest.approx(-0.1)
+    assert second.change.high < -0.09
