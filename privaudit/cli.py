@@ -4,6 +4,7 @@ Imports of the library stand inside the commands, so that ``--help`` needs no to
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +99,7 @@ def train(
     done = []
     for spec in specs:
         method, own = _trainer_spec(spec)
-        with _RoundBar(spec) as bar:
+        with _Bar("rounds") as bar:
             run = train_run(
                 method,
                 folder=runs,
@@ -106,7 +107,7 @@ def train(
                 resume=resume,
                 fresh=fresh,
                 settings=shared | own,
-                progress=bar.update,
+                progress=partial(bar.say, spec),
                 **fields,
             )
         done.append(run)
@@ -145,11 +146,12 @@ def attack(
 
     found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
     console, audits = Console(), []
-    with console.status("") as status:
-        for one in found:
+    with _Bar("attacks") as bar:
+        for number, one in enumerate(found):
+            bar.say(one.config.trainer, number, len(found))
 
-            def say(what: str, name: str = one.config.trainer) -> None:
-                status.update(f"{name}: {what}")
+            def say(what: str, label: str = one.config.trainer) -> None:
+                bar.describe(f"{label}: {what}")
 
             audit = Auditor(one).attack(
                 scenario,
@@ -283,32 +285,38 @@ def run() -> None:
         sys.exit(130)
 
 
-class _RoundBar:
-    """A progress bar over rounds; silent where nobody watches."""
+class _Bar:
+    """A progress bar; silent where nobody watches."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, unit: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        self.label = label
         console = Console(stderr=True)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("rounds"),
+            TextColumn(unit),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
 
-    def __enter__(self) -> "_RoundBar":
+    def __enter__(self) -> "_Bar":
         self.progress.start()
-        self.task = self.progress.add_task(self.label, total=None)
+        self.task = self.progress.add_task("", total=None)
         return self
 
-    def update(self, done: int, total: int) -> None:
-        self.progress.update(self.task, completed=done, total=total)
+    def say(self, what: str, done: int, total: int) -> None:
+        """Show what is done, and how far."""
+        self.progress.update(
+            self.task, description=what, completed=done, total=total, refresh=True
+        )
+
+    def describe(self, what: str) -> None:
+        """Show what is done next."""
+        self.progress.update(self.task, description=what, refresh=True)
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()

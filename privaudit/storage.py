@@ -12,6 +12,8 @@ from typing import Any
 from privaudit.errors import MissingFileError, StorageError, TranscriptError
 from privaudit.tensors import Tensors
 
+UNFINISHED = ".unfinished"
+
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
@@ -28,6 +30,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             errno.EROFS: "the file system is read-only",
             errno.EACCES: "permission is denied",
             errno.ENOTDIR: "a part of the path is a file",
+            errno.EEXIST: "a part of the path is a file",
         }.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(
             f"Cannot write {path}: {reason}. What was written before is whole: "
@@ -51,7 +54,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         StorageError: The folder cannot be written.
     """
     with storage_errors(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -62,6 +65,12 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(name).unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink()
 
 
 def append_lines(path: Path, lines: list[str]) -> None:

@@ -35,7 +35,13 @@ from privaudit.runs import (
     save_header,
 )
 from privaudit.seeds import Seeds
-from privaudit.storage import append_lines, write_bytes, write_json, write_tensors
+from privaudit.storage import (
+    append_lines,
+    remove_unfinished,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 from privaudit.trainer import Records, Trainer
 from privaudit.transcript import SERVER, Message, Transcript, TranscriptFolder, size
 from privaudit.utility import measure_clients
@@ -187,6 +193,7 @@ def _train_rounds(run: Run, progress: Progress) -> Run:
 
 def _restore(run: Run) -> _Training:
     """Return the state after the last round that counts, and drop what came after."""
+    remove_unfinished(run.path)
     rounds = run.header["progress"]["rounds"]
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
     shards = {

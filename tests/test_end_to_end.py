@@ -127,7 +127,7 @@ def test_an_unfinished_run_is_not_audited() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("promptfl", rounds=3, name="cut", progress=stop)
+        train("promptfl", rounds=3, epochs=1, name="cut", progress=stop)
     with pytest.raises(ConfigError, match="stopped after 1 of 3 rounds"):
         Auditor("cut")
 

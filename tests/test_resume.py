@@ -5,13 +5,14 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privaudit import load_run, train
 from privaudit.errors import ConfigError, StorageError
 
-ROUNDS = 4
+QUICK: dict[str, Any] = {"rounds": 4, "epochs": 1}
 CHILD = """
 import os, signal, sys
 import torch
@@ -28,7 +29,7 @@ def fsync(handle):
     plain(handle)
 
 os.fsync = fsync
-train("promptfl", rounds=4, name="killed", resume=True, participation=0.6)
+train("promptfl", rounds=4, epochs=1, name="killed", resume=True, participation=0.6)
 """
 
 
@@ -42,7 +43,7 @@ def content(run: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def whole() -> Path:
-    return train("promptfl", rounds=ROUNDS, name="whole", participation=0.6).path
+    return train("promptfl", **QUICK, name="whole", participation=0.6).path
 
 
 @pytest.mark.slow
@@ -62,7 +63,7 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 ) -> None:
     """The same for every single write, with an error in the kill's place."""
     plain, done = os.fsync, False
-    for point in range(1, 80, 3):
+    for point in range(1, 60, 3):
         left = point
 
         def failing(handle: int) -> None:
@@ -74,14 +75,12 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 
         monkeypatch.setattr(os, "fsync", failing)
         try:
-            train("promptfl", rounds=ROUNDS, name="full", participation=0.6, fresh=True)
+            train("promptfl", **QUICK, name="full", participation=0.6, fresh=True)
             done = True
         except StorageError:
             done = False
         monkeypatch.setattr(os, "fsync", plain)
-        run = train(
-            "promptfl", rounds=ROUNDS, name="full", participation=0.6, resume=True
-        )
+        run = train("promptfl", **QUICK, name="full", participation=0.6, resume=True)
         assert content(run.path) == content(whole), point
     assert done
 
@@ -93,17 +92,17 @@ def test_an_interrupted_run_says_what_to_do(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("promptfl", rounds=ROUNDS, name="cut", progress=stop)
+        train("promptfl", **QUICK, name="cut", progress=stop)
     with pytest.raises(
         ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"
     ):
-        train("promptfl", rounds=ROUNDS, name="cut")
+        train("promptfl", **QUICK, name="cut")
     with pytest.raises(ConfigError, match="another configuration"):
-        train("promptfl", rounds=ROUNDS, name="cut", seed=3, resume=True)
-    assert train("promptfl", rounds=ROUNDS, name="cut", resume=True).is_complete
+        train("promptfl", **QUICK, name="cut", seed=3, resume=True)
+    assert train("promptfl", **QUICK, name="cut", resume=True).is_complete
 
 
 def test_a_finished_run_is_not_trained_again(whole: Path) -> None:
     before = (whole / "run.json").stat().st_mtime_ns
-    train("promptfl", rounds=ROUNDS, name="whole", participation=0.6)
+    train("promptfl", **QUICK, name="whole", participation=0.6)
     assert (whole / "run.json").stat().st_mtime_ns == before

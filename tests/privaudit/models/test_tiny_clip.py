@@ -22,7 +22,7 @@ from privaudit.models.tiny_clip.validation import (
 from privaudit.models.torchvision_shim import import_open_clip
 
 FOLDER = Path(tiny_clip.__file__).parent
-# Measured once, with the finished weights: see docs/decisions/embedded-model.md.
+# Measured once, with the finished weights: see docs/decisions/0005-embedded-model.md.
 ZERO_SHOT_ON_DIGITS = 0.845
 
 

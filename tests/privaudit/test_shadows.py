@@ -1,0 +1,105 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from privaudit.attack import Adversary, Target
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.seeds import Seeds
+from privaudit.shadows import ShadowTable, _Pool, _rounds_to_replay, shadow_tables
+from privaudit.threats import find_threat
+from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer, ask
+from privaudit.trainers.coop import CoOp
+from privaudit.trainers.dp_fpl import DPFPL
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.transcript import Message
+from tests.conftest import toy_records
+
+
+def attacked(
+    trainer: Trainer, task: PublicTask, shards: dict[str, Records], threat: str
+) -> tuple[Adversary, list[Target]]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        messages += run_round(trainer, task, [federation], index)[0].messages
+    messages += give_away(trainer, task, federation, task.rounds)[1]
+    look = find_threat(threat)
+    view = look(messages)
+    adversary = Adversary(trainer, task, look, view, Seeds(9))
+    targets = [
+        Target(client, trainer.rebuild(task, view, client), toy_records(count, 40))
+        for client, count in task.candidates.items()
+    ]
+    return adversary, targets
+
+
+def test_a_pool_is_public_and_follows_the_candidates_classes(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    only_two = toy_records(40).pick(toy_records(40).labels < 2)
+    target = Target("client-0", Rebuilt({}), only_two)
+    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    pool = _Pool.draw(adversary, target, shadows=400)
+    assert set(pool.records.labels.tolist()) == {0, 1}
+    public = {tuple(row) for row in task.public.features.tolist()}
+    assert {tuple(row) for row in pool.records.features.tolist()} <= public
+    assert pool.is_in.sum(dim=1).float().mean() == pytest.approx(10, abs=0.5)
+
+
+def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
+        2
+    ]
+    rounds = [at.index for at, _ in _rounds_to_replay(adversary, "client-1", True)]
+    assert rounds == [0, 1, 2]
+
+
+def separation(table: ShadowTable) -> torch.Tensor:
+    """Mean log-probability of the label for records in, less for records out."""
+    labels = table.pool.labels.expand(len(table.is_in), -1)
+    own = table.log_probabilities.gather(2, labels.unsqueeze(2)).squeeze(2)
+    return own[table.is_in].mean() - own[~table.is_in].mean()
+
+
+@pytest.mark.parametrize(
+    "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
+)
+def test_replayed_shadows_are_like_shadows_of_whole_federations(
+    trainer: Trainer, task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Replayed broadcasts carry the target's influence; here it makes no difference."""
+    world = replace(task, rounds=6)
+    adversary, targets = attacked(trainer, world, shards, "server")
+    replayed = shadow_tables(adversary, targets[:1], 40)
+    from privaudit.shadows import _federated
+
+    pools = [_Pool.draw(adversary, targets[0], 40)]
+    (models,) = _federated(adversary, targets[:1], pools, 40)
+    from privaudit.tensors import stack
+
+    answers = ask(trainer, world, stack(models), pools[0].records)
+    fresh = ShadowTable(pools[0].records, answers, pools[0].is_in)
+    one, other = float(separation(replayed[0])), float(separation(fresh))
+    assert one > 0
+    assert other > 0
+    assert one == pytest.approx(other, rel=0.6, abs=0.05)
+
+
+def test_nothing_seen_needs_no_shadow_training(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(CoOp(), task, shards, "server")
+    (table, *_) = shadow_tables(adversary, targets, 5)
+    assert torch.equal(table.log_probabilities[0], table.log_probabilities[4])
+
+
+def test_tables_are_trained_once_for_all_attacks(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    first = shadow_tables(adversary, targets, 5)
+    assert shadow_tables(adversary, targets, 5) is first
