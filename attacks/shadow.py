@@ -89,12 +89,12 @@ class _Examples:
 
     @classmethod
     def of(cls, table: ShadowTable, some: slice, vector: str) -> "_Examples":
-        answers = table.log_probabilities[some]
-        labels = table.pool.labels.expand(len(answers), -1)
+        known = table.is_in[some] | table.is_out[some]
+        labels = table.pool.labels.expand(len(known), -1)
         return cls(
-            _features(answers.flatten(0, 1), vector),
-            labels.flatten(),
-            table.is_in[some].flatten(),
+            _features(table.log_probabilities[some][known], vector),
+            labels[known],
+            table.is_in[some][known],
         )
 
 

@@ -10,7 +10,8 @@ from jaxtyping import Shaped
 from privaudit.attack import Adversary, Attack, Scores, Target
 from privaudit.audit import ClientScores, Leak, measure_leak
 from privaudit.closeness import Closeness, measure_closeness
-from privaudit.errors import ConfigError
+from privaudit.errors import ConfigError, UnknownNameError
+from privaudit.federation import participants_of
 from privaudit.runs import Run, load_run
 from privaudit.scenario import SCENARIOS, Scenario
 from privaudit.seeds import Seeds
@@ -170,9 +171,17 @@ class Auditor:
     def prepare(
         self, scenario: Scenario, *, seed: int = 0
     ) -> tuple[Adversary, list[Target]]:
-        """Return what the adversary has, with every client as a target."""
+        """Return what the adversary has; every client that ever trained is a target.
+
+        Raises:
+            UnknownNameError: No threat model, or no client, has that name.
+            ViewError: The threat model does not fit the run.
+        """
         run, population = self.run, self.run.population
         threat = find_threat(scenario.threat)
+        who = scenario.threat.partition(":")[2]  # a peer does not attack itself
+        if who and who not in population.task.clients:
+            raise UnknownNameError("client", who, population.task.clients)
         adversary = Adversary(
             run.trainer,
             population.task,
@@ -187,7 +196,8 @@ class Auditor:
                 run.trainer.rebuild(population.task, adversary.view, client),
                 population.candidates(client),
             )
-            for client in population.task.clients
+            for client in trained_clients(run)
+            if client != who
         ]
         return adversary, targets
 
@@ -214,7 +224,9 @@ class Auditor:
             scenario=scenario,
             leaks=leaks,
             utility=measure_clients(run.trainer, population, run.personal_models),
-            missing=targets[0].rebuilt.missing,
+            missing=tuple(
+                dict.fromkeys(part for t in targets for part in t.rebuilt.missing)
+            ),
             closeness=measure_closeness(run, adversary, targets),
             seed=seed,
         )
@@ -274,6 +286,20 @@ class Auditor:
             [float(score(record)) for record in members],
             [float(score(record)) for record in nonmembers],
         )
+
+
+def trained_clients(run: Run) -> tuple[str, ...]:
+    """Return who took part in a round: nobody trained on the others' records.
+
+    Participation is public, and drawn without a look at any record.
+    """
+    config, clients = run.config, run.population.task.clients
+    seen: set[str] = set()
+    for index in range(config.rounds):
+        seen |= set(
+            participants_of(clients, config.participation, Seeds(config.seed), index)
+        )
+    return tuple(client for client in clients if client in seen)
 
 
 def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:

@@ -4,15 +4,43 @@ Imports of the library stand inside the commands, so that ``--help`` needs no to
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from privaudit import cli_options as options
 from privaudit.errors import ConfigError, PrivauditError
 
+if TYPE_CHECKING:
+    from privaudit.auditor import Audit
+
+Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
+
+_AGAIN: Mapping[str | None, str] = {
+    "train": "Finished rounds are kept: the same command with --resume goes on.",
+    "tradeoff": "Finished rounds and audits are kept: run the same command again.",
+}
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C, with what to do; Typer would make a silent exit of it."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            again = _AGAIN.get(ctx.invoked_subcommand, "Run the same command again.")
+            raise _InterruptedError(f"interrupted. {again}") from None
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Audit what federated fine-tuning of a vision-language model gives away.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -21,63 +49,29 @@ app = typer.Typer(
 pretrain_app = typer.Typer(help="Train an embedded model anew.", no_args_is_help=True)
 app.add_typer(pretrain_app, name="pretrain")
 
-RunsOption = Annotated[
-    Path | None, typer.Option("--runs", help="Where runs are kept. [default: ./runs]")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A trainer's parameter, as NAME=VALUE; repeatable."),
-]
-
 
 @app.command()
 def train(
-    trainer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME or NAME:key=value,key=value; repeatable. [default: promptfl]"
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Privacy budget, for trainers that have one.")
-    ] = None,
-    setting: SetOption = None,
-    dataset: Annotated[str, typer.Option()] = "digits",
-    model: Annotated[
-        str, typer.Option(help="tiny-clip, open_clip:ARCH or open_clip:ARCH@TAG.")
-    ] = "tiny-clip",
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")
-    ] = None,
-    clients: Annotated[int | None, typer.Option()] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="dirichlet or pathological.")
-    ] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Of the Dirichlet partition.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option()] = None,
-    participation: Annotated[
-        float | None, typer.Option(help="Share of clients in each round.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
-    publish: Annotated[
-        bool | None, typer.Option(help="Give the personal models away at the end.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The run's folder.")] = None,
-    runs: RunsOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted run.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Replace a run that is there.")
-    ] = False,
+    trainer: options.Trainers = None,
+    epsilon: options.Epsilon = None,
+    setting: options.Settings = None,
+    dataset: options.Dataset = "digits",
+    model: options.Model = "tiny-clip",
+    checkpoint: options.Checkpoint = None,
+    clients: options.Count = None,
+    partition: options.Partition = None,
+    alpha: options.Alpha = None,
+    rounds: options.Count = None,
+    participation: options.Participation = None,
+    seed: options.Count = None,
+    publish: options.Publish = None,
+    name: options.RunName = None,
+    runs: options.RunsFolder = None,
+    resume: options.Resume = False,
+    fresh: options.Fresh = False,
 ) -> None:
     """Train federatedly, and record all that is sent."""
-    from privaudit.runs import mark_latest
-    from privaudit.training import train as train_run
-
-    fields = _given(
+    fields = options.given(
         dataset=dataset,
         model=model,
         checkpoint=checkpoint,
@@ -89,84 +83,113 @@ def train(
         seed=seed,
         publish=publish,
     )
-    shared = _settings(setting or []) | _given(epsilon=epsilon)
-    specs = trainer or ["promptfl"]
-    if name and len(specs) > 1:
+    specs = _checked_specs(
+        trainer or ["promptfl"], options.settings(setting), epsilon, fields
+    )
+    if name is not None and len(specs) > 1:
         raise ConfigError(
             f"One --name was given for {len(specs)} trainers. Leave it out, or train "
             "them one by one."
         )
+    _train_all(specs, fields, folder=runs, name=name, resume=resume, fresh=fresh)
+
+
+def _checked_specs(
+    texts: Sequence[str],
+    shared: Mapping[str, Any],
+    epsilon: float | None,
+    fields: Mapping[str, Any],
+) -> list[Spec]:
+    """Return the trainers with their parameters, all of them valid.
+
+    An epsilon is for those trainers that have one.
+    """
+    from privaudit.config import make_config, parameters_of
+
+    named = [(text, *options.trainer_spec(text)) for text in texts]
+    private = {name for _, name, _ in named if "epsilon" in parameters_of(name)}
+    if epsilon is not None and not private:
+        raise ConfigError(
+            f"--epsilon {epsilon:g} was given, and {', '.join(texts)} has no privacy "
+            "budget. Leave it out, or take --trainer dp-fpl."
+        )
+    specs = []
+    for text, name, own in named:
+        budget = options.given(epsilon=epsilon) if name in private else {}
+        specs.append((text, name, {**shared, **budget, **own}))
+        make_config(name, specs[-1][2], **fields)
+    return specs
+
+
+def _train_all(specs: Sequence[Spec], fields: Mapping[str, Any], **where: Any) -> None:
+    from privaudit.progress_bar import ProgressBar
+    from privaudit.runs import mark_latest
+    from privaudit.training import train as train_run
+
     done = []
-    for spec in specs:
-        method, own = _trainer_spec(spec)
-        with _Bar("rounds") as bar:
+    for text, method, own in specs:
+        with ProgressBar("rounds") as bar:
             run = train_run(
-                method,
-                folder=runs,
-                name=name,
-                resume=resume,
-                fresh=fresh,
-                settings=shared | own,
-                progress=partial(bar.say, spec),
-                **fields,
+                method, settings=own, progress=partial(bar.say, text), **where, **fields
             )
         done.append(run)
-        typer.echo(f"{spec}: {run.path}")
+        typer.echo(f"{text}: {run.path}")
     mark_latest(done)
 
 
 @app.command()
 def attack(
-    run: Annotated[
-        list[str] | None, typer.Argument(help="Runs. [default: those last trained]")
-    ] = None,
-    scenario: Annotated[str, typer.Option()] = "server-reconstruct",
-    clients: Annotated[
-        str,
-        typer.Option(help="How many clients get shadow models, or 'all' of them."),
-    ] = "3",
-    shadows: Annotated[
-        int, typer.Option(help="Shadow models for each of them; 0 for none.")
-    ] = 50,
-    seed: Annotated[int, typer.Option(help="Of the adversary's randomness.")] = 0,
-    show_records: Annotated[
-        bool,
-        typer.Option("--show-records", help="Show the most exposed records."),
-    ] = False,
-    runs: RunsOption = None,
+    run: options.Runs = None,
+    scenario: options.ScenarioName = "server-reconstruct",
+    clients: options.Attacked = "3",
+    shadows: options.Shadows = 50,
+    seed: options.AuditSeed = 0,
+    show_records: options.ShowRecords = False,
+    runs: options.RunsFolder = None,
 ) -> None:
     """Play an adversary on runs, and report what it learns."""
-    from rich.console import Console
-
     from privaudit.auditor import Auditor
+    from privaudit.progress_bar import ProgressBar
     from privaudit.report.page import write_report
     from privaudit.report.store import save_audit
-    from privaudit.report.table import print_table
     from privaudit.runs import latest_runs, load_run
 
+    whom, audits = options.attacked(clients), []
     found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
-    console, audits = Console(), []
-    with _Bar("attacks") as bar:
+    with ProgressBar("attacks") as bar:
         for number, one in enumerate(found):
-            bar.say(one.config.trainer, number, len(found))
-
-            def say(what: str, label: str = one.config.trainer) -> None:
-                bar.describe(f"{label}: {what}")
-
+            trainer = one.config.trainer
+            bar.say(trainer, number, len(found))
             audit = Auditor(one).attack(
                 scenario,
-                clients=_clients(clients),
+                clients=whom,
                 shadows=shadows,
                 seed=seed,
-                progress=say,
+                progress=partial(_describe, bar.describe, trainer),
             )
             save_audit(audit)
             write_report([audit], _page(one.path, scenario), show_records=show_records)
             audits.append(audit)
+    _present(audits, show_records)
+
+
+def _describe(show: Any, trainer: str, what: str) -> None:
+    show(f"{trainer}: {what}")
+
+
+def _present(audits: Sequence["Audit"], show_records: bool) -> None:
+    """Print the table, and say where the report on all runs lies."""
+    from rich.console import Console
+
+    from privaudit.report.page import write_report
+    from privaudit.report.table import print_table
+
+    console = Console()
     print_table(audits, console)
-    page = _page(found[-1].path, scenario)
+    first, scenario = audits[0].run.path, audits[0].scenario.name
+    page = _page(first, scenario)
     if len(audits) > 1:
-        page = found[0].path.parent / f"report-{scenario}.html"
+        page = first.parent / f"report-{scenario}.html"
         write_report(audits, page, show_records=show_records)
     console.print(f"Report: {page}", soft_wrap=True, highlight=False)
 
@@ -177,44 +200,39 @@ def _page(run: Path, scenario: str) -> Path:
 
 @app.command()
 def tradeoff(
-    trainers: Annotated[
-        str, typer.Option(help="Comma-separated names of trainers.")
-    ] = "dp-fpl",
-    epsilons: Annotated[
-        str, typer.Option(help="Comma-separated; 'none' is no privacy.")
-    ] = "none,8,4,1,0.4,0.1",
-    modes: Annotated[
-        str, typer.Option(help="Comma-separated modes of private trainers.")
-    ] = "published-paper,sound",
-    scenario: Annotated[str, typer.Option()] = "prompt-release",
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "10,11,12,13,14",
-    clients: Annotated[
-        str,
-        typer.Option(help="How many clients get shadow models, or 'all' of them."),
-    ] = "3",
-    shadows: Annotated[
-        int, typer.Option(help="Shadow models for each of them; 0 for none.")
-    ] = 20,
-    setting: SetOption = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder. [default: RUNS/tradeoff]")
-    ] = None,
-    runs: RunsOption = None,
+    trainers: options.TrainerNames = "dp-fpl",
+    epsilons: options.Epsilons = "none,8,4,1,0.4,0.1",
+    modes: options.Modes = "published-paper,sound",
+    scenario: options.ScenarioName = "prompt-release",
+    seeds: options.Seeds = "10,11,12,13,14",
+    clients: options.Attacked = "3",
+    shadows: options.Shadows = 20,
+    setting: options.Settings = None,
+    field: options.Fields = None,
+    out: options.SweepFolder = None,
+    runs: options.RunsFolder = None,
 ) -> None:
     """Sweep privacy budgets: attack success and utility against epsilon."""
+    budgets = options.listed(
+        "--epsilons", epsilons, options.epsilon, "numbers above 0 or 'none'"
+    )
+    replicates = options.listed("--seeds", seeds, int, "whole numbers")
+    whom, own = options.attacked(clients), options.settings(setting)
+    fields = options.pairs("--field clients=3", field or [])
     from privaudit.runs import runs_folder
     from privaudit.tradeoff import sweep
 
     folder = out or runs_folder(runs) / "tradeoff"
     points = sweep(
-        trainers.split(","),
-        [None if e == "none" else float(e) for e in epsilons.split(",")],
-        modes.split(","),
-        [int(s) for s in seeds.split(",")],
+        options.listed("--trainers", trainers, str, "names"),
+        budgets,
+        options.listed("--modes", modes, str, "names"),
+        replicates,
         scenario=scenario,
-        clients=_clients(clients),
+        clients=whom,
         shadows=shadows,
-        settings=_settings(setting or []),
+        settings=own,
+        fields=fields,
         folder=runs,
         out=folder,
         progress=typer.echo,
@@ -226,7 +244,7 @@ def tradeoff(
 def report(
     run: Annotated[str | None, typer.Argument(help="[default: the latest]")] = None,
     scenario: Annotated[str, typer.Option()] = "server-reconstruct",
-    runs: RunsOption = None,
+    runs: options.RunsFolder = None,
 ) -> None:
     """Say where a run's report lies."""
     from privaudit.errors import MissingFileError
@@ -264,7 +282,7 @@ def pretrain_tiny_clip(
     """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
     from privaudit.models.tiny_clip.pretrain import PretrainSettings, pretrain
 
-    settings = PretrainSettings(**_given(steps=steps, seed=seed))
+    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
     pretrain(settings, out, typer.echo)
     typer.echo(f"Weights and log: {out}")
 
@@ -276,79 +294,6 @@ def run() -> None:
     except PrivauditError as error:
         typer.echo(f"privaudit: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo(
-            "privaudit: interrupted. Finished rounds are kept: the same command with "
-            "--resume goes on.",
-            err=True,
-        )
+    except _InterruptedError as interruption:
+        typer.echo(f"privaudit: {interruption}", err=True)
         sys.exit(130)
-
-
-class _Bar:
-    """A progress bar; silent where nobody watches."""
-
-    def __init__(self, unit: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        console = Console(stderr=True)
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self) -> "_Bar":
-        self.progress.start()
-        self.task = self.progress.add_task("", total=None)
-        return self
-
-    def say(self, what: str, done: int, total: int) -> None:
-        """Show what is done, and how far."""
-        self.progress.update(
-            self.task, description=what, completed=done, total=total, refresh=True
-        )
-
-    def describe(self, what: str) -> None:
-        """Show what is done next."""
-        self.progress.update(self.task, description=what, refresh=True)
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _clients(text: str) -> Any:
-    if text == "all":
-        return "all"
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(
-            f"--clients {text} is neither a number nor 'all'. Take one of these."
-        ) from None
-
-
-def _trainer_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    name, _, own = spec.partition(":")
-    return name, _settings(own.split(",") if own else [])
-
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign:
-            raise ConfigError(
-                f"{pair!r} sets nothing. Write NAME=VALUE, as in --set rank=4."
-            )
-        settings[key.replace("-", "_")] = None if value == "none" else value
-    return settings

@@ -46,12 +46,12 @@ class RunConfig(BaseModel):
     checkpoint: str | None = None
     clients: Annotated[int, Field(ge=1)] = 10
     partition: Literal["dirichlet", "pathological"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 10.0
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     rounds: Annotated[int, Field(ge=1)]
-    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     context_tokens: Annotated[int, Field(ge=1)] = 16
-    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.3
-    public_share: Annotated[float, Field(gt=0, lt=1)] = 0.4
+    test_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.3
+    public_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.4
     publish: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
@@ -107,8 +107,7 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
         UnknownNameError: No trainer has that name.
         ConfigError: A parameter is unknown or out of range.
     """
-    factory = TRAINERS.find(name)
-    known = {f.name for f in dataclasses.fields(factory)}  # type: ignore[arg-type]
+    known = parameters_of(name)
     for key in settings:  # pydantic's dataclasses would ignore it
         if key not in known:
             raise ConfigError(
@@ -116,9 +115,20 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
                 f"{', '.join(sorted(known)) or 'none'}."
             )
     try:
-        return factory(**settings)
+        return TRAINERS.find(name)(**settings)
     except ValidationError as error:
         raise ConfigError(_readable(error, f"trainer {name!r}")) from None
+
+
+def parameters_of(trainer: str) -> frozenset[str]:
+    """Return the names of a trainer's parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+    """
+    factory = TRAINERS.find(trainer)
+    fields = dataclasses.fields(factory)  # type: ignore[arg-type]
+    return frozenset(field.name for field in fields)
 
 
 def _readable(error: ValidationError, what: str) -> str:

@@ -16,6 +16,7 @@ from privaudit.errors import ConfigError
 from privaudit.seeds import Seeds
 
 PUBLIC, TEST = -1, -2  # owners that are not clients
+FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the rest
 
 
 @options(frozen=True)
@@ -56,7 +57,7 @@ class Dirichlet:
         alpha: Concentration, above 0: small gives each class to few clients.
     """
 
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
     def deal(
         self, labels: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
@@ -110,7 +111,8 @@ def deal_records(
         seeds: Of the run.
 
     Raises:
-        ConfigError: The shares leave no candidates, or a client would have none.
+        ConfigError: The shares leave no candidates, no test record or hardly a public
+            one, or a client would have too few.
     """
     if (
         clients < 1
@@ -125,6 +127,7 @@ def deal_records(
     rng = seeds.numpy("deal")
     order = rng.permutation(len(labels))
     tests, publics = round(test_share * len(labels)), round(public_share * len(labels))
+    _refuse_tiny(tests, publics, len(labels))
     owner = np.empty(len(labels), dtype=np.int64)
     owner[order[:tests]] = TEST
     owner[order[tests : tests + publics]] = PUBLIC
@@ -132,6 +135,15 @@ def deal_records(
     owner[rest] = partition.deal(labels[rest], clients, rng)
     _refuse_empty(owner, clients)
     return Deal(owner)
+
+
+def _refuse_tiny(tests: int, publics: int, records: int) -> None:
+    if tests < 1 or publics < FEWEST_PUBLIC:
+        raise ConfigError(
+            f"The shares of {records} records leave {tests} for tests and {publics} "
+            f"public ones, and 1 and {FEWEST_PUBLIC} are needed at least. Raise "
+            "test_share or public_share."
+        )
 
 
 def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:

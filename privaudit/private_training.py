@@ -56,7 +56,7 @@ class PrivateTrainer(PromptTrainer):
 
     mode: Mode = "sound"
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     clip: Clip | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
@@ -229,7 +229,8 @@ class PrivateTrainer(PromptTrainer):
         if self.epsilon is None:
             return Claim(delta=self.delta)
         source = (
-            "noise by an accountant, for a record of the released model"
+            "noise by an accountant (opacus PRV or the exact Gaussian; see the "
+            "certificate), for a record of the released model"
             if self.mode == "sound"
             else "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
         )

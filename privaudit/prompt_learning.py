@@ -219,10 +219,10 @@ class LocalSgd(PromptTrainer):
         momentum: In [0, 1), started anew in each round.
     """
 
-    learning_rate: Annotated[float, Field(gt=0)] = 0.02
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=0)] = 0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
 
     def train(
         self,

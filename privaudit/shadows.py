@@ -1,10 +1,11 @@
 """Shadow models: the adversary repeats the training with records of its own.
 
-An adversary who saw the broadcasts *replays* them: round by round, shadow clients train
-on what the target client received, with the adversary's records in its place. Whoever
-did not see them trains whole federations on public records. Either way the adversary
-then looks at its own shadows exactly as it looked at the real run: through the same
-threat model, and with the same ``rebuild``.
+An adversary who saw broadcasts and uploads *replays* them: round by round, shadow
+clients train on what the target client received, with the adversary's records in its
+place. Whoever saw no upload (a buyer of a prompt, a server that sees sums) trains whole
+federations on public records, from starts of its own. Either way the adversary then
+looks at its own shadows exactly as it looked at the real run: through the same threat
+model, and with the same ``rebuild``.
 
 One :class:`ShadowTable` for each target, computed once, serves every shadow attack.
 """
@@ -12,7 +13,6 @@ One :class:`ShadowTable` for each target, computed once, serves every shadow att
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,7 +21,14 @@ from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.tensors import Stacked, Tensors, stack, unstack
 from privaudit.threats import View
-from privaudit.trainer import ClientId, Cohort, Records, Round, ask
+from privaudit.trainer import (
+    ClientId,
+    Cohort,
+    PublicTask,
+    Records,
+    Round,
+    ask,
+)
 from privaudit.transcript import SERVER, Kind, Message
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once
@@ -35,11 +42,14 @@ class ShadowTable:
         pool: The adversary's records, with the target's classes.
         log_probabilities: Of every shadow for every record of the pool.
         is_in: Which shadow was trained on which record.
+        is_out: Which record nobody around the shadow was trained on. In a shadow
+            federation a record may be neither: it was another client's.
     """
 
     pool: Records
     log_probabilities: Float[Tensor, "shadows pool classes"]
     is_in: Bool[Tensor, "shadows pool"]
+    is_out: Bool[Tensor, "shadows pool"]
 
 
 def shadow_tables(
@@ -63,23 +73,41 @@ def shadow_tables(
 def _train_tables(
     adversary: Adversary, targets: Sequence[Target], shadows: int
 ) -> list[ShadowTable]:
-    pools = [_Pool.draw(adversary, target, shadows) for target in targets]
-    if not adversary.view.messages:
-        models = [_blind_models(adversary, t, shadows) for t in targets]
-    elif all(adversary.view.sees_updates_of(t.client) for t in targets):
-        models = [
-            _replayed(adversary, t, p) for t, p in zip(targets, pools, strict=True)
-        ]
+    if adversary.view.messages and not all(
+        adversary.view.sees_updates_of(target.client) for target in targets
+    ):
+        dealt = _Dealt.draw(adversary, targets, shadows)
+        pools = [dealt.pool_of(target.client) for target in targets]
+        models = _federated(adversary, targets, dealt)
     else:
-        models = _federated(adversary, targets, pools, shadows)
+        pools = [_Pool.draw(adversary, target, shadows) for target in targets]
+        train = _replayed if adversary.view.messages else _blind_models
+        models = [
+            train(adversary, target, pool)
+            for target, pool in zip(targets, pools, strict=True)
+        ]
     return [
         ShadowTable(
             pool.records,
             ask(adversary.trainer, adversary.task, stack(some), pool.records),
             pool.is_in,
+            pool.is_out,
         )
         for some, pool in zip(models, pools, strict=True)
     ]
+
+
+def _wanted_share(adversary: Adversary, target: Target) -> Float[Tensor, " public"]:
+    """Return how likely a shadow of the target is trained on each public record.
+
+    Half of the candidates are members, so of each class about half their number is
+    drawn, but never more than half of the public records of that class.
+    """
+    public, wanted = adversary.task.public, target.candidates.labels
+    classes = int(max(public.labels.max(), wanted.max())) + 1
+    asked = torch.bincount(wanted, minlength=classes) / 2
+    there = torch.bincount(public.labels, minlength=classes).clamp(min=1)
+    return (asked / there).clamp(max=0.5)[public.labels]
 
 
 @dataclass(frozen=True)
@@ -88,32 +116,77 @@ class _Pool:
 
     records: Records
     is_in: Tensor
+    is_out: Tensor
 
     @classmethod
     def draw(cls, adversary: Adversary, target: Target, shadows: int) -> "_Pool":
-        """Toss coins so that a shadow is as large as the target probably is.
-
-        Half of the candidates are members, so of each class about half their number is
-        drawn, but never more than half of the public records of that class.
-        """
-        public, wanted = adversary.task.public, target.candidates.labels
-        classes = int(max(public.labels.max(), wanted.max())) + 1
-        asked = torch.bincount(wanted, minlength=classes) / 2
-        there = torch.bincount(public.labels, minlength=classes).clamp(min=1)
-        rate = (asked / there).clamp(max=0.5)[public.labels]
-        pool = public.pick(rate > 0)
+        """Toss coins so that a shadow is as large as the target probably is."""
+        share = _wanted_share(adversary, target)
+        pool = adversary.task.public.pick(share > 0)
         generator = adversary.seeds.generator("shadow-coin", client=target.client)
-        coins = torch.rand(shadows, len(pool), generator=generator)
-        return cls(pool, coins < rate[rate > 0])
+        is_in = torch.rand(shadows, len(pool), generator=generator) < share[share > 0]
+        return cls(pool, is_in, ~is_in)
 
     def shard(self, shadow: int) -> Records:
         return self.records.pick(self.is_in[shadow])
 
 
-def _blind_models(adversary: Adversary, target: Target, count: int) -> list[Tensors]:
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """Public records dealt to the clients of each shadow federation, or to nobody.
+
+    A record has one owner at the most, so that what is out of the target is out of the
+    whole federation, as the target's non-members are out of the real one.
+    """
+
+    task: PublicTask
+    owner: Tensor
+
+    @classmethod
+    def draw(
+        cls, adversary: Adversary, targets: Sequence[Target], shadows: int
+    ) -> "_Dealt":
+        """Deal as the targets' classes ask; bystanders get any class alike."""
+        task, count = adversary.task, len(adversary.task.public)
+        asked = {target.client: _wanted_share(adversary, target) for target in targets}
+        shares = torch.stack(
+            [
+                asked.get(client, torch.full((count,), candidates / 2 / count))
+                for client, candidates in task.candidates.items()
+            ]
+        )
+        shares = shares / (shares.sum(dim=0) / 0.5).clamp(min=1)  # half stays out
+        generator = adversary.seeds.generator("shadow deal")
+        draw = torch.rand(shadows, count, generator=generator)
+        owner = torch.searchsorted(
+            shares.cumsum(dim=0).T.contiguous(), draw.T.contiguous(), right=True
+        ).T
+        return cls(task, torch.where(owner < len(shares), owner, NOBODY))
+
+    def pool_of(self, client: ClientId) -> _Pool:
+        is_in = self.owner == self.task.clients.index(client)
+        classes = self.task.public.labels[is_in.any(dim=0)].unique()
+        used = torch.isin(self.task.public.labels, classes)
+        return _Pool(
+            self.task.public.pick(used),
+            is_in[:, used],
+            (self.owner == NOBODY)[:, used],
+        )
+
+    def shards(self, shadow: int) -> dict[ClientId, Records]:
+        return {
+            client: self.task.public.pick(self.owner[shadow] == number)
+            for number, client in enumerate(self.task.clients)
+        }
+
+
+def _blind_models(adversary: Adversary, target: Target, pool: _Pool) -> list[Tensors]:
     """Return what is rebuilt from nothing: no shadow needs training for that."""
     rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
-    return [rebuilt.model] * count
+    return [rebuilt.model] * len(pool.is_in)
 
 
 def _replayed(adversary: Adversary, target: Target, pool: _Pool) -> list[Tensors]:
@@ -180,14 +253,18 @@ def _rebuild_replayed(
 
 
 def _federated(
-    adversary: Adversary,
-    targets: Sequence[Target],
-    pools: Sequence[_Pool],
-    shadows: int,
+    adversary: Adversary, targets: Sequence[Target], dealt: _Dealt
 ) -> list[list[Tensors]]:
     """Train whole federations side by side, and rebuild the targets' places in each."""
     federations = [
-        _shadow_federation(adversary, targets, pools, index) for index in range(shadows)
+        Federation.begin(
+            adversary.trainer,
+            adversary.task,
+            dealt.shards(index),
+            adversary.seeds.child("shadow federation", index),
+            name=f"shadow-{index}",
+        )
+        for index in range(len(dealt.owner))
     ]
     messages: list[list[Message]] = [[] for _ in federations]
     for index in range(adversary.task.rounds):
@@ -214,27 +291,3 @@ def _federated(
         ]
         for target in targets
     ]
-
-
-def _shadow_federation(
-    adversary: Adversary, targets: Sequence[Target], pools: Sequence[_Pool], index: int
-) -> Federation:
-    """Put shadow shards in the targets' places, and public records in the others'."""
-    task = adversary.task
-    rng = adversary.seeds.numpy("bystanders", round=index)
-    shards = {
-        client: task.public.pick(
-            torch.from_numpy(_some(rng, len(task.public), task.candidates[client] // 2))
-        )
-        for client in task.clients
-    }
-    for target, pool in zip(targets, pools, strict=True):
-        shards[target.client] = pool.shard(index)
-    seeds = adversary.seeds.child("shadow federation", index)
-    return Federation.begin(
-        adversary.trainer, task, shards, seeds, name=f"shadow-{index}"
-    )
-
-
-def _some(rng: np.random.Generator, there: int, wanted: int) -> np.ndarray:
-    return np.sort(rng.permutation(there)[: min(wanted, there)])

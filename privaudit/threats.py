@@ -9,7 +9,7 @@ server             every message the server sends or receives
 server-aggregate   what the server sends, and per round the sum of the updates:
                    a function of the server's view
 peer               what one client receives
-released           the personal model that one client gives away
+released           the personal models that clients give away
 =================  ============================================================
 
 The peer's view is a function of the server's too (the server sent it). What is released
@@ -66,6 +66,20 @@ class View:
                 "Take a threat model that sees broadcasts."
             )
         return sent
+
+    def last_broadcast(self, client: str) -> Message:
+        """Return the last thing the server sent to ``client``, or else to anybody.
+
+        A peer does not see what others receive, but knows that it is the same.
+
+        Raises:
+            ViewError: This adversary sees no broadcast at all.
+        """
+        sent = [m for m in self.messages if m.kind == "broadcast"]
+        own = [m for m in sent if m.receiver == client]
+        if not sent:
+            return self.broadcasts_to(client)[-1]
+        return (own or sent)[-1]
 
     def release_of(self, client: str) -> Message:
         """Return the personal model that ``client`` gave away.
@@ -172,6 +186,12 @@ def _sum_of(updates: list[Message]) -> list[Message]:
         raise ViewError(
             f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
             "could hide it. Take the threat model 'server'."
+        )
+    if len(updates) == 1:
+        raise ViewError(
+            f"In round {updates[0].round} {updates[0].sender!r} took part alone: a sum "
+            "over one client is its upload. Take the threat model 'server', or let "
+            "more clients take part."
         )
     total = secure_sum([m.tensors for m in updates])
     return [Message(updates[0].round, "clients", SERVER, "sum", total)]

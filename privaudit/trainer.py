@@ -151,7 +151,8 @@ class Round:
     Attributes:
         index: Counted from 0.
         seeds: The run's; a draw names the round and the client.
-        participants: Who takes part, in the fixed order of clients.
+        participants: Who takes part, in the fixed order of clients. In ``local_update``
+            only their number counts: shadow federations share one round.
     """
 
     index: int

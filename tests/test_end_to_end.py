@@ -48,7 +48,7 @@ def test_an_audit_is_repeatable(run: Run) -> None:
 def test_no_attack_reaches_the_truth(
     scenario: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores are the same whatever the ledger says, and are made without it."""
+    """Scores are made while the ledger cannot be read at all."""
     from privaudit.auditor import find_scenario
 
     plan = find_scenario(scenario, 6)
@@ -68,7 +68,7 @@ def test_coins_tossed_anew_are_covered(run: Run) -> None:
     plan = find_scenario("server-reconstruct", 6)
     adversary, targets = Auditor(run).prepare(plan)
     scores = plan.attacks["loss-threshold"](adversary, targets)
-    covered = 0
+    covered, widths = 0, []
     for toss in range(100):
         ledger = Ledger.toss(run.population.deal, Seeds(1000 + toss))
         groups = []
@@ -77,7 +77,9 @@ def test_coins_tossed_anew_are_covered(run: Run) -> None:
             groups.append((some.scores[truth], some.scores[~truth]))
         estimate = pooled_auroc(groups)
         covered += estimate.low <= 0.5 <= estimate.high
+        widths.append(estimate.high - estimate.low)
     assert covered >= 95 - 3 * np.sqrt(100 * 0.95 * 0.05)
+    assert np.mean(widths) < 0.12
 
 
 def test_the_report_is_written_beside_the_run(run: Run) -> None:
@@ -98,6 +100,28 @@ def test_a_trainer_that_sends_nothing_leaves_the_server_with_the_public_model() 
     audit = Auditor(run).attack(clients=1, shadows=6)
     assert audit.missing == ("the client's prompt",)
     assert audit.certified_epsilon == 0
+
+
+def test_clients_that_never_took_part_are_no_targets() -> None:
+    run = train("promptfl", rounds=2, epochs=1, participation=0.1)
+    audit = Auditor(run).attack(shadows=0)
+    senders = {m.sender for m in run.transcript if m.kind == "update"}
+    assert {c.client for c in audit.headline.clients} == senders
+    with pytest.raises(ViewError, match="took part alone"):
+        Auditor(run).attack("server-aggregate", shadows=0)
+
+
+def test_a_peer_attacks_the_others(run: Run) -> None:
+    from privaudit.attacks.loss_threshold import LossThreshold
+    from privaudit.scenario import Scenario
+
+    plan = Scenario("x", "?", "peer:client-3", {"loss-threshold": LossThreshold()})
+    audit = Auditor(run).attack(plan)
+    assert "client-3" not in {c.client for c in audit.headline.clients}
+    assert audit.certified_epsilon is None
+    stranger = Scenario("x", "?", "peer:client-99", plan.attacks)
+    with pytest.raises(UnknownNameError, match="No client is called 'client-99'"):
+        Auditor(run).attack(stranger)
 
 
 def test_an_altered_transcript_is_refused(run: Run) -> None:

@@ -67,6 +67,7 @@ class DPFPL(PrivateTrainer):
             number, where u spans everything. "full" trains p_L itself.
         factorization: "both" (published): u and v orthonormal; "left": u only.
         residual: Whether r is part of the prompt in training; without, it is p_G + u v.
+            What is released is p_G + p_L either way, r included.
         noise_at: Where the global part gets its noise: "server"; "client": each client
             adds all of it; "distributed": each adds a share, under a secure sum.
             Published modes know "server" only.
@@ -85,8 +86,8 @@ class DPFPL(PrivateTrainer):
     factorization: Kind = "both"
     residual: bool = True
     noise_at: Literal["server", "client", "distributed"] = "server"
-    learning_rate_global: Annotated[float, Field(gt=0)] = 0.02
-    learning_rate_local: Annotated[float, Field(gt=0)] = 0.0005
+    learning_rate_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
+    learning_rate_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
     clip_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     local_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -195,8 +196,7 @@ class DPFPL(PrivateTrainer):
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
-        sent = [m for m in view.messages if m.kind == "broadcast"]
-        shared = (sent or view.broadcasts_to(client))[-1].tensors["context"]
+        shared = view.last_broadcast(client).tensors["context"]
         if not view.sees_updates_of(client):
             return Rebuilt({"context": shared}, missing=("the client's local prompt",))
         state = self._with_velocity({"local": torch.zeros_like(shared)})

@@ -90,7 +90,7 @@ class PromptFL(LocalSgd):
                 return Rebuilt(
                     {"context": update.tensors["context"] / update.tensors["weight"]}
                 )
-        last = view.broadcasts_to(client)[-1]
+        last = view.last_broadcast(client)
         return Rebuilt(
             {"context": last.tensors["context"]},
             missing=("the client's own training in its last round",),

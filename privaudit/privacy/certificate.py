@@ -186,8 +186,8 @@ def _rate(event: MechanismEvent) -> float:
 
 def _describe(phases: Sequence[Phase]) -> str:
     return "; ".join(
-        f"{phase.steps} steps of a Gaussian mechanism of effective noise multiplier "
-        f"{phase.noise_multiplier:.4g}, "
+        f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
+        f"multiplier {phase.noise_multiplier:.4g}, "
         + (
             f"Poisson-sampled at rate {phase.sampling_rate:.4g}"
             if phase.sampling_rate < 1

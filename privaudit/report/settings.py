@@ -34,7 +34,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
     fields = run.config.model_dump()
     own = fields.pop("settings")
-    last = [line["local_accuracy"] for line in run.metrics[-10:]]
+    last = audit.to_dict()["utility"]["local_last_10_rounds"]
     shown: dict[str, Any] = {
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
@@ -46,7 +46,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
             for name, leak in audit.leaks.items()
         ),
         "adversary's seed": audit.seed,
-        "own-class accuracy, mean of last 10 rounds": f"{sum(last) / len(last):.3f}",
+        "own-class accuracy, mean of last 10 rounds": f"{last:.3f}",
         "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
     }

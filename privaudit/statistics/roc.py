@@ -1,8 +1,10 @@
 """From scores to AUROC; the one place to import ROC figures from.
 
 Higher scores mean more likely a member, and ties between a member and a non-member
-count one half. Scores of different clients come from different models and are never
-pooled: :func:`pooled_auroc` averages what each client's scores achieve.
+count one half. Scores of different clients come from different models, so
+:func:`pooled_auroc` averages what each client's scores achieve. Rates at one threshold
+for all clients (:func:`tpr_at_fpr` on joined scores) are what an adversary gets who
+does compare them: a lower figure than a threshold for each client would give.
 """
 
 from collections.abc import Sequence

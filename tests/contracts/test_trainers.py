@@ -100,7 +100,7 @@ def test_every_view_gives_a_model_that_answers(
     train: Train,
 ) -> None:
     trainer = make(name, settings)
-    who = "peer:client-1" if threat == "peer" else threat
+    who = "peer:client-2" if threat == "peer" else threat
     view = find_threat(who)(train(trainer, task, shards))
     rebuilt = trainer.rebuild(task, view, "client-1")
     models = {k: v.unsqueeze(0) for k, v in rebuilt.model.items()}

@@ -6,7 +6,16 @@ import torch
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
-from privaudit.shadows import ShadowTable, _Pool, _rounds_to_replay, shadow_tables
+from privaudit.shadows import (
+    NOBODY,
+    ShadowTable,
+    _Dealt,
+    _federated,
+    _Pool,
+    _rounds_to_replay,
+    shadow_tables,
+)
+from privaudit.tensors import stack
 from privaudit.threats import find_threat
 from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer, ask
 from privaudit.trainers.coop import CoOp
@@ -58,31 +67,45 @@ def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
     assert rounds == [0, 1, 2]
 
 
+def test_what_is_out_is_out_of_the_whole_shadow_federation(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    dealt = _Dealt.draw(adversary, targets[:2], shadows=50)
+    pool = dealt.pool_of("client-1")
+    assert not (pool.is_in & pool.is_out).any()
+    for shadow in range(50):
+        held = dealt.shards(shadow)
+        trained = torch.cat([shard.features for shard in held.values()])
+        out = pool.records.features[pool.is_out[shadow]]
+        assert len(trained) + int((dealt.owner[shadow] == NOBODY).sum()) == 80
+        assert not (out[:, None] == trained[None]).all(dim=-1).any()
+    sizes = (dealt.owner == 1).sum(dim=1).float().mean()
+    assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
+
+
 def separation(table: ShadowTable) -> torch.Tensor:
     """Mean log-probability of the label for records in, less for records out."""
     labels = table.pool.labels.expand(len(table.is_in), -1)
     own = table.log_probabilities.gather(2, labels.unsqueeze(2)).squeeze(2)
-    return own[table.is_in].mean() - own[~table.is_in].mean()
+    return own[table.is_in].mean() - own[table.is_out].mean()
 
 
 @pytest.mark.parametrize(
     "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
 )
-def test_replayed_shadows_are_like_shadows_of_whole_federations(
+def test_replay_and_whole_federations_separate_members_about_alike(
     trainer: Trainer, task: PublicTask, shards: dict[str, Records]
 ) -> None:
-    """Replayed broadcasts carry the target's influence; here it makes no difference."""
+    """Replayed broadcasts carry the target's influence: here it changes little."""
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
     replayed = shadow_tables(adversary, targets[:1], 40)
-    from privaudit.shadows import _federated
-
-    pools = [_Pool.draw(adversary, targets[0], 40)]
-    (models,) = _federated(adversary, targets[:1], pools, 40)
-    from privaudit.tensors import stack
-
-    answers = ask(trainer, world, stack(models), pools[0].records)
-    fresh = ShadowTable(pools[0].records, answers, pools[0].is_in)
+    dealt = _Dealt.draw(adversary, targets[:1], 40)
+    (models,) = _federated(adversary, targets[:1], dealt)
+    pool = dealt.pool_of("client-0")
+    answers = ask(trainer, world, stack(models), pool.records)
+    fresh = ShadowTable(pool.records, answers, pool.is_in, pool.is_out)
     one, other = float(separation(replayed[0])), float(separation(fresh))
     assert one > 0
     assert other > 0

@@ -1,0 +1,168 @@
+"""The options of the command line, and what their texts mean.
+
+Nothing here imports torch or numpy.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from privaudit.errors import ConfigError
+
+Read = TypeVar("Read")
+
+Trainers = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME or NAME:key=value,key=value; repeatable. [default: promptfl]"
+    ),
+]
+Epsilon = Annotated[
+    float | None, typer.Option(help="Privacy budget, for trainers that have one.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A trainer's parameter, as NAME=VALUE; repeatable."),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        help="Of all runs, as NAME=VALUE, such as clients=3; repeatable.",
+    ),
+]
+Dataset = Annotated[str, typer.Option()]
+Model = Annotated[
+    str, typer.Option(help="tiny-clip, open_clip:ARCH or open_clip:ARCH@TAG.")
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")
+]
+Count = Annotated[int | None, typer.Option()]
+Partition = Annotated[str | None, typer.Option(help="dirichlet or pathological.")]
+Alpha = Annotated[float | None, typer.Option(help="Of the Dirichlet partition.")]
+Participation = Annotated[
+    float | None, typer.Option(help="Share of clients in each round.")
+]
+Publish = Annotated[
+    bool | None, typer.Option(help="Give the personal models away at the end.")
+]
+RunName = Annotated[str | None, typer.Option(help="The run's folder.")]
+RunsFolder = Annotated[
+    Path | None, typer.Option("--runs", help="Where runs are kept. [default: ./runs]")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace a run that is there.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(help="Runs. [default: those last trained]")
+]
+ScenarioName = Annotated[str, typer.Option()]
+Attacked = Annotated[
+    str, typer.Option(help="How many clients get shadow models, or 'all' of them.")
+]
+Shadows = Annotated[
+    int, typer.Option(help="Shadow models for each of them; 0 for none.")
+]
+AuditSeed = Annotated[int, typer.Option(help="Of the adversary's randomness.")]
+ShowRecords = Annotated[
+    bool, typer.Option("--show-records", help="Show the most exposed records.")
+]
+TrainerNames = Annotated[str, typer.Option(help="Comma-separated names of trainers.")]
+Epsilons = Annotated[
+    str, typer.Option(help="Comma-separated; 'none' is without noise.")
+]
+Modes = Annotated[str, typer.Option(help="Comma-separated modes of private trainers.")]
+Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
+SweepFolder = Annotated[
+    Path | None, typer.Option(help="Folder. [default: RUNS/tradeoff]")
+]
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return what was given, without what was not."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what NAME=VALUE texts set; the value "none" is None.
+
+    Raises:
+        ConfigError: A text has no sign of equality, or no name.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ConfigError(
+                f"{text!r} sets nothing. Write NAME=VALUE, as in {option}."
+            )
+        values[name.strip().replace("-", "_")] = None if value == "none" else value
+    return values
+
+
+def settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return what --set sets."""
+    return pairs("--set rank=4", texts or [])
+
+
+def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of NAME or NAME:key=value,key=value.
+
+    Raises:
+        ConfigError: There is no name, or no parameter after the colon.
+    """
+    name, colon, own = text.partition(":")
+    if not name or (colon and not own):
+        raise ConfigError(
+            f"--trainer {text!r} lacks a {'parameter' if name else 'name'}. Write NAME "
+            "or NAME:key=value, as in dp-fpl:epsilon=8."
+        )
+    return name, pairs("dp-fpl:epsilon=8", own.split(",") if own else [])
+
+
+def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
+    """Return the entries of a comma-separated list.
+
+    Args:
+        option: Its name, for the error.
+        text: The list.
+        read: Makes an entry of its text; raises ValueError where it cannot.
+        of: What entries are, for the error.
+
+    Raises:
+        ConfigError: An entry cannot be read.
+    """
+    entries = []
+    for part in text.split(","):
+        try:
+            entries.append(read(part.strip()))
+        except ValueError:
+            raise ConfigError(
+                f"{option} {text} holds {part!r}, and takes {of}, separated by commas."
+            ) from None
+    return entries
+
+
+def epsilon(text: str) -> float | None:
+    """Return a budget; "none" is None."""
+    return None if text == "none" else float(text)
+
+
+def attacked(text: str) -> int | Literal["all"]:
+    """Return how many clients are attacked.
+
+    Raises:
+        ConfigError: That is neither a number of at least 1 nor "all".
+    """
+    if text == "all":
+        return "all"
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"--clients {text} is neither a number from 1 on nor 'all'. Take one of "
+            "these."
+        )
+    return int(text)
