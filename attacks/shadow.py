@@ -16,7 +16,7 @@ from privaudit.shadows import ShadowTable, shadow_tables
 from privaudit.trainer import ask
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
-CHECK_EVERY = 5
+CHECK_EVERY, PATIENCE = 5, 25  # steps
 
 
 @ATTACKS.register("shadow")
@@ -161,8 +161,10 @@ def _fit(
     optimizer = torch.optim.AdamW(
         model.parameters, lr=attack.learning_rate, weight_decay=attack.weight_decay
     )
-    best, lowest = [p.detach().clone() for p in model.parameters], float("inf")
+    best, lowest, since = model.parameters, float("inf"), 0
     for step in range(attack.steps):
+        if step - since > PATIENCE:
+            break
         optimizer.zero_grad()
         learn.loss(model).backward()
         optimizer.step()
@@ -171,7 +173,7 @@ def _fit(
                 loss = float(held.loss(model))
             if loss < lowest:
                 best = [p.detach().clone() for p in model.parameters]
-                lowest = loss
+                lowest, since = loss, step
     model.parameters = best
     return model
 

@@ -210,6 +210,7 @@ def tradeoff(
     setting: options.Settings = None,
     field: options.Fields = None,
     out: options.SweepFolder = None,
+    against_first: options.AgainstFirst = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Sweep privacy budgets: attack success and utility against epsilon."""
@@ -235,6 +236,7 @@ def tradeoff(
         fields=fields,
         folder=runs,
         out=folder,
+        against_first=against_first,
         progress=typer.echo,
     )
     typer.echo(f"{len(points)} runs audited. Picture and table: {folder}")
@@ -242,7 +244,7 @@ def tradeoff(
 
 @app.command()
 def report(
-    run: Annotated[str | None, typer.Argument(help="[default: the latest]")] = None,
+    run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
     scenario: Annotated[str, typer.Option()] = "server-reconstruct",
     runs: options.RunsFolder = None,
 ) -> None:

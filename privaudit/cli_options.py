@@ -16,7 +16,7 @@ Read = TypeVar("Read")
 Trainers = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME or NAME:key=value,key=value; repeatable. [default: promptfl]"
+        help="NAME or NAME:key=value,key=value; repeatable. By default: promptfl."
     ),
 ]
 Epsilon = Annotated[
@@ -51,14 +51,14 @@ Publish = Annotated[
 ]
 RunName = Annotated[str | None, typer.Option(help="The run's folder.")]
 RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Where runs are kept. [default: ./runs]")
+    Path | None, typer.Option("--runs", help="Where runs are kept. By default: ./runs.")
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted run.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace a run that is there.")]
 Runs = Annotated[
-    list[str] | None, typer.Argument(help="Runs. [default: those last trained]")
+    list[str] | None, typer.Argument(help="Runs. By default: those last trained.")
 ]
 ScenarioName = Annotated[str, typer.Option()]
 Attacked = Annotated[
@@ -77,8 +77,12 @@ Epsilons = Annotated[
 ]
 Modes = Annotated[str, typer.Option(help="Comma-separated modes of private trainers.")]
 Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
+AgainstFirst = Annotated[
+    bool,
+    typer.Option("--against-first", help="Differences are to the table's first row."),
+]
 SweepFolder = Annotated[
-    Path | None, typer.Option(help="Folder. [default: RUNS/tradeoff]")
+    Path | None, typer.Option(help="Folder. By default: RUNS/tradeoff.")
 ]
 
 

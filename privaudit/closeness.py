@@ -12,6 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 from privaudit.attack import Adversary, Target
 from privaudit.runs import Run
+from privaudit.seeds import Seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tensors import stack
 from privaudit.trainer import ask
@@ -22,9 +23,11 @@ class Closeness:
     """Rebuilt against true personal models; the null compares with other clients'.
 
     Attributes:
-        cosine: Of the personal parts, each a model less the last broadcast.
+        cosine: Of what training added to the personal parts: the rebuilt model less
+            the last broadcast, the true one less what its untrained personal part gives
+            with that broadcast.
         cosine_null: The same with the wrong clients.
-        distance: Of the personal parts, relative to the true one's norm.
+        distance: Of the same, relative to the true one's norm.
         distance_null: The same with the wrong clients.
         agreement: Share of public records that both classify alike.
         agreement_null: The same with the wrong clients.
@@ -59,8 +62,8 @@ def measure_closeness(
     ]
     true = [run.personal_models[t.client] for t in targets]
     rebuilt = [t.rebuilt.model for t in targets]
-    mine = _personal([m["context"] for m in rebuilt], shared)
-    theirs = _personal([m["context"] for m in true], shared)
+    mine = _added([m["context"] for m in rebuilt], shared)
+    theirs = _added([m["context"] for m in true], _untrained(run, targets, shared))
     cosines = cosine_similarity(mine[:, None], theirs[None], dim=-1)
     gaps = (mine[:, None] - theirs[None]).norm(dim=-1) / theirs.norm(dim=-1).clamp(
         min=1e-12
@@ -74,11 +77,23 @@ def measure_closeness(
     return Closeness(*_split(cosines), *_split(gaps), *_split(alike))
 
 
-def _personal(
-    contexts: Sequence[Tensor], shared: Sequence[Tensor]
+def _untrained(
+    run: Run, targets: Sequence[Target], shared: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the personal models that the clients' private starts would give."""
+    task, seeds = run.population.task, Seeds(run.config.seed)
+    clients = [target.client for target in targets]
+    starts = [run.trainer.start_client(task, client, seeds) for client in clients]
+    received = {"context": torch.stack(list(shared))}
+    released = run.trainer.release(task, clients, received, stack(starts))
+    return list(released["context"])
+
+
+def _added(
+    contexts: Sequence[Tensor], starts: Sequence[Tensor]
 ) -> Float[Tensor, "clients size"]:
-    pairs = zip(contexts, shared, strict=True)
-    return torch.stack([(mine - common).flatten() for mine, common in pairs])
+    pairs = zip(contexts, starts, strict=True)
+    return torch.stack([(context - start).flatten() for context, start in pairs])
 
 
 def _split(table: Float[Tensor, "clients clients"]) -> tuple[Estimate, Estimate]:

@@ -4,7 +4,9 @@ Each candidate is a member by a fair coin of its own, so members and non-members
 shard come from one distribution.
 """
 
+import hashlib
 import io
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -15,7 +17,12 @@ from jaxtyping import Bool, Int
 from privaudit.errors import TranscriptError
 from privaudit.partition import Deal
 from privaudit.seeds import Seeds
-from privaudit.storage import write_bytes
+from privaudit.storage import read_bytes, write_bytes
+
+DAMAGE = (  # what numpy and zipfile raise on a damaged file
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError,
+    BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,16 @@ class Ledger:
         """Return the records that a client trains on."""
         return np.flatnonzero((self.owner == client) & self.is_member)
 
+    @property
+    def hash(self) -> str:
+        """The SHA-256 of owners and members."""
+        content = self.owner.astype("<i8").tobytes() + self.is_member.tobytes()
+        return hashlib.sha256(content).hexdigest()
+
+    def fits(self, deal: Deal) -> bool:
+        """Say whether the records belong to whom they were dealt."""
+        return np.array_equal(self.owner, deal.owner)
+
     def save(self, path: Path) -> None:
         """Write the ledger as an npz file without objects."""
         buffer = io.BytesIO()
@@ -51,14 +68,23 @@ class Ledger:
         """Read a ledger.
 
         Raises:
+            MissingFileError: There is none.
             TranscriptError: It was cut or altered.
         """
+        content = io.BytesIO(read_bytes(path))
         try:
-            content = io.BytesIO(path.read_bytes())
             with np.load(content, allow_pickle=False) as stored:
-                return cls(stored["owner"], stored["is_member"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+                return cls(*_checked(stored["owner"], stored["is_member"]))
+        except DAMAGE as error:
             raise TranscriptError(
                 f"{path} cannot be read ({error}): it was cut or altered. Restore it "
                 "from a copy, or train again."
             ) from None
+
+
+def _checked(owner: np.ndarray, is_member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if owner.ndim != 1 or owner.dtype.kind != "i":
+        raise ValueError(f"owner is {owner.dtype} of shape {owner.shape}")
+    if is_member.shape != owner.shape or is_member.dtype != bool:
+        raise ValueError(f"is_member is {is_member.dtype} of shape {is_member.shape}")
+    return owner, is_member

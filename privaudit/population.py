@@ -1,7 +1,8 @@
 """The encoded records of a run, and who owns them; the truth about members is apart."""
 
+import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from privaudit.dataset import DATASETS, Pictures
 from privaudit.partition import PUBLIC, TEST, Deal, deal_records
 from privaudit.seeds import Seeds
 from privaudit.trainer import ClientId, PublicTask, Records
+from privaudit.transcript import digest
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class Population:
     deal: Deal
     task: PublicTask
     model_hash: str
+
+    @cached_property
+    def data_hash(self) -> str:
+        """The SHA-256 of the data set: pixels, labels, class names and template."""
+        names = [self.pictures.template, *self.pictures.class_names]
+        parts = [digest(self.pictures.pixels), digest(self.pictures.labels), *names]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def indices(self, client: ClientId) -> np.ndarray:
         """Return the positions of a client's candidates in the data set."""

@@ -1,7 +1,5 @@
 """A progress bar for the terminal; silent where nobody watches."""
 
-from typing import Self
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -26,7 +24,7 @@ class ProgressBar:
         )
         self.task = self.progress.add_task("", total=None)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "ProgressBar":
         self.progress.start()
         return self
 

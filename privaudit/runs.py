@@ -10,9 +10,9 @@ runs/<name>/
   audits/<scenario>/  audit.json, scores.npz, report.html
 """
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,27 +22,47 @@ from pydantic import ValidationError
 
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
-from privaudit.federation import Federation
 from privaudit.ledger import Ledger
 from privaudit.population import Population, populate
+from privaudit.run_files import read_header, read_metrics, split_names
 from privaudit.storage import (
-    make_private_folder,
+    file_hash,
+    read_bytes,
     read_json,
     read_tensors,
     write_bytes,
-    write_json,
-    write_tensors,
 )
 from privaudit.tensors import Tensors
 from privaudit.trainer import ClientId, Trainer
 from privaudit.transcript import Transcript, TranscriptFolder
 
-FORMAT = 1  # of the run directory; raised when an older reader would misread it
+LATEST = "latest"  # the file beside the runs that names those last trained
+NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+")
 
 
-def runs_folder(folder: Path | None = None) -> Path:
+def runs_folder(folder: str | Path | None = None) -> Path:
     """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs."""
-    return folder or Path(os.environ.get("PRIVAUDIT_RUNS", "runs"))
+    return Path(folder or os.environ.get("PRIVAUDIT_RUNS") or "runs")
+
+
+def is_name(name: str) -> bool:
+    """Say whether a run may have that name: it is no path, and not taken."""
+    return bool(NAME.fullmatch(name)) and name != LATEST
+
+
+def check_name(name: str) -> str:
+    """Return a run's name.
+
+    Raises:
+        ConfigError: It could be taken for a path, or is taken.
+    """
+    if not is_name(name):
+        raise ConfigError(
+            f"A run cannot be called {name!r}: letters, digits, '.', '_' and '-' make "
+            f"a name, without a '.' in front, and {LATEST!r} is taken. Choose another "
+            "--name; --runs says in which folder it is kept."
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -59,19 +79,13 @@ class Run:
             MissingFileError: The folder holds no run.
             TranscriptError: The run is damaged, or of another version.
         """
-        if not (self.path / "run.json").exists():
+        try:
+            return read_header(self.path)
+        except MissingFileError as error:
             raise MissingFileError(
-                f"{self.path} holds no run: there is no run.json. Train one with "
+                f"{self.path} holds no run: {error} Train one with "
                 "`privaudit train`, or name another folder."
-            )
-        header = read_json(self.path / "run.json")
-        if header.get("format") != FORMAT:
-            raise TranscriptError(
-                f"{self.path} was written in run format {header.get('format')} by "
-                f"privaudit {header.get('privaudit', '?')}, and this version reads "
-                f"format {FORMAT}. Use that version, or train again."
-            )
-        return header
+            ) from None
 
     @cached_property
     def config(self) -> RunConfig:
@@ -94,9 +108,15 @@ class Run:
         """The encoded records and who owns them.
 
         Raises:
-            TranscriptError: The model is not the one that was trained on.
+            TranscriptError: The model or the data set is not the one of the training.
         """
         population = populate(self.config)
+        if population.data_hash != self.header["data_hash"]:
+            raise TranscriptError(
+                f"The data set {self.config.dataset!r} has changed since "
+                f"{self.path.name} was trained: its pictures or labels have another "
+                "hash. Restore it, or train again."
+            )
         if population.model_hash != self.header["model_hash"]:
             raise TranscriptError(
                 f"The model {self.config.model!r} has changed since {self.path.name} "
@@ -114,23 +134,49 @@ class Run:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The truth about membership, for audits only."""
-        return Ledger.load(self.path / "ledger.npz")
+        """The truth about membership, for audits only.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
+        ledger = Ledger.load(self.path / "ledger.npz")
+        deal = self.population.deal
+        if ledger.hash != self.header["ledger_hash"] or not ledger.fits(deal):
+            raise TranscriptError(
+                f"{self.path / 'ledger.npz'} is not the ledger that was trained on: "
+                "it was altered or replaced. Restore it from a copy, or train again."
+            )
+        return ledger
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry for each round."""
-        return [json.loads(line) for line in read_lines(self.path / "metrics.jsonl")]
+        """One entry for each round that counts.
+
+        Raises:
+            TranscriptError: Rounds are missing, or a line is damaged.
+        """
+        progress = self.header["progress"]
+        return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
         """Claimed and certified epsilon, and the mechanisms behind them."""
-        return read_json(self.path / "privacy.json")
+        return read_json(self._unaltered("privacy.json"))
 
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
         """Each client's model after the last round, from its private state."""
-        return split_names(read_tensors(self.path / "kept" / "personal.safetensors"))
+        return split_names(read_tensors(self._unaltered("kept/personal.safetensors")))
+
+    def _unaltered(self, name: str) -> Path:
+        """Return a file that a finished run wrote last, checked."""
+        path = self.path / name
+        if file_hash(path) != self.header.get("files", {}).get(name):
+            raise TranscriptError(
+                f"{path} is not the file that the run wrote: it was altered, or the "
+                "run did not finish. Restore it from a copy, or train again."
+            )
+        return path
 
     @property
     def name(self) -> str:
@@ -157,98 +203,55 @@ class Run:
         return self
 
 
-def load_run(run: str | Path | None = None, *, folder: Path | None = None) -> Run:
-    """Return a run by path or name; the latest by default.
+def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
+    """Return a run by name or path; the latest by default.
+
+    Args:
+        run: A name is looked for among the runs first, then as a path.
+        folder: Where runs are kept.
 
     Raises:
         MissingFileError: There is none.
     """
     if run is None:
         return latest_runs(folder)[-1]
-    path = Path(run)
-    if not path.exists():
-        path = runs_folder(folder) / run
+    path = runs_folder(folder) / run
+    if not (is_name(str(run)) and path.exists()) and Path(run).exists():
+        path = Path(run)
     found = Run(path)
     _ = found.header
     return found
 
 
-def latest_runs(folder: Path | None = None) -> list[Run]:
+def latest_runs(folder: str | Path | None = None) -> list[Run]:
     """Return what the last ``train`` command made, in its order.
 
     Raises:
         MissingFileError: Nothing was trained yet.
+        TranscriptError: What remembers it was altered.
     """
-    marker = runs_folder(folder) / "latest"
-    if not marker.exists():
+    marker = runs_folder(folder) / LATEST
+    names = _read_names(marker) if marker.exists() else []
+    if not names:
         raise MissingFileError(
-            f"There is no run in {runs_folder(folder)}. Train one with "
+            f"There is no run in {marker.parent}. Train one with "
             "`privaudit train`, or name a run."
         )
-    return [load_run(name, folder=folder) for name in marker.read_text().split()]
+    return [load_run(marker.parent.resolve() / name) for name in names]
+
+
+def _read_names(marker: Path) -> list[str]:
+    names = read_bytes(marker).decode(errors="replace").splitlines()
+    for name in names:
+        if not is_name(name):
+            raise TranscriptError(
+                f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
+                "and name the run."
+            )
+    return names
 
 
 def mark_latest(runs: Sequence[Run]) -> None:
     """Remember which runs a command without a RUN is about."""
     names = "".join(f"{run.name}\n" for run in runs)
-    write_bytes(runs[0].path.parent / "latest", names.encode())
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return a text file's lines; none if it is not there."""
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
-    """Flatten named tensors of named owners, as "owner/name"."""
-    return {
-        f"{owner}/{name}": tensor
-        for owner, tensors in parts.items()
-        for name, tensor in tensors.items()
-    }
-
-
-def split_names(flat: Tensors) -> dict[str, Tensors]:
-    """Undo :func:`join_names`."""
-    parts: dict[str, dict[str, Any]] = {}
-    for key, tensor in flat.items():
-        owner, name = key.split("/", 1)
-        parts.setdefault(owner, {})[name] = tensor
-    return dict(parts)
-
-
-def checkpoint_path(path: Path, rounds: int) -> Path:
-    """Return the file of the states after ``rounds`` rounds."""
-    return path / "kept" / f"after-{rounds:04d}.safetensors"
-
-
-def save_checkpoint(path: Path, federation: Federation, rounds: int) -> None:
-    """Write the server's and every client's state."""
-    states = {"server": federation.server, **federation.kept}
-    write_tensors(checkpoint_path(path, rounds), join_names(states))
-
-
-def load_checkpoint(path: Path, federation: Federation, rounds: int) -> None:
-    """Put a federation into the state after ``rounds`` rounds."""
-    states = split_names(read_tensors(checkpoint_path(path, rounds)))
-    federation.server = states.get("server", {})
-    federation.kept = {client: states.get(client, {}) for client in federation.shards}
-
-
-def drop_checkpoints(path: Path, *, but: int) -> None:
-    """Remove all checkpoints except one."""
-    for file in (path / "kept").glob("after-*.safetensors"):
-        if file != checkpoint_path(path, but):
-            file.unlink()
-
-
-def create_folders(path: Path) -> None:
-    """Create an empty run directory that only its owner can read."""
-    make_private_folder(path)
-    for name in ("transcript", "kept", "audits"):
-        make_private_folder(path / name)
-
-
-def save_header(path: Path, header: Mapping[str, Any]) -> None:
-    """Write run.json: the point at which a round counts as done."""
-    write_json(path / "run.json", header)
+    write_bytes(runs[0].path.parent / LATEST, names.encode())

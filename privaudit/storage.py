@@ -1,18 +1,35 @@
 """Files that are either whole or not there: write, fsync, rename."""
 
 import errno
+import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from privaudit.errors import MissingFileError, StorageError, TranscriptError
+from privaudit.errors import (
+    ConfigError,
+    MissingFileError,
+    StorageError,
+    TranscriptError,
+)
 from privaudit.tensors import Tensors
 
 UNFINISHED = ".unfinished"
+LOCK = ".lock"
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EEXIST: "a part of the path is a file",
+    errno.EISDIR: "it is a folder",
+}
 
 
 @contextmanager
@@ -25,17 +42,46 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = {
-            errno.ENOSPC: "the disk is full",
-            errno.EROFS: "the file system is read-only",
-            errno.EACCES: "permission is denied",
-            errno.ENOTDIR: "a part of the path is a file",
-            errno.EEXIST: "a part of the path is a file",
-        }.get(error.errno or 0, error.strerror or str(error))
         raise StorageError(
-            f"Cannot write {path}: {reason}. What was written before is whole: "
+            f"Cannot write {path}: {_reason(error)}. What was written before is whole: "
             "make room or choose another folder, and go on with --resume."
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    return REASONS.get(error.errno or 0, error.strerror or str(error))
+
+
+@contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder, until the end or a kill.
+
+    The system holds the lock, so a killed process leaves none behind. Windows and
+    some network file systems have no such locks: there, nothing is kept away.
+
+    Raises:
+        ConfigError: Another process holds it.
+        StorageError: The folder cannot be written.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with storage_errors(folder / LOCK):
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"Another process is training {folder}. Wait until it is done, or "
+                    "take another --name."
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def make_private_folder(path: Path) -> Path:
@@ -91,22 +137,53 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, text.encode())
 
 
+def read_bytes(path: Path) -> bytes:
+    """Read a file.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
+    except OSError as error:
+        raise MissingFileError(
+            f"{path} cannot be read: {_reason(error)}. Make it a file that you may "
+            "read, or name another."
+        ) from None
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+    """
+    return hashlib.sha256(read_bytes(path)).hexdigest()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        MissingFileError: There is no such file.
-        TranscriptError: It is not JSON, so it was cut or altered.
+        MissingFileError: There is no such file, or it is not readable.
+        TranscriptError: It holds no JSON object, so it was cut or altered.
     """
+    content = read_bytes(path)
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
-    except ValueError as error:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
         raise TranscriptError(
             f"{path} is not whole JSON ({error}): it was cut or altered. Restore it "
             "from a copy, or train again."
         ) from None
+    if not isinstance(found, dict):
+        raise TranscriptError(
+            f"{path} holds a {type(found).__name__} in place of a JSON object: it was "
+            "altered. Restore it from a copy, or train again."
+        )
+    return found
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
@@ -121,17 +198,16 @@ def read_tensors(path: Path) -> dict[str, Any]:
     """Read a safetensors file.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: There is no such file, or it is not readable.
         TranscriptError: It was cut or altered.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    content = read_bytes(path)
     try:
-        return load(path.read_bytes())
-    except FileNotFoundError:
-        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
-    except SafetensorError as error:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise TranscriptError(
             f"{path} cannot be read ({error}): it was cut or altered."
         ) from None

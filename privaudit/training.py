@@ -4,12 +4,11 @@ A round counts as done when run.json says so. Everything a round writes before t
 dropped and written again by a resumed run, to the same bytes.
 """
 
+import copy
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,25 @@ from privaudit.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.ledger import Ledger
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
-from privaudit.runs import (
-    FORMAT,
-    Run,
-    create_folders,
+from privaudit.run_files import (
+    check_environment,
+    checkpoint_path,
+    clear_run,
     drop_checkpoints,
     join_names,
     load_checkpoint,
-    mark_latest,
-    read_lines,
-    runs_folder,
+    new_header,
+    read_metrics,
     save_checkpoint,
     save_header,
 )
+from privaudit.runs import Run, check_name, mark_latest, runs_folder
 from privaudit.seeds import Seeds
 from privaudit.storage import (
     append_lines,
+    file_hash,
+    lock_run,
+    make_private_folder,
     remove_unfinished,
     write_bytes,
     write_json,
@@ -47,13 +49,12 @@ from privaudit.transcript import SERVER, Message, Transcript, TranscriptFolder, 
 from privaudit.utility import measure_clients
 
 Progress = Callable[[int, int], None]
-TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 
 
 def train(
     trainer: str = "promptfl",
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     name: str | None = None,
     resume: bool = False,
     fresh: bool = False,
@@ -78,7 +79,9 @@ def train(
         **fields: Fields of :class:`privaudit.config.RunConfig`, or of the trainer.
 
     Raises:
-        ConfigError: A value that no run could use, or an interrupted run is there.
+        ConfigError: A value that no run could use, an interrupted run is there, or
+            another process trains it.
+        TranscriptError: The run to be resumed is damaged; nothing of it is changed.
         TrainingError: A loss is not finite; the rounds before are kept.
         StorageError: The folder cannot be written.
 
@@ -90,15 +93,36 @@ def train(
     own = {k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields}
     config = make_config(trainer, {**(settings or {}), **own}, **fields)
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
-    run = Run(runs_folder(folder) / (name or default))
-    if (run.path / "run.json").exists() and not fresh:
-        _check_reuse(run, config, resume)
-    else:
-        _begin(run, config)
-    if not run.is_complete:
-        run = _train_rounds(run, progress or (lambda done, total: None))
+    run = Run(runs_folder(folder) / (check_name(name) if name else default))
+    if fresh or not _is_finished(run, config):
+        run = _train_alone(run, config, resume, fresh, progress)
     mark_latest([run])
     return run
+
+
+def _is_there(run: Run) -> bool:
+    return (run.path / "run.json").exists()
+
+
+def _is_finished(run: Run, config: RunConfig) -> bool:
+    return _is_there(run) and run.config == config and run.is_complete
+
+
+def _train_alone(
+    run: Run, config: RunConfig, resume: bool, fresh: bool, progress: Progress | None
+) -> Run:
+    """Train while no other process does; nothing is written for a bad configuration."""
+    population = None if _is_there(run) and not fresh else populate(config)
+    make_private_folder(run.path)
+    with lock_run(run.path):
+        run = Run(run.path)  # as it is now that nobody else changes it
+        if population is None or (_is_there(run) and not fresh):
+            _check_reuse(run, config, resume)
+        else:
+            _begin(run, config, population)
+        if run.is_complete:
+            return run
+        return _train_rounds(run, progress or (lambda done, total: None))
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
@@ -114,28 +138,14 @@ def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
         )
 
 
-def _begin(run: Run, config: RunConfig) -> None:
-    """Write an empty run; nothing is written if the configuration cannot run."""
-    population = populate(config)
-    create_folders(run.path)
-    (run.path / "run.json").unlink(missing_ok=True)
-    Ledger.toss(population.deal, Seeds(config.seed)).save(run.path / "ledger.npz")
+def _begin(run: Run, config: RunConfig, population: Population) -> None:
+    """Write an empty run in place of what is there."""
+    clear_run(run.path)
+    ledger = Ledger.toss(population.deal, Seeds(config.seed))
+    ledger.save(run.path / "ledger.npz")
     write_bytes(run.path / "metrics.jsonl", b"")
-    TranscriptFolder(run.path / "transcript").truncate(0)
-    save_header(run.path, _new_header(config, population))
-
-
-def _new_header(config: RunConfig, population: Population) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "privaudit": version("privaudit"),
-        "libraries": {name: version(name) for name in TRACKED},
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "config": config.model_dump(),
-        "model_hash": population.model_hash,
-        "progress": {"rounds": 0, "length": 0, "head": Transcript().head},
-    }
+    TranscriptFolder(run.path / "transcript").clear()
+    save_header(run.path, new_header(config, population, ledger))
 
 
 @dataclass
@@ -164,6 +174,8 @@ class _Training:
             "rounds": rounds,
             "length": len(self.transcript),
             "head": self.transcript.head,
+            "metrics_hash": file_hash(self.path / "metrics.jsonl"),
+            "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
         }
         save_header(self.path, self.header)
         drop_checkpoints(self.path, but=rounds)
@@ -192,24 +204,29 @@ def _train_rounds(run: Run, progress: Progress) -> Run:
 
 
 def _restore(run: Run) -> _Training:
-    """Return the state after the last round that counts, and drop what came after."""
-    remove_unfinished(run.path)
-    rounds = run.header["progress"]["rounds"]
+    """Return the state after the last round that counts, and drop what came after.
+
+    Everything is checked before anything is dropped.
+    """
+    check_environment(run.path, run.header)
+    progress = run.header["progress"]
+    rounds = progress["rounds"]
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
     shards = {
         client: _members(run, population, number)
         for number, client in enumerate(population.task.clients)
     }
     federation = Federation.begin(trainer, population.task, shards, seeds)
-    folder = TranscriptFolder(run.path / "transcript")
-    folder.truncate(run.header["progress"]["length"])
-    lines = read_lines(run.path / "metrics.jsonl")[:rounds]
-    write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
     if rounds:
-        load_checkpoint(run.path, federation, rounds)
-    return _Training(
-        run, population, trainer, federation, run.transcript, dict(run.header)
+        load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
+    lines = [json.dumps(entry) for entry in run.metrics]
+    transcript = TranscriptFolder(run.path / "transcript").truncate(
+        head=progress["head"], length=progress["length"]
     )
+    write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
+    remove_unfinished(run.path)
+    header = copy.deepcopy(run.header)
+    return _Training(run, population, trainer, federation, transcript, header)
 
 
 def _members(run: Run, population: Population, number: int) -> Records:
@@ -249,11 +266,16 @@ def _finish(training: _Training) -> None:
     )
     training.record(config.rounds, messages)
     write_tensors(training.path / "kept" / "personal.safetensors", join_names(models))
-    rounds = [line["mechanisms"] for line in Run(training.path).metrics]
+    metrics = read_metrics(training.path, config.rounds)
+    rounds = [line["mechanisms"] for line in metrics]
     record = privacy_record(
         training.trainer.claim(task), rounds, sends_updates=_sends_updates(training)
     )
     write_json(training.path / "privacy.json", record)
+    training.header["files"] = {
+        name: file_hash(training.path / name)
+        for name in ("kept/personal.safetensors", "privacy.json")
+    }
 
 
 def _sends_updates(training: _Training) -> bool:

@@ -15,7 +15,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from privaudit.errors import MissingFileError, TranscriptError
-from privaudit.storage import append_lines, read_tensors, write_bytes, write_tensors
+from privaudit.storage import (
+    append_lines,
+    read_bytes,
+    read_tensors,
+    write_bytes,
+    write_tensors,
+)
 from privaudit.tensors import Tensors
 
 SERVER = "server"
@@ -131,23 +137,41 @@ class TranscriptFolder:
             self.manifest, [json.dumps(line, sort_keys=True) for line in lines]
         )
 
-    def truncate(self, length: int) -> None:
-        """Drop what a killed run wrote after its last checkpoint."""
-        lines = self._lines()[:length] if self.manifest.exists() else []
-        write_bytes(self.manifest, "".join(f"{line}\n" for line in lines).encode())
-        used = {shard_name(json.loads(line)["round"]) for line in lines}
-        for path in self.folder.glob("round-*.safetensors"):
-            if path.name not in used:
-                path.unlink()
+    def clear(self) -> None:
+        """Start an empty transcript in place of what is there."""
+        self._keep([], Transcript())
+
+    def truncate(self, *, head: str, length: int) -> Transcript:
+        """Drop what a killed run wrote after its last checkpoint, and return the rest.
+
+        The rest is checked first: nothing is dropped from a damaged transcript.
+
+        Raises:
+            TranscriptError: It was cut or altered before that checkpoint.
+            MissingFileError: The manifest is gone.
+        """
+        lines = self._lines()[:length]
+        transcript = self._check(lines, head=head, length=length)
+        self._keep(lines, transcript)
+        return transcript
 
     def read(self, *, head: str, length: int) -> Transcript:
         """Return the transcript, checked against its head and length.
 
         Raises:
             TranscriptError: It was cut or altered; the text says which file and round.
-            MissingFileError: A file is gone.
+            MissingFileError: The manifest is gone.
         """
-        lines = self._lines()
+        return self._check(self._lines(), head=head, length=length)
+
+    def _keep(self, lines: Sequence[bytes], transcript: Transcript) -> None:
+        write_bytes(self.manifest, b"".join(line + b"\n" for line in lines))
+        used = {shard_name(message.round) for message in transcript}
+        for path in self.folder.glob("round-*.safetensors"):
+            if path.name not in used:
+                path.unlink()
+
+    def _check(self, lines: Sequence[bytes], *, head: str, length: int) -> Transcript:
         if len(lines) != length:
             raise TranscriptError(
                 f"{self.manifest} has {len(lines)} messages, and the run recorded "
@@ -164,26 +188,27 @@ class TranscriptFolder:
             )
         return transcript
 
-    def _lines(self) -> list[str]:
-        try:
-            return self.manifest.read_text().splitlines()
-        except FileNotFoundError:
-            raise MissingFileError(
-                f"There is no transcript manifest at {self.manifest}."
-            ) from None
+    def _lines(self) -> list[bytes]:
+        return read_bytes(self.manifest).splitlines()
 
     def _read_line(
-        self, transcript: Transcript, shards: "_Shards", number: int, line: str
+        self, transcript: Transcript, shards: "_Shards", number: int, line: bytes
     ) -> None:
         try:
-            entry = json.loads(line)
+            entry = json.loads(line.decode())
             tensors = {
                 name: shards.find(entry["round"], key)
                 for name, key in entry["tensors"].items()
             }
             parts = {k: entry[k] for k in ("round", "sender", "receiver", "kind")}
             recorded = transcript.append(Message(**parts, tensors=tensors))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise TranscriptError(
                 f"{self.manifest}, line {number} is not a message ({error!r}): it was "
                 "cut or altered."

@@ -1,3 +1,5 @@
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,6 @@ from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask, Records
 
 CLASSES, DIM, TOKENS, WIDTH = 4, 12, 3, 5
-
-torch.set_num_threads(1)  # tests are small: threads would only wait for one another
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,32 @@ def seeds() -> Seeds:
     return Seeds(0)
 
 
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep every test's runs and cached features to itself."""
-    monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished and one interrupted run, to be copied by each test."""
+    from privaudit import train
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    folder = tmp_path_factory.mktemp("originals")
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.getbasetemp() / "cache"
+        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+        train(folder=folder, name="whole", rounds=2, epochs=1)
+        with pytest.raises(KeyboardInterrupt):
+            train(folder=folder, name="cut", rounds=3, epochs=1, progress=stop)
+    return folder
+
+
+@pytest.fixture
+def whole(originals: Path) -> Path:
+    runs = Path(os.environ["PRIVAUDIT_RUNS"])
+    return shutil.copytree(originals / "whole", runs / "whole")
+
+
+@pytest.fixture
+def cut(originals: Path) -> Path:
+    runs = Path(os.environ["PRIVAUDIT_RUNS"])
+    return shutil.copytree(originals / "cut", runs / "cut")

@@ -58,6 +58,7 @@ def test_kill_9_and_resume_ends_with_the_same_bytes(point: int, whole: Path) -> 
     assert load_run("killed").transcript.head == load_run("whole").transcript.head
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_at_any_write_loses_nothing(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

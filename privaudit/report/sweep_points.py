@@ -1,12 +1,15 @@
 """A sweep over epsilon: what is kept of each run, and what seeds say together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from privaudit.auditor import Audit
 from privaudit.errors import ConfigError
 from privaudit.report.wording import epsilon as in_words
+from privaudit.report.wording import guarantee
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+
+Key = tuple[str, float | None]  # a cell's mode and epsilon
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,8 @@ class SweepPoint:
     """One run of a sweep.
 
     Attributes:
-        mode: How noise is added, such as "published-paper" or "sound"; "none" without.
+        mode: How noise is added, such as "published-paper" or "sound"; what a mode does
+            besides, it does without noise too.
         epsilon: As claimed or asked for; None without noise.
         seed: Of the run: the replicate.
         success: Of the guesses, learned on shadow models where there are some.
@@ -23,6 +27,7 @@ class SweepPoint:
         neighbour: On other clients' classes; None if every client owns all.
         gain: Accuracy on own classes beyond the zero-shot model's.
         certified: Epsilon that is proved for the adversary; None if nothing is.
+        guarantee: Of which unit, adjacency and delta that is, in words.
     """
 
     mode: str
@@ -34,6 +39,7 @@ class SweepPoint:
     neighbour: Estimate | None
     gain: Estimate
     certified: float | None = None
+    guarantee: str = ""
 
     @classmethod
     def of(cls, audit: Audit, mode: str, epsilon: float | None) -> "SweepPoint":
@@ -48,6 +54,7 @@ class SweepPoint:
             neighbour=audit.utility.neighbour,
             gain=audit.utility.gain,
             certified=audit.certified_epsilon,
+            guarantee=guarantee(audit),
         )
 
 
@@ -64,7 +71,9 @@ class SweepCell:
         local: Mean accuracy on own classes.
         neighbour: Mean accuracy on others' classes; None if there is none.
         gain: Mean gain over the zero-shot model.
-        change: AUROC less the first cell's, paired by seed; None for that cell, or
+        reference: The cell that ``change`` is to: that without noise of the same mode
+            where there is one, else the first; None for such a cell itself.
+        change: AUROC less the reference's, paired by seed; None where there is none, or
             where fewer than two seeds are shared.
         certified: The largest over the seeds; None if it is missing in one.
     """
@@ -77,24 +86,39 @@ class SweepCell:
     local: Estimate
     neighbour: Estimate | None
     gain: Estimate
+    reference: Key | None
     change: Estimate | None
     certified: float | None
 
 
-def aggregate(points: Sequence[SweepPoint]) -> list[SweepCell]:
+def aggregate(
+    points: Sequence[SweepPoint], *, against_first: bool = False
+) -> list[SweepCell]:
     """Return the cells, by mode in order of appearance, the least noise first.
+
+    Args:
+        points: Of all runs.
+        against_first: Whether all differences are to the first cell, and not to that
+            without noise of the same mode where there is one.
 
     Raises:
         ConfigError: There is no point, or a seed occurs twice in a cell.
     """
     if not points:
         raise ConfigError("A sweep needs points, and there are none. Add runs.")
-    groups: dict[tuple[str, float | None], list[SweepPoint]] = {}
+    groups: dict[Key, list[SweepPoint]] = {}
     for found in points:
         groups.setdefault((found.mode, found.epsilon), []).append(found)
     modes = list(dict.fromkeys(found.mode for found in points))
     keys = sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
-    return [_cell(groups[key], groups[keys[0]], len(keys)) for key in keys]
+    references = {
+        key: keys[0]
+        if against_first or (key[0], None) not in groups
+        else (key[0], None)
+        for key in keys
+    }
+    differences = sum(key != reference for key, reference in references.items())
+    return [_cell(groups, key, references[key], differences) for key in keys]
 
 
 def _noise(epsilon: float | None) -> float:
@@ -103,41 +127,51 @@ def _noise(epsilon: float | None) -> float:
 
 
 def _cell(
-    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], cells: int
+    groups: Mapping[Key, Sequence[SweepPoint]],
+    key: Key,
+    reference: Key,
+    differences: int,
 ) -> SweepCell:
-    first, seeds = points[0], tuple(found.seed for found in points)
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(
-            f"The cell {first.mode!r} at epsilon {in_words(first.epsilon)} holds seeds "
-            f"{sorted(seeds)}: one occurs twice, and a copy is no replicate. Leave it "
-            "out."
-        )
+    points = groups[key]
     others = [p.neighbour.value for p in points if p.neighbour is not None]
     proved = [p.certified for p in points if p.certified is not None]
+    compared = reference != key
     return SweepCell(
-        mode=first.mode,
-        epsilon=first.epsilon,
-        seeds=seeds,
+        mode=key[0],
+        epsilon=key[1],
+        seeds=_seeds(points),
         success=mean_with_t([p.success.value for p in points]),
         auroc=mean_with_t([p.auroc.value for p in points]),
         local=mean_with_t([p.local.value for p in points]),
         neighbour=mean_with_t(others) if len(others) == len(points) else None,
         gain=mean_with_t([p.gain.value for p in points]),
-        change=_change(points, reference, cells),
+        reference=reference if compared else None,
+        change=_change(points, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
     )
 
 
+def _seeds(points: Sequence[SweepPoint]) -> tuple[int, ...]:
+    seeds = tuple(found.seed for found in points)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(
+            f"The cell {points[0].mode!r} at epsilon {in_words(points[0].epsilon)} "
+            f"holds seeds {sorted(seeds)}: one occurs twice, and a copy is no "
+            "replicate. Leave it out."
+        )
+    return seeds
+
+
 def _change(
-    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], cells: int
+    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], differences: int
 ) -> Estimate | None:
     """Return the paired difference; all of a table's hold together (Bonferroni)."""
     there = {p.seed: p.auroc.value for p in reference}
     shared = [p for p in points if p.seed in there]
-    if points is reference or len(shared) < 2:
+    if len(shared) < 2:
         return None
     return paired_difference(
         [p.auroc.value for p in shared],
         [there[p.seed] for p in shared],
-        confidence=1 - 0.05 / max(1, cells - 1),
+        confidence=1 - 0.05 / differences,
     )

@@ -10,7 +10,14 @@ from rich.text import Text
 
 from privaudit.auditor import Audit
 from privaudit.report.labels import run_labels
-from privaudit.report.wording import HEADINGS, epsilon, interval, percent, point
+from privaudit.report.wording import (
+    HEADINGS,
+    epsilon,
+    guarantee,
+    interval,
+    percent,
+    point,
+)
 from privaudit.statistics.estimate import Estimate
 
 _WIDE = 116  # columns from which everything fits side by side
@@ -117,7 +124,7 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
     for part in parts:
         console.print(_table([row.run for row in rows], part))
-    console.print(Text(_legend(audits[0], rows[0]), style="dim"))
+    console.print(Text(_legend(audits, rows[0]), style="dim"))
 
 
 Column = tuple[str, list[str]]
@@ -160,12 +167,14 @@ def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
     return table
 
 
-def _legend(audit: Audit, row: TradeoffRow) -> str:
+def _legend(audits: Sequence[Audit], row: TradeoffRow) -> str:
+    audit = audits[0]
+    guarantees = " or ".join(dict.fromkeys(map(guarantee, audits)))
     return (
         f"Scenario: {audit.scenario.name}. AUROC and TPR: {row.attack}, on "
         f"{len(audit.headline.clients)} clients; success and advantage: "
         f"{audit.guesses.attack}, on {len(audit.guesses.clients)}. AUROC 0.5 and "
         "success 0.5 are a coin toss. “unresolved”: too few non-members for that "
         "rate. ε claimed: the method's own formula; certified: proved for this "
-        "adversary."
+        f"adversary, for {guarantees}."
     )

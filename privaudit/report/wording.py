@@ -53,6 +53,15 @@ def certificate(audit: Audit) -> Mapping[str, Any]:
     return audit.certificate
 
 
+def guarantee(audit: Audit) -> str:
+    """Say what a certified epsilon is about: unit, adjacency and delta."""
+    proved = audit.certificate
+    return (
+        f"one {proved['unit']} (neighbours: {proved['adjacency']}) at "
+        f"δ = {small(proved['delta'])}"
+    )
+
+
 def _view(threat: str) -> str:
     """Return the kind of an adversary: "peer" of "peer:client-3"."""
     return threat.partition(":")[0]

@@ -1,12 +1,22 @@
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from privaudit.errors import MissingFileError, StorageError, TranscriptError
+from privaudit.errors import (
+    ConfigError,
+    MissingFileError,
+    StorageError,
+    TranscriptError,
+)
 from privaudit.storage import (
+    lock_run,
     make_private_folder,
+    read_bytes,
     read_json,
     read_tensors,
     write_bytes,
@@ -60,3 +70,42 @@ def test_what_is_missing_or_cut_is_said(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"12")
     with pytest.raises(TranscriptError, match="cannot be read"):
         read_tensors(tmp_path / "t")
+
+
+@pytest.mark.parametrize("read", [read_bytes, read_json, read_tensors])
+def test_a_folder_in_a_files_place_is_one_clear_line(
+    read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    with pytest.raises(MissingFileError, match="cannot be read: it is a folder"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("read", [read_bytes, read_json, read_tensors])
+def test_a_file_that_may_not_be_read_is_one_clear_line(
+    read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(MissingFileError, match=r"x cannot be read: permission"):
+        read(tmp_path / "x")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"3", b"\xff{}", b"[" * 99999])
+def test_only_a_json_object_is_read(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(TranscriptError, match=r"a\.json"):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
+    with (
+        lock_run(tmp_path),
+        pytest.raises(ConfigError, match="Another process is training"),
+        lock_run(tmp_path),
+    ):
+        pass
+    with lock_run(tmp_path):
+        pass

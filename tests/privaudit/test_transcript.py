@@ -35,9 +35,43 @@ def test_a_stored_transcript_reads_back_the_same(
 
 def test_a_cut_tail_is_noticed(stored: tuple[TranscriptFolder, Transcript]) -> None:
     folder, transcript = stored
-    folder.truncate(4)
+    lines = folder.manifest.read_bytes().splitlines(keepends=True)
+    folder.manifest.write_bytes(b"".join(lines[:4]))
     with pytest.raises(TranscriptError, match=r"has 4 messages, .* recorded 6: .* cut"):
         folder.read(head=transcript.head, length=6)
+
+
+def test_truncating_keeps_what_counts(
+    stored: tuple[TranscriptFolder, Transcript],
+) -> None:
+    folder, transcript = stored
+    short = Transcript()
+    for one in list(transcript)[:4]:
+        short.append(one)
+    kept = folder.truncate(head=short.head, length=4)
+    assert kept.head == short.head
+    assert len(folder.read(head=short.head, length=4)) == 4
+    assert sorted(p.name for p in folder.folder.glob("round-*")) == [
+        "round-0000.safetensors",
+        "round-0001.safetensors",
+    ]
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"\xff", b"[]", b"{}", b"[" * 99999])
+def test_a_damaged_line_is_refused_and_nothing_is_dropped(
+    line: bytes, stored: tuple[TranscriptFolder, Transcript]
+) -> None:
+    folder, transcript = stored
+    lines = folder.manifest.read_bytes().splitlines()
+    folder.manifest.write_bytes(b"\n".join([lines[0], line, *lines[2:]]))
+    before = {p.name: p.read_bytes() for p in folder.folder.iterdir()}
+    with pytest.raises(TranscriptError, match="line 2 is not a message"):
+        folder.read(head=transcript.head, length=6)
+    with pytest.raises(TranscriptError, match="line 2 is not a message"):
+        folder.truncate(head=transcript.head, length=6)
+    with pytest.raises(TranscriptError, match="cut"):
+        folder.truncate(head=transcript.head, length=7)
+    assert {p.name: p.read_bytes() for p in folder.folder.iterdir()} == before
 
 
 def test_an_altered_tensor_names_file_and_round(

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from privaudit.auditor import Audit
 from privaudit.errors import ConfigError
@@ -117,15 +118,106 @@ def test_a_point_is_made_of_an_audit(make_audit: Callable[..., Audit]) -> None:
     assert point.success == audit.headline.success
 
 
-def test_differences_to_the_first_cell_are_paired_by_seed() -> None:
-    """By hand: AUROC 0.6 + seed / 100 against 0.1 less, so a difference of -0.1."""
-    points = [
-        replace(found("sound", epsilon, seed), auroc=exactly(level + seed / 100))
+def at_levels(levels: dict[tuple[str, float | None], float]) -> list[SweepPoint]:
+    """Return three seeds of each mode and epsilon, at AUROC level + seed / 100."""
+    return [
+        replace(found(mode, epsilon, seed), auroc=exactly(level + seed / 100))
         for seed in range(3)
-        for epsilon, level in ((None, 0.6), (1.0, 0.5))
+        for (mode, epsilon), level in levels.items()
     ]
-    first, second = aggregate(points)
-    assert first.change is None
-    assert second.change is not None
-    assert second.change.value == pytest.approx(-0.1)
-    assert second.change.high < -0.09
+
+
+def test_differences_are_to_the_same_mode_without_noise_paired_by_seed() -> None:
+    """By hand: modes start at 0.6 and 0.8, and lose 0.1 and 0.2 by noise."""
+    points = at_levels(
+        {
+            ("sound", None): 0.6,
+            ("sound", 1.0): 0.5,
+            ("published-paper", None): 0.8,
+            ("published-paper", 1.0): 0.6,
+        }
+    )
+    cells = aggregate(points)
+    assert [cell.reference for cell in cells] == [
+        None, ("sound", None), None, ("published-paper", None),
+    ]  # fmt: skip
+    changes = [cell.change for cell in cells if cell.change]
+    assert [change.value for change in changes] == pytest.approx([-0.1, -0.2])
+    assert changes[0].high < -0.09
+    assert {change.confidence for change in changes} == {0.975}  # Bonferroni, of two
+
+
+def test_a_mode_without_a_run_without_noise_is_compared_with_the_first_row() -> None:
+    points = at_levels({("sound", 8.0): 0.7, ("sound", 1.0): 0.5, ("other", 1.0): 0.4})
+    cells = aggregate(points)
+    assert [cell.reference for cell in cells] == [None, ("sound", 8.0), ("sound", 8.0)]
+    assert cells[2].change is not None
+    assert cells[2].change.value == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize(
+    ("levels", "title", "remark"),
+    [
+        (
+            {("sound", None): 0.6, ("sound", 1.0): 0.5},
+            "| AUROC less that without noise |",
+            "of sound to the same mode without noise. They are paired by seed",
+        ),
+        (
+            {("sound", 8.0): 0.6, ("sound", 1.0): 0.5},
+            "| AUROC less the first row's |",
+            "of sound to the first row, sound at ε 8. They are paired by seed",
+        ),
+        (
+            {("sound", None): 0.6, ("sound", 1.0): 0.5, ("other", 1.0): 0.5},
+            "| AUROC less the reference's |",
+            "mode without noise; of other to the first row, sound at ε none. They are",
+        ),
+    ],
+)
+def test_a_table_says_what_its_differences_are_to(
+    levels: dict[tuple[str, float | None], float],
+    title: str,
+    remark: str,
+    tmp_path: Path,
+) -> None:
+    page = write_sweep(at_levels(levels), tmp_path)
+    text = (tmp_path / "sweep.md").read_text()
+    assert title in text
+    assert remark in text
+    assert "Bonferroni" in page.read_text()
+
+
+def test_the_run_without_noise_is_a_point_of_its_own_modes_curve(
+    points: list[SweepPoint],
+) -> None:
+    axes = epsilon_curves(aggregate(points)).axes[0]
+    curves = {
+        str(bars.get_label()): len(np.asarray(bars.lines[0].get_xdata()))
+        for bars in axes.containers
+        if isinstance(bars, ErrorbarContainer)
+    }
+    assert curves == {"published-paper": 4, "sound": 4}
+
+
+def test_a_certified_epsilon_stands_with_unit_adjacency_and_delta(
+    make_audit: Callable[..., Audit], tmp_path: Path
+) -> None:
+    audit = make_audit(epsilons=(8.0, 9.31))
+    write_sweep([SweepPoint.of(audit, "sound", 8.0)], tmp_path)
+    told = "for one record (neighbours: add/remove-one) at δ = 1e-5."
+    assert told in (tmp_path / "sweep.md").read_text()
+
+
+def test_differences_can_all_be_to_the_first_row() -> None:
+    points = [
+        found(mode, epsilon, seed)
+        for mode, epsilon in (("promptfl", None), ("sound", None), ("sound", 1.0))
+        for seed in range(3)
+    ]
+    cells = aggregate(points, against_first=True)
+    assert [cell.reference for cell in cells] == [
+        None,
+        ("promptfl", None),
+        ("promptfl", None),
+    ]

@@ -67,3 +67,8 @@ def test_a_wide_terminal_shows_one_table_and_a_narrow_one_two(
 
 def test_names_are_printed_as_they_are(make_audit: Callable[..., Audit]) -> None:
     assert "[red]x" in printed([make_audit("[red]x")], 120)
+
+
+def test_the_legend_says_of_what_a_certified_epsilon_is(audits: list[Audit]) -> None:
+    text = " ".join(printed(audits, 120).split())
+    assert "for one record (neighbours: add/remove-one) at δ = 1e-5." in text

@@ -1,0 +1,233 @@
+"""The files of a run directory besides transcript and ledger: write, read, check."""
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from privaudit.config import RunConfig
+from privaudit.errors import ConfigError, TranscriptError
+from privaudit.federation import Federation
+from privaudit.ledger import Ledger
+from privaudit.population import Population
+from privaudit.storage import (
+    file_hash,
+    make_private_folder,
+    read_bytes,
+    read_json,
+    read_tensors,
+    storage_errors,
+    write_json,
+    write_tensors,
+)
+from privaudit.tensors import Tensors
+from privaudit.transcript import GENESIS
+
+FORMAT = 1  # of the run directory; raised when an older reader would misread it
+TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
+
+
+class _Progress(BaseModel):
+    rounds: NonNegativeInt
+    length: NonNegativeInt
+    head: str
+    metrics_hash: str
+    checkpoint_hash: str | None
+
+
+class _Header(BaseModel):
+    """What run.json must hold besides the format."""
+
+    privaudit: str
+    libraries: dict[str, str]
+    threads: int
+    config: dict[str, Any]
+    model_hash: str
+    data_hash: str
+    ledger_hash: str
+    progress: _Progress
+    files: dict[str, str] = {}
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what run.json says.
+
+    Raises:
+        TranscriptError: It is damaged, or of another version.
+    """
+    header = read_json(path / "run.json")
+    if header.get("format") != FORMAT:
+        raise TranscriptError(
+            f"{path} was written in run format {header.get('format')} by "
+            f"privaudit {header.get('privaudit', '?')}, and this version reads "
+            f"format {FORMAT}. Use that version, or train again."
+        )
+    try:
+        _Header.model_validate(header, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TranscriptError(
+            f"{path / 'run.json'} is damaged at "
+            f"{'.'.join(map(str, first['loc']))} ({first['msg']}): it was altered, "
+            "or written by another version. Restore it from a copy, or train again."
+        ) from None
+    return header
+
+
+def new_header(
+    config: RunConfig, population: Population, ledger: Ledger
+) -> dict[str, Any]:
+    """Return the header of a run before its first round."""
+    return {
+        "format": FORMAT,
+        "privaudit": version("privaudit"),
+        "libraries": _versions(),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "config": config.model_dump(),
+        "model_hash": population.model_hash,
+        "data_hash": population.data_hash,
+        "ledger_hash": ledger.hash,
+        "progress": {
+            "rounds": 0,
+            "length": 0,
+            "head": GENESIS,
+            "metrics_hash": hashlib.sha256(b"").hexdigest(),
+            "checkpoint_hash": None,
+        },
+    }
+
+
+def check_environment(path: Path, header: Mapping[str, Any]) -> None:
+    """Refuse to go on where the rest would not come out to the same bytes.
+
+    Raises:
+        ConfigError: The number of threads or a library's version is another.
+    """
+    threads = header["threads"]
+    if threads != torch.get_num_threads():
+        raise ConfigError(
+            f"{path} was trained with {threads} threads, and there are "
+            f"{torch.get_num_threads()}. Set OMP_NUM_THREADS={threads} to get the same "
+            "bytes, or --fresh to start anew."
+        )
+    there = _versions()
+    for name, before in header["libraries"].items():
+        if there.get(name) != before:
+            raise ConfigError(
+                f"{path} was trained with {name} {before}, and {there.get(name)} "
+                "is installed: the rest might differ. Install that version, or "
+                "--fresh to start anew."
+            )
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in TRACKED}
+
+
+def read_metrics(
+    path: Path, rounds: int, expected: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the first entries of a run's metrics, one for each round.
+
+    Args:
+        path: The run directory.
+        rounds: How many entries count.
+        expected: Their recorded hash, if there is one.
+
+    Raises:
+        TranscriptError: Rounds are missing, or a line was altered.
+    """
+    lines = read_bytes(path / "metrics.jsonl").splitlines()[:rounds]
+    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    try:
+        entries = [json.loads(line.decode()) for line in lines]
+        numbers = [entry["round"] for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        numbers = None
+    if numbers != list(range(rounds)) or (expected or found) != found:
+        raise TranscriptError(
+            f"{path / 'metrics.jsonl'} does not hold its {rounds} rounds as they were "
+            "written: it was cut or altered. Restore it from a copy, or train again."
+        )
+    return entries
+
+
+def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
+    """Flatten named tensors of named owners, as "owner/name"."""
+    return {
+        f"{owner}/{name}": tensor
+        for owner, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
+
+
+def split_names(flat: Tensors) -> dict[str, Tensors]:
+    """Undo :func:`join_names`."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, tensor in flat.items():
+        owner, name = key.split("/", 1)
+        parts.setdefault(owner, {})[name] = tensor
+    return dict(parts)
+
+
+def checkpoint_path(path: Path, rounds: int) -> Path:
+    """Return the file of the states after ``rounds`` rounds."""
+    return path / "kept" / f"after-{rounds:04d}.safetensors"
+
+
+def save_checkpoint(path: Path, federation: Federation, rounds: int) -> None:
+    """Write the server's and every client's state."""
+    states = {"server": federation.server, **federation.kept}
+    write_tensors(checkpoint_path(path, rounds), join_names(states))
+
+
+def load_checkpoint(
+    path: Path, federation: Federation, rounds: int, expected: str | None
+) -> None:
+    """Put a federation into the state after ``rounds`` rounds.
+
+    Raises:
+        MissingFileError: The checkpoint is gone.
+        TranscriptError: It has not the ``expected`` hash.
+    """
+    file = checkpoint_path(path, rounds)
+    if file_hash(file) != expected:
+        raise TranscriptError(
+            f"{file} is not the checkpoint that the run wrote: it was cut or altered. "
+            "Restore it from a copy, or --fresh to start anew."
+        )
+    states = split_names(read_tensors(file))
+    federation.server = states.get("server", {})
+    federation.kept = {client: states.get(client, {}) for client in federation.shards}
+
+
+def drop_checkpoints(path: Path, *, but: int) -> None:
+    """Remove all checkpoints except one."""
+    for file in (path / "kept").glob("after-*.safetensors"):
+        if file != checkpoint_path(path, but):
+            file.unlink()
+
+
+def clear_run(path: Path) -> None:
+    """Remove what a run wrote; run.json first, so that a kill leaves no mixture."""
+    with storage_errors(path):
+        for name in ("run.json", "privacy.json", "metrics.jsonl", "ledger.npz"):
+            (path / name).unlink(missing_ok=True)
+        for name in ("kept", "audits"):
+            if (path / name).exists():
+                shutil.rmtree(path / name)
+    for name in ("transcript", "kept", "audits"):
+        make_private_folder(path / name)
+
+
+def save_header(path: Path, header: Mapping[str, Any]) -> None:
+    """Write run.json: the point at which a round counts as done."""
+    write_json(path / "run.json", header)
