@@ -64,8 +64,7 @@ def train(
 ) -> Run:
     """Train federatedly, record all that is sent, and return the run.
 
-    The same configuration again returns the finished run at once: equal seeds give
-    equal transcripts.
+    The same configuration again returns the finished run: equal seeds, equal bytes.
 
     Args:
         trainer: A name from ``privaudit list trainers``.
@@ -73,14 +72,12 @@ def train(
         name: The run's own folder; by default made from the configuration.
         resume: Go on with an interrupted run.
         fresh: Throw an interrupted or finished run away and start anew.
-        settings: The trainer's parameters; ``epsilon`` and others may also be given as
-            keywords.
+        settings: The trainer's parameters.
         progress: Called after each round with rounds done and rounds in all.
         **fields: Fields of :class:`privaudit.config.RunConfig`, or of the trainer.
 
     Raises:
-        ConfigError: A value that no run could use, an interrupted run is there, or
-            another process trains it.
+        ConfigError: A value no run could use, or the run is interrupted or in use.
         TranscriptError: The run to be resumed is damaged; nothing of it is changed.
         TrainingError: A loss is not finite; the rounds before are kept.
         StorageError: The folder cannot be written.
