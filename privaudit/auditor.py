@@ -33,6 +33,7 @@ class Audit:
         leaks: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models.
         missing: What of a client's model the view did not show.
+        staleness: Rounds by which the oldest rebuilt model lags its client.
         closeness: How close the rebuilt models are to the true ones, where the view
             does not simply hold them.
         seed: Of the adversary's own randomness.
@@ -43,6 +44,7 @@ class Audit:
     leaks: Mapping[str, Leak]
     utility: Utility
     missing: tuple[str, ...]
+    staleness: int
     closeness: Closeness | None
     seed: int
 
@@ -106,6 +108,7 @@ class Audit:
             },
             "rebuilt": {
                 "missing": list(self.missing),
+                "staleness": self.staleness,
                 "closeness": self.closeness and self.closeness.to_dict(),
             },
             "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
@@ -227,6 +230,7 @@ class Auditor:
             missing=tuple(
                 dict.fromkeys(part for t in targets for part in t.rebuilt.missing)
             ),
+            staleness=max(target.rebuilt.staleness for target in targets),
             closeness=measure_closeness(run, adversary, targets),
             seed=seed,
         )

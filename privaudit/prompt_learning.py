@@ -21,6 +21,8 @@ from privaudit.trainer import (
     Claim,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     PublicTask,
     Records,
     Round,
@@ -179,9 +181,23 @@ class PromptTrainer:
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     usual_rounds: ClassVar[int] = 10
 
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return no state: the server has no part in it."""
+        return {}
+
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return no state: nothing is kept between rounds."""
         return {}
+
+    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+        """Send nothing."""
+        return {}
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Change nothing."""
+        return server, ()
 
     def query(
         self,

@@ -102,12 +102,6 @@ class View:
         """Say whether the personal model of ``client`` is in the view."""
         return any(m.sender == client and m.kind == "release" for m in self.messages)
 
-    def sees_broadcasts_to(self, client: str) -> bool:
-        """Say whether what ``client`` received is in the view."""
-        return any(
-            m.receiver == client and m.kind == "broadcast" for m in self.messages
-        )
-
 
 @runtime_checkable
 class ThreatModel(Protocol):

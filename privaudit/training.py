@@ -45,7 +45,12 @@ from privaudit.storage import (
     write_tensors,
 )
 from privaudit.trainer import Records, Trainer
-from privaudit.transcript import SERVER, Message, Transcript, TranscriptFolder, size
+from privaudit.transcript import (
+    Message,
+    Transcript,
+    TranscriptFolder,
+    bytes_sent,
+)
 from privaudit.utility import measure_clients
 
 Progress = Callable[[int, int], None]
@@ -234,9 +239,7 @@ def _note_round(training: _Training, record: RoundRecord, seconds: float) -> Non
     models, _ = give_away(
         training.trainer, training.population.task, training.federation, 0
     )
-    sent = {"up": 0, "down": 0}
-    for message in record.messages:
-        sent["down" if message.sender == SERVER else "up"] += size(message)
+    sent = bytes_sent(record.messages)
     utility = measure_clients(training.trainer, training.population, models)
     losses = training.federation.losses
     line = {

@@ -7,7 +7,7 @@ message carries the hash of all before it, so that a changed or cut record is no
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -81,18 +81,18 @@ class Transcript:
     def __len__(self) -> int:
         return len(self._messages)
 
-    @property
-    def bytes_by_direction(self) -> dict[str, int]:
-        """Bytes sent to and by the server."""
-        totals = {"up": 0, "down": 0}
-        for message in self._messages:
-            totals["down" if message.sender == SERVER else "up"] += size(message)
-        return totals
-
 
 def size(message: Message) -> int:
     """Return a message's payload in bytes."""
     return sum(t.numel() * t.element_size() for t in message.tensors.values())
+
+
+def bytes_sent(messages: Iterable[Message]) -> dict[str, int]:
+    """Return the payload that went up to the server, or away, and down from it."""
+    totals = {"up": 0, "down": 0}
+    for message in messages:
+        totals["down" if message.sender == SERVER else "up"] += size(message)
+    return totals
 
 
 def digest(tensor: Tensor) -> str:

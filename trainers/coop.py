@@ -12,8 +12,6 @@ from privaudit.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     PublicTask,
     Rebuilt,
@@ -32,17 +30,9 @@ class CoOp(LocalSgd):
     equation 2, with the class token at the end and one context for all classes.
     """
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
-        """Return no state: the server has no part in it."""
-        return {}
-
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""
         return {"context": start_context(task, seeds, client)}
-
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
-        """Send nothing."""
-        return {}
 
     def local_update(
         self,
@@ -55,16 +45,6 @@ class CoOp(LocalSgd):
         """Train the client's own context further."""
         contexts, loss = self.train(task, cohort, kept["context"], at)
         return LocalResult({}, {"context": contexts}, loss)
-
-    def aggregate(
-        self,
-        task: PublicTask,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
-    ) -> tuple[Tensors, Events]:
-        """Change nothing."""
-        return server, ()
 
     def release(
         self,

@@ -6,16 +6,13 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from privaudit.prompt_learning import PromptTrainer
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
     Claim,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     PublicTask,
     Rebuilt,
@@ -34,14 +31,6 @@ class ZeroShot(PromptTrainer):
     supervision", ICML 2021, section 3.1.
     """
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
-        """Return no state."""
-        return {}
-
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
-        """Send nothing."""
-        return {}
-
     def local_update(
         self,
         task: PublicTask,
@@ -52,16 +41,6 @@ class ZeroShot(PromptTrainer):
     ) -> LocalResult:
         """Do nothing."""
         return LocalResult({}, {}, torch.zeros(len(cohort)))
-
-    def aggregate(
-        self,
-        task: PublicTask,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
-    ) -> tuple[Tensors, Events]:
-        """Change nothing."""
-        return server, ()
 
     def release(
         self,

@@ -157,6 +157,7 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
                 accuracy(0.6),
             ),
             missing=("the client's own training in its last round",),
+            staleness=0,
             closeness=Closeness(*pair, *pair, *pair) if closeness else None,
             seed=0,
         )  # fmt: skip
