@@ -136,7 +136,7 @@ def _why_unprotected(
         return "No mechanism was applied."
     for number, events in enumerate(rounds):
         if not events:
-            return f"Nothing that this view sees of round {number} has a mechanism."
+            return f"What this view sees of round {number} carries no noise."
         for event in events:
             if effective_noise(event, view) == 0:
                 return _why_not(event, number)
