@@ -17,15 +17,18 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["promptfl", "dp-fpl"])
+@pytest.mark.parametrize(("trainer", "rounds"), [("promptfl", 4), ("dp-fpl", 40)])
 def test_default_runs_agree_across_threads_and_chunks(
-    trainer: str, threads: None
+    trainer: str, rounds: int, threads: None
 ) -> None:
-    """Other threads and chunks sum in another order, as another machine does."""
+    """Other threads and chunks sum in another order, as another machine does.
+
+    What the server sends, prompts, agrees to 1e-5; gradients to a hundredth.
+    """
 
     def run(count: int, cohort_size: int) -> Run:
         torch.set_num_threads(count)
-        return train(trainer, seed=4, cohort_size=cohort_size)
+        return train(trainer, seed=4, rounds=rounds, cohort_size=cohort_size)
 
     for one, other in zip(run(1, 128).transcript, run(2, 3).transcript, strict=True):
         assert (one.round, one.sender, one.kind) == (
@@ -34,7 +37,10 @@ def test_default_runs_agree_across_threads_and_chunks(
             other.kind,
         )
         for name, tensor in one.tensors.items():
-            scale = float(tensor.abs().max())
+            # Gradients of a sharp softmax magnify what prompts differ by.
+            allowed = (
+                1e-5 if one.sender == "server" else 1e-2 * float(tensor.abs().max())
+            )
             torch.testing.assert_close(
-                tensor, other.tensors[name], rtol=0, atol=1e-4 * max(scale, 1e-3)
+                tensor, other.tensors[name], rtol=0, atol=max(allowed, 1e-5)
             )
