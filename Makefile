@@ -19,7 +19,7 @@ demo: $(READY)
 	  --trainer dp-fpl --trainer dp-fpl:epsilon=8 \
 	  --trainer dp-fpl:epsilon=8,noise_at=client \
 	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
-	$(BIN)/privaudit attack --scenario server-reconstruct
+	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 30
 
 test: $(READY)
 	$(BIN)/python -m pytest -q

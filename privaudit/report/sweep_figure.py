@@ -24,6 +24,8 @@ _PANELS = (
     ("success", "Success rate of the attack"),
     ("auroc", "AUROC of the attack"),
 )
+_GAIN = ("gain", "Accuracy beyond zero-shot")
+_LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # a coin toss; no training
 _MARKERS = "osD^v"
 
 
@@ -33,25 +35,31 @@ def epsilon_curves(cells: Sequence[SweepCell]) -> Figure:
     Source: Tran et al., "Privacy-preserving personalized federated prompt learning for
     multimodal large language models", ICLR 2025, figure 3; there without AUROC.
 
+    Where every client owns all classes there are no others': the gain over zero-shot
+    stands in that place.
+
     Args:
         cells: At least one, in the order of ``aggregate``.
     """
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     positions = _positions(cells)
+    has_others = any(cell.neighbour for cell in cells)
+    panels = [p if p[0] != "neighbour" or has_others else _GAIN for p in _PANELS]
     with house_style():
         figure = new_figure(7.6, 6.0)
         grid: list[Axes] = list(figure.subplots(2, 2, sharex=True).flat)
-        for axes, (measure, title) in zip(grid, _PANELS, strict=True):
+        for axes, (measure, title) in zip(grid, panels, strict=True):
             for index, mode in enumerate(modes):
                 own = [cell for cell in cells if cell.mode == mode]
                 _draw_series(axes, own, measure, positions, index, len(modes))
             axes.set_ylabel(title)
             light_grid(axes)
-            if measure in ("success", "auroc"):
-                axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
+            if measure in _LINES:
+                axes.axhline(_LINES[measure], color=INK, linewidth=1, zorder=1)
         for axes in grid:
             _epsilon_axis(axes, positions)
-        _share_scale(grid[:2])
+        if has_others:
+            _share_scale(grid[:2])
         _share_scale(grid[2:])
         handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=len(modes))
