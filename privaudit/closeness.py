@@ -14,8 +14,8 @@ from privaudit.attack import Adversary, Target
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.tensors import stack
-from privaudit.trainer import ask
+from privaudit.tensors import Tensors, stack
+from privaudit.trainer import ask_each
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,20 @@ def measure_closeness(
     """
     if not all(target.rebuilt.estimated for target in targets) or len(targets) < 2:
         return None
-    shared = [
-        adversary.view.broadcasts_to(t.client)[-1].tensors["context"] for t in targets
-    ]
+    received = [adversary.view.broadcasts_to(t.client)[-1].tensors for t in targets]
     true = [run.personal_models[t.client] for t in targets]
     rebuilt = [t.rebuilt.model for t in targets]
+    if not all("context" in part for part in (*received, *true, *rebuilt)):
+        return None  # no one prompt to compare
+    shared = [part["context"] for part in received]
     mine = _added([m["context"] for m in rebuilt], shared)
-    theirs = _added([m["context"] for m in true], _untrained(run, targets, shared))
+    theirs = _added([m["context"] for m in true], _untrained(run, targets, received))
     cosines = cosine_similarity(mine[:, None], theirs[None], dim=-1)
     gaps = (mine[:, None] - theirs[None]).norm(dim=-1) / theirs.norm(dim=-1).clamp(
         min=1e-12
     )
     answers = [
-        ask(run.trainer, adversary.task, stack(models), adversary.task.public)
+        ask_each(run.trainer, adversary.task, models, adversary.task.public)
         for models in (rebuilt, true)
     ]
     first, second = (answer.argmax(dim=-1) for answer in answers)
@@ -78,15 +79,18 @@ def measure_closeness(
 
 
 def _untrained(
-    run: Run, targets: Sequence[Target], shared: Sequence[Tensor]
+    run: Run, targets: Sequence[Target], received: Sequence[Tensors]
 ) -> list[Tensor]:
     """Return the personal models that the clients' private starts would give."""
     task, seeds = run.population.task, Seeds(run.config.seed)
-    clients = [target.client for target in targets]
-    starts = [run.trainer.start_client(task, client, seeds) for client in clients]
-    received = {"context": torch.stack(list(shared))}
-    released = run.trainer.release(task, clients, received, stack(starts))
-    return list(released["context"])
+    untrained = []
+    for target, down in zip(targets, received, strict=True):
+        start = run.trainer.start_client(task, target.client, seeds)
+        model = run.trainer.release(
+            task, [target.client], stack([down]), stack([start])
+        )
+        untrained.append(model["context"][0])
+    return untrained
 
 
 def _added(

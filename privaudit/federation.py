@@ -16,7 +16,7 @@ from privaudit.seeds import Seeds
 from privaudit.tensors import (
     Tensors,
     all_finite,
-    signature,
+    alike,
     stack,
     unstack,
 )
@@ -139,7 +139,12 @@ def run_round(
         for federation, at in zip(federations, rounds, strict=True)
         for client in at.participants
     ]
-    received = [trainer.broadcast(p.federation.server, p.client) for p in places]
+    received = [
+        trainer.broadcast(p.federation.server, p.client, at)
+        for p, at in zip(
+            places, (at for at in rounds for _ in at.participants), strict=True
+        )
+    ]
     results = _train(trainer, task, places, received, rounds[0], cohort_size)
     _refuse_non_finite(places, results, index)
     records = []
@@ -169,12 +174,9 @@ def give_away(
         publish: Whether the personal models are given away.
     """
     clients = tuple(federation.shards)
-    received = [trainer.broadcast(federation.server, c) for c in clients]
-    kept = [federation.kept[c] for c in clients]
-    released = trainer.release(task, clients, stack(received), stack(kept))
-    models: dict[ClientId, Tensors] = dict(
-        zip(clients, unstack(released, len(clients)), strict=True)
-    )
+    at = Round(index, federation.seeds, clients)
+    received = [trainer.broadcast(federation.server, c, at) for c in clients]
+    models = _release(trainer, task, federation, received)
     down = [
         Message(index, SERVER, c, "broadcast", tensors)
         for c, tensors in zip(clients, received, strict=True)
@@ -183,6 +185,28 @@ def give_away(
         Message(index, c, PUBLIC, "release", m) for c, m in models.items() if publish
     ]
     return models, _sent(down + given)
+
+
+def _release(
+    trainer: Trainer,
+    task: PublicTask,
+    federation: Federation,
+    received: Sequence[Tensors],
+) -> dict[ClientId, Tensors]:
+    """Return the personal models; clients whose tensors are alike go together."""
+    clients = tuple(federation.shards)
+    kept = [federation.kept[c] for c in clients]
+    done: dict[ClientId, Tensors] = {}
+    for some in alike(received, kept):
+        names = [clients[i] for i in some]
+        stacked = trainer.release(
+            task,
+            names,
+            stack([received[i] for i in some]),
+            stack([kept[i] for i in some]),
+        )
+        done.update(zip(names, unstack(stacked, len(some)), strict=True))
+    return {client: done[client] for client in clients}
 
 
 @dataclass(frozen=True)
@@ -216,12 +240,8 @@ def _train(
     cohort_size: int,
 ) -> list[_Alone]:
     """Train clients whose tensors have one signature together, in chunks."""
-    groups: dict[object, list[int]] = {}
-    for position, (place, down) in enumerate(zip(places, received, strict=True)):
-        key = (signature(down), signature(place.kept))
-        groups.setdefault(key, []).append(position)
     done: dict[int, _Alone] = {}
-    for positions in groups.values():
+    for positions in alike(received, [place.kept for place in places]):
         for first in range(0, len(positions), cohort_size):
             chunk = positions[first : first + cohort_size]
             some = [places[i] for i in chunk]

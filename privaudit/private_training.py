@@ -15,13 +15,8 @@ from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
-from privaudit.prompt_gradients import (
-    Batch,
-    ContextGradients,
-    fixed_batch,
-    poisson_batch,
-)
-from privaudit.prompt_learning import PromptTrainer
+from privaudit.prompt_gradients import ContextGradients, fixed_batch, poisson_batch
+from privaudit.prompt_learning import Batch, PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 
@@ -39,8 +34,9 @@ class PrivateTrainer(PromptTrainer):
             every record clipped, noise by an accountant. "published-paper" and
             "published-code" do what was published, whatever that proves.
         epsilon: Above 0. "sound": what an accountant certifies for a client's released
-            model. Published: what is put into the published formula. None is no noise,
-            and no clipping either, except in "published-paper".
+            model, and against the server where each client adds all of the noise.
+            Published: what is put into the published formula. None is no noise, and no
+            clipping either, except in "published-paper".
         delta: In (0, 1).
         clip_norm: Largest norm of a record's (or batch's) gradient, above 0.
         clip: What is clipped: each record ("sample": "sound" always, "published-paper"
@@ -222,6 +218,7 @@ class PrivateTrainer(PromptTrainer):
             sampling="poisson" if sound else "fixed-batch",
             noise_at=noise_at if mechanism.noise_multiplier else "none",
             parties=parties,
+            per_record=self.clips_records,
         )
 
     def claim(self, task: PublicTask) -> Claim:
@@ -230,7 +227,8 @@ class PrivateTrainer(PromptTrainer):
             return Claim(delta=self.delta)
         source = (
             "noise by an accountant (opacus PRV or the exact Gaussian; see the "
-            "certificate), for a record of the released model"
+            "certificate), for a record of the released model; with each client's own "
+            "noise on what it sends also against the server"
             if self.mode == "sound"
             else "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
         )

@@ -18,30 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from privaudit.prompt_learning import logits_of, pick_batch, poisson_batches
+from privaudit.prompt_learning import (
+    Batch,
+    logits_of,
+    pick_batch,
+    poisson_batches,
+)
 from privaudit.trainer import Cohort, PublicTask, Round
 
 PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What each client of a cohort takes in one step; short batches are padded.
-
-    Attributes:
-        features: Image features.
-        labels: Class indices.
-        mask: False where padding stands; whatever it holds counts for nothing.
-    """
-
-    features: Float[Tensor, "k b d"]
-    labels: Int[Tensor, "k b"]
-    mask: Bool[Tensor, "k b"]
-
-    @property
-    def sizes(self) -> Int[Tensor, " k"]:
-        """How many records each client took: not to be sent, nor told."""
-        return self.mask.sum(dim=1)
 
 
 def poisson_batch(
@@ -59,7 +44,7 @@ def poisson_batch(
     drawn = _secret_coins(cohort, rate) if secure else poisson_batches(cohort, at, rate)
     width = max(1, int(drawn.sum(dim=1).max()))
     chosen = drawn.int().argsort(dim=1, descending=True, stable=True)[:, :width]
-    return _pick(cohort, chosen, drawn.gather(1, chosen))
+    return pick_batch(cohort, chosen, drawn.gather(1, chosen))
 
 
 def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
@@ -72,7 +57,7 @@ def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
             int(cohort.sizes[row]), generator=at.generator("batches", client)
         )
         chosen[row, : int(sizes[row])] = order[:size]
-    return _pick(cohort, chosen, mask)
+    return pick_batch(cohort, chosen, mask)
 
 
 @dataclass(frozen=True)
@@ -149,10 +134,6 @@ class ContextGradients:
             self._text, self._contexts, behind, retain_graph=True, is_grads_batched=many
         )
         return product
-
-
-def _pick(cohort: Cohort, chosen: Tensor, mask: Tensor) -> Batch:
-    return Batch(*pick_batch(cohort, chosen), mask)
 
 
 def _secret_coins(cohort: Cohort, rate: float) -> Bool[Tensor, "k n"]:

@@ -4,7 +4,7 @@ All of it runs on a cohort: contexts and records carry a leading axis over clien
 no client's numbers reach another's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -105,12 +105,38 @@ def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n
     return (draws < rate) & cohort.mask
 
 
-def pick_batch(
-    cohort: Cohort, chosen: Int[Tensor, "k b"]
-) -> tuple[Float[Tensor, "k b d"], Int[Tensor, "k b"]]:
-    """Return the features and labels at ``chosen``."""
+@dataclass(frozen=True)
+class Batch:
+    """What each client of a cohort takes in one step; short batches are padded.
+
+    Attributes:
+        features: Image features.
+        labels: Class indices.
+        mask: False where padding stands; whatever it holds counts for nothing.
+        tokens: Parts of pictures, where the records have them.
+    """
+
+    features: Float[Tensor, "k b d"]
+    labels: Int[Tensor, "k b"]
+    mask: Bool[Tensor, "k b"]
+    tokens: Float[Tensor, "k b parts d"] | None = None
+
+    @property
+    def sizes(self) -> Int[Tensor, " k"]:
+        """How many records each client took: not to be sent, nor told."""
+        return self.mask.sum(dim=1)
+
+
+Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]
+"""From parameters and a batch to every client's loss, differentiable."""
+
+
+def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
+    """Return the records at ``chosen``."""
     rows = torch.arange(len(cohort)).unsqueeze(1)
-    return cohort.features[rows, chosen], cohort.labels[rows, chosen]
+    tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
+    features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
+    return Batch(features, labels, mask, tokens)
 
 
 def logits_of(
@@ -133,45 +159,63 @@ def mean_losses(
     return losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
-def train_contexts(
-    task: PublicTask,
+def prompt_losses(
+    task: PublicTask, contexts: Float[Tensor, "k tokens width"], batch: Batch
+) -> Float[Tensor, " k"]:
+    """Return each client's mean loss over its batch, with its own context."""
+    logits = logits_of(task, task.prompts(contexts), batch.features)
+    return mean_losses(logits, batch.labels, batch.mask)
+
+
+def fit(
     cohort: Cohort,
-    contexts: Float[Tensor, "k tokens width"],
+    parameters: Stacked,
     batches: Batches,
+    objective: Objective,
     *,
-    learning_rate: float,
+    learning_rate: float | Mapping[str, float],
     momentum: float = 0.0,
-) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
-    """Run SGD on each client's own context, and return it with the mean loss.
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Run SGD on each client's own parameters, and return them with the mean loss.
 
     A client whose batches have run out stands still while others go on.
+
+    Args:
+        cohort: Who trains.
+        parameters: Where each client begins.
+        batches: What it takes in each step.
+        objective: What is minimised; no client's loss may depend on another's numbers.
+        learning_rate: Of all parameters, or of each by name.
+        momentum: In [0, 1), from a standing start.
     """
-    velocity = torch.zeros_like(contexts)
+    state = {name: tensor.detach() for name, tensor in parameters.items()}
+    velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
     for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
         active = mask.any(dim=1)
-        gradient, loss = context_gradient(task, cohort, contexts, chosen, mask)
-        velocity = torch.where(
-            active[:, None, None], momentum * velocity + gradient, velocity
+        gradients, loss = gradients_of(
+            objective, state, pick_batch(cohort, chosen, mask)
         )
-        contexts = contexts - learning_rate * velocity * active[:, None, None]
+        for name, gradient in gradients.items():
+            rate = learning_rate
+            if isinstance(rate, Mapping):
+                rate = rate[name]
+            moving = active.view(-1, *[1] * (gradient.ndim - 1))
+            faster = momentum * velocity[name] + gradient
+            velocity[name] = torch.where(moving, faster, velocity[name])
+            state[name] = state[name] - rate * velocity[name] * moving
         total, steps = total + loss * active, steps + active
-    return contexts, total / steps.clamp(min=1)
+    return state, total / steps.clamp(min=1)
 
 
-def context_gradient(
-    task: PublicTask,
-    cohort: Cohort,
-    contexts: Float[Tensor, "k tokens width"],
-    chosen: Int[Tensor, "k b"],
-    mask: Bool[Tensor, "k b"],
-) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
-    """Return the gradient of each client's mean loss, and that loss."""
-    features, labels = pick_batch(cohort, chosen)
-    leaf = contexts.detach().requires_grad_()
-    losses = mean_losses(logits_of(task, task.prompts(leaf), features), labels, mask)
-    (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-    return gradient, losses.detach()
+def gradients_of(
+    objective: Objective, parameters: Stacked, batch: Batch
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Return each client's gradient by its own parameters, and its loss."""
+    leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
+    losses = objective(leaves, batch)
+    gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, gradients, strict=True)), losses.detach()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -180,6 +224,7 @@ class PromptTrainer:
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     usual_rounds: ClassVar[int] = 10
+    image_tokens: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""
@@ -189,7 +234,7 @@ class PromptTrainer:
         """Return no state: nothing is kept between rounds."""
         return {}
 
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send nothing."""
         return {}
 
@@ -250,15 +295,31 @@ class LocalSgd(PromptTrainer):
         at: Round,
     ) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
         """Run the local epochs on each client's context, and return the mean loss."""
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            return prompt_losses(task, parameters["context"], batch)
+
+        trained, loss = self.fit(cohort, {"context": contexts}, objective, at)
+        return trained["context"], loss
+
+    def fit(
+        self,
+        cohort: Cohort,
+        parameters: Stacked,
+        objective: Objective,
+        at: Round,
+        learning_rate: Mapping[str, float] | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run the local epochs on any parameters, with one rate or one for each."""
         batches = epochs_of_batches(
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
         )
-        return train_contexts(
-            task,
+        return fit(
             cohort,
-            contexts,
+            parameters,
             batches,
-            learning_rate=self.learning_rate,
+            objective,
+            learning_rate=learning_rate or self.learning_rate,
             momentum=self.momentum,
         )
 

@@ -13,21 +13,21 @@ One :class:`ShadowTable` for each target, computed once, serves every shadow att
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
+from privaudit.linking import link
+from privaudit.shadow_records import Dealt, Pool
 from privaudit.tensors import Stacked, Tensors, stack, unstack
 from privaudit.threats import View
 from privaudit.trainer import (
     ClientId,
     Cohort,
-    PublicTask,
     Records,
     Round,
-    ask,
+    ask_each,
 )
 from privaudit.transcript import SERVER, Kind, Message
 
@@ -62,7 +62,8 @@ def shadow_tables(
         targets: Clients under attack.
         shadows: Shadow models for each target.
     """
-    key = ("shadows", shadows, tuple(target.client for target in targets))
+    names = tuple(target.client for target in targets)
+    key = ("shadows", shadows, names, _are_linked(targets))
     if key not in adversary.shared:
         adversary.shared[key] = _train_tables(adversary, targets, shadows)
     tables = adversary.shared[key]
@@ -76,11 +77,11 @@ def _train_tables(
     if adversary.view.messages and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
     ):
-        dealt = _Dealt.draw(adversary, targets, shadows)
+        dealt = Dealt.draw(adversary, targets, shadows)
         pools = [dealt.pool_of(target.client) for target in targets]
         models = _federated(adversary, targets, dealt)
     else:
-        pools = [_Pool.draw(adversary, target, shadows) for target in targets]
+        pools = [Pool.draw(adversary, target, shadows) for target in targets]
         train = _replayed if adversary.view.messages else _blind_models
         models = [
             train(adversary, target, pool)
@@ -89,7 +90,7 @@ def _train_tables(
     return [
         ShadowTable(
             pool.records,
-            ask(adversary.trainer, adversary.task, stack(some), pool.records),
+            ask_each(adversary.trainer, adversary.task, some, pool.records),
             pool.is_in,
             pool.is_out,
         )
@@ -97,99 +98,13 @@ def _train_tables(
     ]
 
 
-def _wanted_share(adversary: Adversary, target: Target) -> Float[Tensor, " public"]:
-    """Return how likely a shadow of the target is trained on each public record.
-
-    Half of the candidates are members, so of each class about half their number is
-    drawn, but never more than half of the public records of that class.
-    """
-    public, wanted = adversary.task.public, target.candidates.labels
-    classes = int(max(public.labels.max(), wanted.max())) + 1
-    asked = torch.bincount(wanted, minlength=classes) / 2
-    there = torch.bincount(public.labels, minlength=classes).clamp(min=1)
-    return (asked / there).clamp(max=0.5)[public.labels]
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """Public records of a target's classes, and which shadow trains on which."""
-
-    records: Records
-    is_in: Tensor
-    is_out: Tensor
-
-    @classmethod
-    def draw(cls, adversary: Adversary, target: Target, shadows: int) -> "_Pool":
-        """Toss coins so that a shadow is as large as the target probably is."""
-        share = _wanted_share(adversary, target)
-        pool = adversary.task.public.pick(share > 0)
-        generator = adversary.seeds.generator("shadow-coin", client=target.client)
-        is_in = torch.rand(shadows, len(pool), generator=generator) < share[share > 0]
-        return cls(pool, is_in, ~is_in)
-
-    def shard(self, shadow: int) -> Records:
-        return self.records.pick(self.is_in[shadow])
-
-
-NOBODY = -1
-
-
-@dataclass(frozen=True)
-class _Dealt:
-    """Public records dealt to the clients of each shadow federation, or to nobody.
-
-    A record has one owner at the most, so that what is out of the target is out of the
-    whole federation, as the target's non-members are out of the real one.
-    """
-
-    task: PublicTask
-    owner: Tensor
-
-    @classmethod
-    def draw(
-        cls, adversary: Adversary, targets: Sequence[Target], shadows: int
-    ) -> "_Dealt":
-        """Deal as the targets' classes ask; bystanders get any class alike."""
-        task, count = adversary.task, len(adversary.task.public)
-        asked = {target.client: _wanted_share(adversary, target) for target in targets}
-        shares = torch.stack(
-            [
-                asked.get(client, torch.full((count,), candidates / 2 / count))
-                for client, candidates in task.candidates.items()
-            ]
-        )
-        shares = shares / (shares.sum(dim=0) / 0.5).clamp(min=1)  # half stays out
-        generator = adversary.seeds.generator("shadow deal")
-        draw = torch.rand(shadows, count, generator=generator)
-        owner = torch.searchsorted(
-            shares.cumsum(dim=0).T.contiguous(), draw.T.contiguous(), right=True
-        ).T
-        return cls(task, torch.where(owner < len(shares), owner, NOBODY))
-
-    def pool_of(self, client: ClientId) -> _Pool:
-        is_in = self.owner == self.task.clients.index(client)
-        classes = self.task.public.labels[is_in.any(dim=0)].unique()
-        used = torch.isin(self.task.public.labels, classes)
-        return _Pool(
-            self.task.public.pick(used),
-            is_in[:, used],
-            (self.owner == NOBODY)[:, used],
-        )
-
-    def shards(self, shadow: int) -> dict[ClientId, Records]:
-        return {
-            client: self.task.public.pick(self.owner[shadow] == number)
-            for number, client in enumerate(self.task.clients)
-        }
-
-
-def _blind_models(adversary: Adversary, target: Target, pool: _Pool) -> list[Tensors]:
+def _blind_models(adversary: Adversary, target: Target, pool: Pool) -> list[Tensors]:
     """Return what is rebuilt from nothing: no shadow needs training for that."""
     rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
     return [rebuilt.model] * len(pool.is_in)
 
 
-def _replayed(adversary: Adversary, target: Target, pool: _Pool) -> list[Tensors]:
+def _replayed(adversary: Adversary, target: Target, pool: Pool) -> list[Tensors]:
     """Train shadows of one client on the broadcasts that it received."""
     models: list[Tensors] = []
     for first in range(0, len(pool.is_in), REPLAY_CHUNK):
@@ -252,10 +167,43 @@ def _rebuild_replayed(
     return models
 
 
+def _are_linked(targets: Sequence[Target]) -> bool:
+    return any(target.rebuilt.suspects for target in targets)
+
+
 def _federated(
-    adversary: Adversary, targets: Sequence[Target], dealt: _Dealt
+    adversary: Adversary, targets: Sequence[Target], dealt: Dealt
 ) -> list[list[Tensors]]:
-    """Train whole federations side by side, and rebuild the targets' places in each."""
+    """Rebuild the targets' places in whole federations; link them if they are linked.
+
+    The federations are trained once, whether their models are linked or not.
+    """
+    names = tuple(target.client for target in targets)
+    key = ("shadow federations", len(dealt.owner), names)
+    if key not in adversary.shared:
+        adversary.shared[key] = [
+            [adversary.trainer.rebuild(adversary.task, view, name) for name in names]
+            for view in _shadow_views(adversary, dealt)
+        ]
+    found = adversary.shared[key]
+    assert isinstance(found, list)
+    if _are_linked(targets):
+        found = [
+            link(
+                adversary.trainer,
+                adversary.task,
+                rebuilt,
+                [dealt.candidates(shadow, name) for name in names],
+            )
+            for shadow, rebuilt in enumerate(found)
+        ]
+    return [
+        [rebuilt.model for rebuilt in column] for column in zip(*found, strict=True)
+    ]
+
+
+def _shadow_views(adversary: Adversary, dealt: Dealt) -> list[View]:
+    """Train whole federations side by side, and look at each as at the real one."""
     federations = [
         Federation.begin(
             adversary.trainer,
@@ -283,11 +231,4 @@ def _federated(
             adversary.trainer, adversary.task, federation, adversary.task.rounds
         )
         sent.extend(given[1])
-    views = [adversary.threat(sent) for sent in messages]
-    return [
-        [
-            adversary.trainer.rebuild(adversary.task, view, target.client).model
-            for view in views
-        ]
-        for target in targets
-    ]
+    return [adversary.threat(sent) for sent in messages]

@@ -36,6 +36,14 @@ def signature(tensors: Tensors) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     )
 
 
+def alike(*parts: Sequence[Tensors]) -> list[list[int]]:
+    """Group positions whose tensors can be stacked, in the order of first sight."""
+    groups: dict[object, list[int]] = {}
+    for position, some in enumerate(zip(*parts, strict=True)):
+        groups.setdefault(tuple(map(signature, some)), []).append(position)
+    return list(groups.values())
+
+
 def all_finite(tensors: Tensors) -> bool:
     """Say whether no tensor holds a NaN or an infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())

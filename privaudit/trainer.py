@@ -17,7 +17,7 @@ from torch import Tensor
 from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked, Tensors, alike, stack
 from privaudit.threats import View
 
 ClientId = str
@@ -34,17 +34,21 @@ class Records:
     Attributes:
         features: Image features, l2-normalised.
         labels: Class indices.
+        tokens: The pictures' parts in the same space, l2-normalised; None unless the
+            trainer asks for them.
     """
 
     features: Float[Tensor, "records dim"]
     labels: Int[Tensor, " records"]
+    tokens: Float[Tensor, "records parts dim"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def pick(self, chosen: Tensor) -> "Records":
         """Return the records that an index or a mask picks."""
-        return Records(self.features[chosen], self.labels[chosen])
+        tokens = None if self.tokens is None else self.tokens[chosen]
+        return Records(self.features[chosen], self.labels[chosen], tokens)
 
 
 @runtime_checkable
@@ -85,6 +89,8 @@ class PublicTask:
         candidates: How many candidates each client has; which of them are members is
             not known.
         rounds: How many rounds are trained.
+        member_share: Part of the candidates that is trained on, expected: half by the
+            coin, 1 where nobody is to be audited.
     """
 
     prompts: Prompts
@@ -93,6 +99,7 @@ class PublicTask:
     public: Records
     candidates: Mapping[ClientId, int]
     rounds: int
+    member_share: float = 0.5
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -101,8 +108,9 @@ class PublicTask:
 
     @property
     def expected_members(self) -> float:
-        """Members a client has on average: half its candidates, by the coin."""
-        return sum(self.candidates.values()) / len(self.candidates) / 2
+        """Members a client has on average: by the coin, half its candidates."""
+        candidates = sum(self.candidates.values()) / len(self.candidates)
+        return candidates * self.member_share
 
 
 @dataclass(frozen=True)
@@ -114,26 +122,28 @@ class Cohort:
         features: Image features; padding is zero.
         labels: Class indices; padding is zero.
         mask: True where a record is.
+        tokens: Parts of pictures, where the records have them; padding is zero.
     """
 
     clients: tuple[ClientId, ...]
     features: Float[Tensor, "clients records dim"]
     labels: Int[Tensor, "clients records"]
     mask: Bool[Tensor, "clients records"]
+    tokens: Float[Tensor, "clients records parts dim"] | None = None
 
     @classmethod
     def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
         """Stack one shard for each client, in that order."""
         longest = max(1, *(len(shard) for shard in shards), 1)
-        dim = shards[0].features.shape[1]
-        features = torch.zeros(len(shards), longest, dim)
-        labels = torch.zeros(len(shards), longest, dtype=torch.long)
-        mask = torch.zeros(len(shards), longest, dtype=torch.bool)
-        for row, shard in enumerate(shards):
-            features[row, : len(shard)] = shard.features
-            labels[row, : len(shard)] = shard.labels
-            mask[row, : len(shard)] = True
-        return cls(tuple(clients), features, labels, mask)
+        sizes = torch.tensor([len(shard) for shard in shards])
+        parts = [shard.tokens for shard in shards if shard.tokens is not None]
+        return cls(
+            tuple(clients),
+            _pad([shard.features for shard in shards], longest),
+            _pad([shard.labels for shard in shards], longest),
+            torch.arange(longest) < sizes[:, None],
+            _pad(parts, longest) if parts else None,
+        )
 
     @property
     def sizes(self) -> Int[Tensor, " clients"]:
@@ -142,6 +152,13 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+
+def _pad(parts: Sequence[Tensor], longest: int) -> Tensor:
+    padded = parts[0].new_zeros(len(parts), longest, *parts[0].shape[1:])
+    for row, part in enumerate(parts):
+        padded[row, : len(part)] = part
+    return padded
 
 
 @dataclass(frozen=True)
@@ -190,12 +207,15 @@ class Rebuilt:
         missing: What of the client's model the view does not show, in words.
         staleness: Rounds between what was seen and the client's last state.
         estimated: Whether a private part was inferred, not simply read off.
+        suspects: Where the view holds models without their owners' names: those of
+            which one may be the client's. ``model`` then is what is best without them.
     """
 
     model: Tensors
     missing: tuple[str, ...] = ()
     staleness: int = 0
     estimated: bool = False
+    suspects: tuple[Tensors, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,10 +241,17 @@ class Trainer(Protocol):
         aggregation: "sum" if the server needs only the sum of what clients send, so
             that a secure sum could hide each of them; "individual" if not.
         usual_rounds: Trained if nobody says how many.
+        image_tokens: Whether it needs the parts of pictures, not their whole only. Its
+            parameters may decide: ask an instance.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
     usual_rounds: ClassVar[int]
+
+    @property
+    def image_tokens(self) -> bool:
+        """Whether it needs the parts of pictures, not their whole only."""
+        ...
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return the server's state before the first round."""
@@ -234,7 +261,7 @@ class Trainer(Protocol):
         """Return one client's private state before the first round."""
         ...
 
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Return what the server sends to ``client``."""
         ...
 
@@ -299,3 +326,14 @@ def ask(
         signals["log_probabilities"] for signals in trainer.query(task, models, records)
     ]
     return torch.cat(chunks, dim=1)
+
+
+def ask_each(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Float[Tensor, "models records classes"]:
+    """Return the same for models of any shapes: those alike are asked together."""
+    answers: dict[int, Tensor] = {}
+    for positions in alike(models):
+        some = ask(trainer, task, stack([models[i] for i in positions]), records)
+        answers.update(zip(positions, some, strict=True))
+    return torch.stack([answers[i] for i in range(len(models))])

@@ -236,16 +236,11 @@ def _members(run: Run, population: Population, number: int) -> Records:
 
 
 def _note_round(training: _Training, record: RoundRecord, seconds: float) -> None:
-    models, _ = give_away(
-        training.trainer, training.population.task, training.federation, 0
-    )
     sent = bytes_sent(record.messages)
-    utility = measure_clients(training.trainer, training.population, models)
     losses = training.federation.losses
     line = {
         "round": record.at.index,
-        "local_accuracy": utility.local.value,
-        "neighbour_accuracy": utility.neighbour.value if utility.neighbour else None,
+        **_measured(training, record.at.index),
         "training_loss": sum(losses.values()) / max(1, len(losses)),
         "bytes_up": sent["up"],
         "bytes_down": sent["down"],
@@ -253,6 +248,20 @@ def _note_round(training: _Training, record: RoundRecord, seconds: float) -> Non
         "mechanisms": [event.to_json() for event in record.events],
     }
     append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
+
+
+def _measured(training: _Training, index: int) -> dict[str, float | None]:
+    """Return the utility after a round; None where it is not measured."""
+    names = ("local", "neighbour", "mix")
+    found: dict[str, float | None] = {f"{name}_accuracy": None for name in names}
+    if training.run.config.measures(index):
+        task, federation = training.population.task, training.federation
+        models, _ = give_away(training.trainer, task, federation, index)
+        utility = measure_clients(training.trainer, training.population, models)
+        for name in names:
+            estimate = getattr(utility, name, None)
+            found[f"{name}_accuracy"] = estimate and estimate.value
+    return found
 
 
 def _finish(training: _Training) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask, Records
 
-CLASSES, DIM, TOKENS, WIDTH = 4, 12, 3, 5
+CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ def toy_records(count: int, seed: int = 0) -> Records:
     labels = torch.arange(count) % CLASSES
     centres = torch.randn(CLASSES, DIM, generator=torch.Generator().manual_seed(99))
     noise = torch.randn(count, DIM, generator=generator)
-    return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels)
+    parts = torch.randn(count, PARTS, DIM, generator=generator)
+    tokens = normalize(centres[labels].unsqueeze(1) + 2 * parts, dim=-1)
+    return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels, tokens)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class PromptFL(LocalSgd):
         """Return a random context."""
         return {"context": start_context(task, seeds)}
 
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the averaged context to everyone."""
         return {"context": server["context"]}
 

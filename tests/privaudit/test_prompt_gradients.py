@@ -3,7 +3,7 @@ import torch
 
 from privaudit.privacy.clipping import clip_joint
 from privaudit.prompt_gradients import ContextGradients, fixed_batch, poisson_batch
-from privaudit.prompt_learning import context_gradient
+from privaudit.prompt_learning import Batch, gradients_of, pick_batch, prompt_losses
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 
@@ -30,15 +30,24 @@ def test_each_record_gets_the_gradient_of_its_own_loss(
     found = torch.cat([g for g, _ in gradients.by_record()], dim=1)
     for row in range(len(cohort)):
         for place in range(5):
-            alone = Records(
-                batch.features[row, place, None], batch.labels[row, place, None]
+            alone = Batch(
+                batch.features[row, place, None, None],
+                batch.labels[row, place, None, None],
+                torch.ones(1, 1, dtype=torch.bool),
             )
-            one = Cohort.of(["only"], [alone])
-            index = torch.zeros(1, 1, dtype=torch.long)
-            want, _ = context_gradient(
-                task, one, contexts[row, None], index, torch.ones_like(index).bool()
-            )
+            want, _ = plain_gradient(task, contexts[row, None], alone)
             torch.testing.assert_close(found[row, place], want[0])
+
+
+def plain_gradient(
+    task: PublicTask, contexts: torch.Tensor, batch: Batch
+) -> tuple[torch.Tensor, torch.Tensor]:
+    gradients, losses = gradients_of(
+        lambda leaves, b: prompt_losses(task, leaves["context"], b),
+        {"context": contexts},
+        batch,
+    )
+    return gradients["context"], losses
 
 
 @pytest.mark.parametrize("at_once", [1, 6, 1000])
@@ -75,7 +84,8 @@ def test_the_loss_is_the_mean_over_the_batch_and_zero_for_an_empty_one(
     assert (ContextGradients.forward(task, contexts, empty).losses == 0).all()
     whole = poisson_batch(cohort, AT, 1.0)
     positions = torch.arange(cohort.mask.shape[1]).expand(len(cohort), -1)
-    _, want = context_gradient(task, cohort, contexts, positions, cohort.mask)
+    batch = pick_batch(cohort, positions, cohort.mask)
+    _, want = plain_gradient(task, contexts, batch)
     got = ContextGradients.forward(task, contexts, whole).losses
     torch.testing.assert_close(got, want)
 

@@ -1,6 +1,10 @@
 import torch
 
-from privaudit.prompt_learning import epochs_of_batches, poisson_batches, train_contexts
+from privaudit.prompt_learning import (
+    LocalSgd,
+    epochs_of_batches,
+    poisson_batches,
+)
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 
@@ -26,9 +30,9 @@ def test_a_client_without_records_stands_still(
 ) -> None:
     nobody = task.public.pick(torch.zeros(len(task.public), dtype=torch.bool))
     some = Cohort.of(["a", "b"], [shards["client-0"], nobody])
-    batches = epochs_of_batches(some, at(), epochs=2, batch_size=4)
     start = torch.ones(2, 3, 5)
-    after, loss = train_contexts(task, some, start, batches, learning_rate=0.1)
+    sgd = LocalSgd(epochs=2, batch_size=4, learning_rate=0.1)
+    after, loss = sgd.train(task, some, start, at())
     assert torch.equal(after[1], start[1])
     assert not torch.equal(after[0], start[0])
     assert loss[1] == 0
