@@ -117,7 +117,7 @@ class DPFPL(PrivateTrainer):
         local = torch.randn(shape, generator=generator) * CONTEXT_STD
         return self._with_velocity({"local": local})
 
-    def broadcast(self, server: Tensors, client: ClientId) -> Tensors:
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the global prompt to everyone."""
         return {"context": server["context"]}
 
@@ -239,8 +239,7 @@ class DPFPL(PrivateTrainer):
         """Return the round's noise: each published release is noised for itself."""
         local = shared = self.noise_multiplier(task)
         if self.mode == "sound":
-            voices = parties if self.noise_at == "client" else 1
-            local, shared = split_budget(local, self.local_share, voices)
+            local, shared = split_budget(local, self.local_share)
         return Mechanisms(
             Mechanism(local, self.clip_local or self.clip_norm),
             Mechanism(shared, self.clip_global or self.clip_norm),

@@ -52,23 +52,17 @@ class Mechanisms:
         return self.shared.std if self.noise_at == "server" else 0.0
 
 
-def split_budget(
-    noise_multiplier: float, share: float, voices: int = 1
-) -> tuple[float, float]:
+def split_budget(noise_multiplier: float, share: float) -> tuple[float, float]:
     """Return the multipliers of two releases of one sample that cost what one does.
 
-    1/z^2 = 1/z_first^2 + 1/(voices z_second^2), where the second release has
-    1/z_second^2 = (1 - share) / z^2.
+    1/z^2 = 1/z_first^2 + 1/z_second^2, of which the first has ``share``.
 
     Args:
         noise_multiplier: z, of a single release; 0 gives none to either.
         share: Of 1/z^2 that goes to the first release, in (0, 1).
-        voices: Equal noises that add up in the second release; what that saves goes to
-            the first.
 
     Example:
         >>> split_budget(1.0, 0.5)
         (1.414..., 1.414...)
     """
-    second = noise_multiplier / math.sqrt(1 - share)
-    return noise_multiplier / math.sqrt(1 - (1 - share) / voices), second
+    return noise_multiplier / math.sqrt(share), noise_multiplier / math.sqrt(1 - share)

@@ -74,8 +74,12 @@ def certify(
 
     for "global" releases. A peer subtracts its own noise; where a client is alone in
     its round no peer has any to subtract, so at least one client's noise counts. An
-    "upload" has its own client's noise only, in every view. "local" releases show in
-    ``released`` alone, where they compose with the others: releases of one Poisson
+    "upload" has its own client's noise only, in every view. "local" releases compose
+    with the others: in ``released``, which shows them, and also where nobody sees them
+    but records were clipped one by one. Global gradients are taken at the private
+    prompt, so a record that moves it moves all other records' gradients, and only the
+    local noise bounds by how much. (A clipped batch mean is bounded whatever the prompt
+    is.) Releases of one Poisson
     sample are one sampled Gaussian of multiplier (sum of s^2 / z^2)^(-1/2), s their
     sensitivities. Batches of fixed size, and releases of one round at different rates,
     are accounted without sampling. Parties that pool what they see are not covered.
@@ -125,7 +129,7 @@ def _voices(event: MechanismEvent, view: CertifiedView) -> int:
 
 
 def _is_seen(event: MechanismEvent, view: CertifiedView) -> bool:
-    return view == "released" or event.release != "local"
+    return view == "released" or event.release != "local" or event.per_record
 
 
 def _why_unprotected(

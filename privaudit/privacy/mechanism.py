@@ -38,6 +38,9 @@ class MechanismEvent:
             noise or none.
         parties: How many clients took part in the round, at least 1.
         steps: How many times it was applied in the round, at least 1.
+        per_record: Whether each record's gradient was clipped, not a batch's mean: then
+            the bound holds only while all other records' gradients stay as they are,
+            whatever they are taken at being released too.
     """
 
     release: Release
@@ -49,6 +52,7 @@ class MechanismEvent:
     noise_at: NoiseAt
     parties: int
     steps: int = 1
+    per_record: bool = True
     kind: Literal["gaussian"] = "gaussian"
 
     def __post_init__(self) -> None:

@@ -306,15 +306,21 @@ def test_every_round_tells_one_local_and_one_global_mechanism(
         assert all(event.parties == 3 for event in record.events)
 
 
-@pytest.mark.parametrize("noise_at", ["server", "client", "distributed"])
+@pytest.mark.parametrize(
+    ("noise_at", "view"),
+    [("server", "released"), ("client", "server"), ("distributed", "released")],
+)
 @pytest.mark.parametrize("share", [0.5, 0.2])
-def test_sound_noise_certifies_the_released_prompt_at_epsilon(
-    noise_at: str, share: float, task: PublicTask, shards: Shards
+def test_sound_noise_certifies_epsilon_against_whom_it_hides_least(
+    noise_at: str, view: CertifiedView, share: float, task: PublicTask, shards: Shards
 ) -> None:
     trainer = make(epsilon=2.0, noise_at=noise_at, local_share=share)
     _, records = train(trainer, task, shards)
-    proved = certify([r.events for r in records], "released", 1e-5).epsilon
+    proved = certify([r.events for r in records], view, 1e-5).epsilon
+    released = certify([r.events for r in records], "released", 1e-5).epsilon
     assert proved is not None
+    assert released is not None
+    assert released <= proved
     assert 0.98 * 2.0 < proved <= 2.0 * (1 + 1e-6)
     assert trainer.claim(task).epsilon == 2.0
 

@@ -99,7 +99,7 @@ def test_no_events_or_a_round_without_any_certify_nothing() -> None:
 
 
 def test_a_release_without_noise_certifies_nothing_to_those_who_see_it() -> None:
-    events = [[SHARED, replace(LOCAL, noise_at="none")]]
+    events = [[SHARED, replace(LOCAL, noise_at="none", per_record=False)]]
     assert certify(events, "server", DELTA).epsilon is not None
     assert certify(events, "released", DELTA).epsilon is None
     silent = [[replace(SHARED, noise_multiplier=0.0)]]
@@ -112,9 +112,18 @@ def test_both_releases_of_a_sample_show_in_the_released_prompt() -> None:
     one = 1 / math.sqrt(1 / 20**2 + 1 / 15**2)
     expected = gaussian_epsilon(math.sqrt(10) / one, DELTA)
     assert certified(events, "released") == pytest.approx(expected)
-    assert certified(events, "server-aggregate") == pytest.approx(
-        gaussian_epsilon(math.sqrt(10) / 15, DELTA)
-    )
+
+
+def test_a_private_prompt_counts_where_nobody_sees_it_if_records_are_clipped() -> None:
+    """Global gradients are taken at it: a record moves all others' by moving it."""
+    shared = replace(SHARED, noise_at="distributed", noise_multiplier=15.0)
+    one = 1 / math.sqrt(1 / 20**2 + 1 / 15**2)
+    both, alone = (gaussian_epsilon(math.sqrt(10) / z, DELTA) for z in (one, 15))
+    means = replace(LOCAL, per_record=False)
+    assert certified([LOCAL, shared], "server-aggregate") == pytest.approx(both)
+    assert certified([means, shared], "server-aggregate") == pytest.approx(alone)
+    silent = replace(LOCAL, noise_at="none")
+    assert certify([[silent, shared]], "server-aggregate", DELTA).epsilon is None
 
 
 def test_sensitivity_divides_the_noise() -> None:
