@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from privaudit.attack import ATTACKS
 from privaudit.dataset import DATASETS
+from privaudit.datasets.on_disk import OnDisk, places
 from privaudit.errors import UnknownNameError
 from privaudit.registry import Registry
 from privaudit.scenario import SCENARIOS
@@ -17,8 +18,11 @@ REGISTRIES: dict[str, Registry[object]] = {
 }
 
 
-def names_of(what: str) -> Iterator[tuple[str, str]]:
-    """Yield each name with the first line of its documentation.
+def names_of(what: str) -> Iterator[tuple[str, ...]]:
+    """Yield each name with the first line of its documentation, and further lines.
+
+    A data set that users bring has three more: what it needs, where it is looked for,
+    and whether something is there.
 
     Raises:
         UnknownNameError: There is no such list.
@@ -32,5 +36,17 @@ def names_of(what: str) -> Iterator[tuple[str, str]]:
         raise UnknownNameError("list", what, [*REGISTRIES, "models"])
     registry = REGISTRIES[what]
     for name in registry.names():
-        summary = (registry.find(name).__doc__ or "").strip().splitlines()
+        entry = registry.find(name)
+        if isinstance(entry, OnDisk):
+            yield name, entry.summary, *_needs(name, entry)
+            continue
+        summary = (entry.__doc__ or "").strip().splitlines()
         yield name, summary[0] if summary else ""
+
+
+def _needs(name: str, entry: OnDisk) -> Iterator[str]:
+    looked = list(places(name, entry))
+    there = next((place for place in looked if place.exists()), None)
+    yield f"needs: {entry.needs}"
+    yield f"looks in: --data, {', '.join(map(str, looked))}"
+    yield f"found: {there}" if there else f"not there. {entry.source}."

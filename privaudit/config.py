@@ -9,10 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from privaudit.deal import Rule, Shares
 from privaudit.errors import ConfigError
 from privaudit.federation import COHORT_SIZE
-from privaudit.partition import Dirichlet, Partition, Pathological
+from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.trainer import TRAINERS, Trainer
+
+Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class RunConfig(BaseModel):
@@ -22,19 +25,27 @@ class RunConfig(BaseModel):
         trainer: A name from ``privaudit list trainers``.
         settings: The trainer's own parameters, complete.
         dataset: A name from ``privaudit list datasets``.
+        data: Where the data set lies; None looks in the usual places.
         model: A name from ``privaudit list models``.
         checkpoint: The model's weights, for open_clip architectures.
         clients: How many parties train.
-        partition: How classes are dealt.
-        alpha: Concentration of the Dirichlet partition.
+        partition: How classes, or domains, are dealt.
+        alpha: Concentration of the Dirichlet partition, and inside a domain.
         rounds: Rounds of training.
         participation: Share of clients in each round, in (0, 1].
         context_tokens: Learned vectors in front of a class name.
-        test_share: Part of the records kept for utility.
-        public_share: Part that belongs to nobody: the adversary's own data.
+        shots: Candidates of each class; None takes all.
+        members: A coin makes half the candidates members, or all are trained on: for
+            tables of utility, since nothing is left to tell members from.
+        test_share: Part of the records kept for utility; None is the data set's own
+            test part, or 0.3.
+        public_share: Part that belongs to nobody: the adversary's own data; None is
+            the data set's own validation part, or 0.4.
         publish: Whether the personal models are given away at the end.
         seed: Moves the partition, the coin, the batches, the start and the noise.
         cohort_size: Clients trained together; a resumed run needs the same.
+        measured_rounds: Utility is measured after the last so many rounds, at least 1;
+            None measures it after every round.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,25 +53,40 @@ class RunConfig(BaseModel):
     trainer: str = "promptfl"
     settings: dict[str, Any] = Field(default_factory=dict)
     dataset: str = "digits"
+    data: str | None = None
     model: str = "tiny-clip"
     checkpoint: str | None = None
     clients: Annotated[int, Field(ge=1)] = 10
-    partition: Literal["dirichlet", "pathological"] = "dirichlet"
+    partition: Literal["dirichlet", "pathological", "domains"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     rounds: Annotated[int, Field(ge=1)]
     participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     context_tokens: Annotated[int, Field(ge=1)] = 16
-    test_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.3
-    public_share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.4
+    shots: Annotated[int, Field(ge=1)] | None = None
+    members: Rule = "coin"
+    test_share: Share | None = None
+    public_share: Share | None = None
     publish: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
+    measured_rounds: Annotated[int, Field(ge=1)] | None = None
+
+    def measures(self, index: int) -> bool:
+        """Say whether utility is measured after a round."""
+        last = self.measured_rounds
+        return last is None or index >= self.rounds - last
 
     def deal(self) -> Partition:
         """Return the partition with its parameters."""
-        return (
-            Dirichlet(self.alpha) if self.partition == "dirichlet" else Pathological()
-        )
+        if self.partition == "pathological":
+            return Pathological()
+        if self.partition == "domains":
+            return ByDomain(self.alpha)
+        return Dirichlet(self.alpha)
+
+    def shares(self) -> Shares:
+        """Return how many records are set apart, and how many are used."""
+        return Shares(self.test_share, self.public_share, self.shots, self.members)
 
     def build_trainer(self) -> Trainer:
         """Return the trainer with its parameters."""
@@ -91,8 +117,12 @@ def make_config(
 
     built = build_trainer(trainer, settings or {})
     complete = TypeAdapter(type(built)).dump_python(built, mode="json")
-    if fields.get("checkpoint") is not None:
-        fields["checkpoint"] = str(Path(fields["checkpoint"]).resolve())
+    for place in ("checkpoint", "data"):  # a run is read again from other folders
+        if fields.get(place) is not None:
+            fields[place] = str(Path(fields[place]).expanduser().resolve())
+    kind, colon, folder = str(fields.get("model", "")).partition(":")
+    if kind == "surrogate" and colon:
+        fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
     fields.setdefault("rounds", built.usual_rounds)
     try:
         return RunConfig(trainer=trainer, settings=complete, **fields)

@@ -1,32 +1,161 @@
 """The data set interface, and the names of all data sets."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from privaudit.errors import ConfigError
 from privaudit.registry import Registry
+from privaudit.transcript import digest
+
+TRAIN, VALIDATION, TEST_SPLIT = 0, 1, 2
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Pictures that are read when they are needed, each of its own size."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def __getitem__(self, index: int) -> Shaped[Tensor, "channels height width"]:
+        """Return one: grey or RGB, bytes or floats from 0 to 1."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 that changes with any picture."""
+        ...
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """A data set of labelled pictures.
+class PixelImages:
+    """Pictures of one size, in memory.
 
     Attributes:
-        pixels: Grey (1 channel) or colour (3), in [0, 1].
+        pixels: Grey (1 channel) or colour (3), bytes or floats from 0 to 1.
+    """
+
+    pixels: Shaped[Tensor, "n channels height width"]
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> Shaped[Tensor, "channels height width"]:
+        """Return one picture."""
+        return self.pixels[index]
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over type, shape and bytes."""
+        return digest(self.pixels)
+
+
+@dataclass(frozen=True)
+class FeatureBank:
+    """Embeddings that an image tower made elsewhere: nobody hands out pictures.
+
+    Attributes:
+        embeddings: One for each record; a model says whether it can take them.
+    """
+
+    embeddings: Float[Tensor, "n dim"]
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over type, shape and bytes."""
+        return digest(self.embeddings)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled records.
+
+    Attributes:
+        images: Pictures, or embeddings in their place.
         labels: Class indices.
         class_names: By index, as a prompt would write them.
         template: A hand-written prompt with {} for the class name.
+        split: ``TRAIN``, ``VALIDATION`` or ``TEST_SPLIT`` for each record; None if the
+            data set comes in one piece.
+        domains: Which domain each record is from; None if there is one.
+        domain_names: By index.
+
+    Raises:
+        ConfigError: Parts that do not go together: lengths differ, a number has no
+            name, or a name is blank or there twice.
     """
 
-    pixels: Float[Tensor, "n channels height width"]
+    images: Images | FeatureBank
     labels: Int[Tensor, " n"]
     class_names: tuple[str, ...]
     template: str = "a photo of a {}."
+    split: Int[Tensor, " n"] | None = None
+    domains: Int[Tensor, " n"] | None = None
+    domain_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers("label", self.labels, len(self.images), len(self.class_names))
+        _check_names("class", self.class_names)
+        if self.split is not None:
+            _check_numbers("split", self.split, len(self.images), 3)
+        if self.domains is not None:
+            count = len(self.domain_names)
+            _check_numbers("domain", self.domains, len(self.images), count)
+            _check_names("domain", self.domain_names)
+        if "{}" not in self.template:
+            raise ConfigError(
+                f"The template {self.template!r} has no place for a class name. Write "
+                "{} where the name belongs."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @cached_property
+    def hash(self) -> str:
+        """A SHA-256 over all of it."""
+        parts = [self.images.digest, digest(self.labels), self.template]
+        optional = [t for t in (self.split, self.domains) if t is not None]
+        parts += [*self.class_names, *self.domain_names, *map(digest, optional)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-DATASETS: Registry[Callable[[], Pictures]] = Registry("data set", "privaudit.datasets")
+
+def _check_numbers(what: str, numbers: Tensor, records: int, names: int) -> None:
+    if len(numbers) != records or records == 0:
+        raise ConfigError(
+            f"There are {records} records and {len(numbers)} numbers of their {what}. "
+            "Give one number for each record, and at least one record."
+        )
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= names:
+        raise ConfigError(
+            f"The {what} numbers go from {low} to {high}, and there are {names} names: "
+            f"they should go from 0 to {names - 1}. Mend the numbers or the names."
+        )
+
+
+def _check_names(what: str, names: tuple[str, ...]) -> None:
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if not name.strip():
+            raise ConfigError(f"The name of {what} {index} is blank. Give it a name.")
+        if seen.setdefault(name, index) != index:
+            raise ConfigError(
+                f"{what.capitalize()} {seen[name]} and {what} {index} are both called "
+                f"{name!r}. Rename one, or make them one."
+            )
+
+
+DATASETS: Registry[Callable[..., Dataset]] = Registry("data set", "privaudit.datasets")
+"""Data sets by name: functions without arguments that return one, or
+:class:`~privaudit.datasets.on_disk.OnDisk` for those that users bring."""

@@ -1,7 +1,8 @@
 """The truth about membership. It meets an attack's scores in the audit, nowhere else.
 
 Each candidate is a member by a fair coin of its own, so members and non-members of a
-shard come from one distribution.
+shard come from one distribution. Where all candidates are trained on, there is no coin
+and nothing to audit.
 """
 
 import hashlib
@@ -14,8 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 from jaxtyping import Bool, Int
 
+from privaudit.deal import Deal
 from privaudit.errors import TranscriptError
-from privaudit.partition import Deal
 from privaudit.seeds import Seeds
 from privaudit.storage import read_bytes, write_bytes
 
@@ -39,8 +40,10 @@ class Ledger:
 
     @classmethod
     def toss(cls, deal: Deal, seeds: Seeds) -> "Ledger":
-        """Toss a fair coin for each candidate."""
+        """Toss a fair coin for each candidate, if the deal's rule is the coin."""
         heads = seeds.numpy("membership").random(len(deal.owner)) < 0.5
+        if deal.members == "all":
+            heads[:] = True
         return cls(deal.owner, heads & (deal.owner >= 0))
 
     def members_of(self, client: int) -> Int[np.ndarray, " members"]:

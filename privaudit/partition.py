@@ -1,10 +1,6 @@
-"""Dealing a data set's records to clients.
+"""How candidates are dealt to clients: by class, by shares of classes, or by domain."""
 
-Every record is one of: a *test* record (utility), a *public* one (the adversary's
-shadows) or a *candidate* of one client.
-"""
-
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -13,10 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
 from privaudit.errors import ConfigError
-from privaudit.seeds import Seeds
 
-PUBLIC, TEST = -1, -2  # owners that are not clients
-FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the rest
+FEWEST_CANDIDATES = 2  # of a client: members cannot be told from others in fewer
+DRAWS = 100  # tries of a Dirichlet partition until every client has so many
+
+Concentration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @options(frozen=True)
@@ -24,7 +21,11 @@ class Pathological:
     """Classes are split at random, disjointly and as evenly as they go."""
 
     def deal(
-        self, labels: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
         """Return each record's client.
 
@@ -50,6 +51,9 @@ class Pathological:
 class Dirichlet:
     """Each class is dealt in shares drawn from a Dirichlet distribution.
 
+    All shares are drawn again, up to ``DRAWS`` times, while a client has fewer than
+    ``FEWEST_CANDIDATES`` records.
+
     Source: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution
     for federated visual classification", 2019, with the share per class.
 
@@ -57,12 +61,25 @@ class Dirichlet:
         alpha: Concentration, above 0: small gives each class to few clients.
     """
 
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    alpha: Concentration = 0.5
 
     def deal(
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
+    ) -> Int[np.ndarray, " n"]:
+        """Return each record's client; after the last draw, whatever it gave."""
+        for _ in range(DRAWS):
+            owner = self._draw(labels, clients, rng)
+            if np.bincount(owner, minlength=clients).min() >= FEWEST_CANDIDATES:
+                break
+        return owner
+
+    def _draw(
         self, labels: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client."""
         owner = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
             mine = rng.permutation(np.flatnonzero(labels == label))
@@ -73,84 +90,56 @@ class Dirichlet:
         return owner
 
 
-Partition = Pathological | Dirichlet
+@options(frozen=True)
+class ByDomain:
+    """Clients are spread evenly over domains, and share theirs by Dirichlet.
 
-
-@dataclass(frozen=True)
-class Deal:
-    """Who owns each record; who is a member stands in the ledger alone.
+    With D domains, clients 0, D, 2D … have the first one, clients 1, D + 1 … the
+    second, and so on.
 
     Attributes:
-        owner: A client's number, ``PUBLIC`` or ``TEST``.
+        alpha: Concentration inside a domain, as in :class:`Dirichlet`.
     """
 
-    owner: Int[np.ndarray, " n"]
+    alpha: Concentration = 0.5
 
-    def of(self, owner: int) -> Int[np.ndarray, " part"]:
-        """Return the records of one owner, in the data set's order."""
-        return np.flatnonzero(self.owner == owner)
+    def deal(
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
+    ) -> Int[np.ndarray, " n"]:
+        """Return each record's client.
+
+        Raises:
+            ConfigError: There are no domains, or clients are no multiple of them.
+        """
+        owner = np.empty(len(labels), dtype=np.int64)
+        for mine, those in _spread(domains, clients):
+            owner[mine] = those[
+                Dirichlet(self.alpha).deal(labels[mine], len(those), rng)
+            ]
+        return owner
 
 
-def deal_records(
-    labels: Int[np.ndarray, " n"],
-    partition: Partition,
-    *,
-    clients: int,
-    test_share: float,
-    public_share: float,
-    seeds: Seeds,
-) -> Deal:
-    """Split records into test, public and the clients' candidates.
+Partition = Pathological | Dirichlet | ByDomain
 
-    Args:
-        labels: Class indices.
-        partition: How candidates are dealt.
-        clients: How many.
-        test_share: Part kept for utility, in (0, 1).
-        public_share: Part that belongs to nobody, in (0, 1).
-        seeds: Of the run.
 
-    Raises:
-        ConfigError: The shares leave no candidates, no test record or hardly a public
-            one, or a client would have too few.
-    """
-    if (
-        clients < 1
-        or min(test_share, public_share) <= 0
-        or test_share + public_share >= 1
-    ):
+def _spread(
+    domains: Int[np.ndarray, " n"] | None, clients: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield each domain's records and clients."""
+    found = np.unique(domains) if domains is not None else np.zeros(0)
+    if domains is None or len(found) < 2:
         raise ConfigError(
-            f"{clients} clients, a test share of {test_share:g} and a public share of "
-            f"{public_share:g} leave no candidates. Take at least one client, and "
-            "shares above 0 whose sum is below 1."
+            f"A partition by domains was asked for, and the data set has {len(found)} "
+            "of them. Take a data set with domains, or --partition dirichlet."
         )
-    rng = seeds.numpy("deal")
-    order = rng.permutation(len(labels))
-    tests, publics = round(test_share * len(labels)), round(public_share * len(labels))
-    _refuse_tiny(tests, publics, len(labels))
-    owner = np.empty(len(labels), dtype=np.int64)
-    owner[order[:tests]] = TEST
-    owner[order[tests : tests + publics]] = PUBLIC
-    rest = np.sort(order[tests + publics :])
-    owner[rest] = partition.deal(labels[rest], clients, rng)
-    _refuse_empty(owner, clients)
-    return Deal(owner)
-
-
-def _refuse_tiny(tests: int, publics: int, records: int) -> None:
-    if tests < 1 or publics < FEWEST_PUBLIC:
+    if clients % len(found):
         raise ConfigError(
-            f"The shares of {records} records leave {tests} for tests and {publics} "
-            f"public ones, and 1 and {FEWEST_PUBLIC} are needed at least. Raise "
-            "test_share or public_share."
+            f"{clients} clients cannot be spread evenly over {len(found)} domains. "
+            f"Take a multiple of {len(found)}."
         )
-
-
-def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
-    counts = np.bincount(owner[owner >= 0], minlength=clients)
-    if counts.min() < 2:
-        raise ConfigError(
-            f"Client {int(counts.argmin())} of {clients} got {int(counts.min())} "
-            "candidates, and at least 2 are needed to tell members from others. Take "
-            "fewer clients, a larger alpha or another seed."
-        )
+    for place, domain in enumerate(found):
+        yield np.flatnonzero(domains == domain), np.arange(place, clients, len(found))

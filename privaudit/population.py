@@ -1,20 +1,24 @@
 """The encoded records of a run, and who owns them; the truth about members is apart."""
 
-import hashlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from privaudit.config import RunConfig
-from privaudit.dataset import DATASETS, Pictures
-from privaudit.partition import PUBLIC, TEST, Deal, deal_records
+from privaudit.dataset import Dataset
+from privaudit.datasets.on_disk import load_dataset
+from privaudit.deal import PUBLIC, TEST, Deal, deal_records
 from privaudit.seeds import Seeds
 from privaudit.trainer import ClientId, PublicTask, Records
-from privaudit.transcript import digest
+
+if TYPE_CHECKING:
+    from privaudit.models.promptable_clip import PromptableCLIP
 
 
 @dataclass(frozen=True)
@@ -22,25 +26,23 @@ class Population:
     """Everything a configuration determines before anybody trains.
 
     Attributes:
-        pictures: The data set.
+        dataset: The data set.
         records: The same, encoded.
         deal: Who owns which record.
         task: What every party knows.
         model_hash: Of the frozen model's weights.
     """
 
-    pictures: Pictures
+    dataset: Dataset
     records: Records
     deal: Deal
     task: PublicTask
     model_hash: str
 
-    @cached_property
+    @property
     def data_hash(self) -> str:
-        """The SHA-256 of the data set: pixels, labels, class names and template."""
-        names = [self.pictures.template, *self.pictures.class_names]
-        parts = [digest(self.pictures.pixels), digest(self.pictures.labels), *names]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        """The SHA-256 of the data set: pictures, labels, class names and template."""
+        return self.dataset.hash
 
     def indices(self, client: ClientId) -> np.ndarray:
         """Return the positions of a client's candidates in the data set."""
@@ -53,11 +55,42 @@ class Population:
     @property
     def tests(self) -> Records:
         """The records that utility is measured on."""
-        return self.records.pick(torch.from_numpy(self.deal.of(TEST)))
+        return self.records.pick(self._tests)
 
-    def own_classes(self, client: ClientId) -> Tensor:
-        """Return the classes that a client has candidates of."""
-        return self.candidates(client).labels.unique()
+    def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:
+        """Say which test records are of a client's own classes, and its own domains."""
+        mine, labels = torch.from_numpy(self.indices(client)), self.dataset.labels
+        own = torch.isin(labels[self._tests], labels[mine].unique())
+        domains = self.dataset.domains
+        if domains is not None:
+            own &= torch.isin(domains[self._tests], domains[mine].unique())
+        return own
+
+    def mix(self, client: ClientId) -> Float[Tensor, " tests"]:
+        """Return weights that mix test records as a client's candidates are mixed.
+
+        Each class, in each domain, weighs as much as the client has candidates of it;
+        one without test records is left out. So an accuracy with these weights is that
+        on test records dealt in the shares in which the candidates were.
+        """
+        mine = torch.from_numpy(self.indices(client))
+        kinds = int(self._kinds.max()) + 1
+        have, there = (
+            torch.bincount(self._kinds[chosen], minlength=kinds)
+            for chosen in (mine, self._tests)
+        )
+        return (have / there.clamp(min=1))[self._kinds[self._tests]]
+
+    @cached_property
+    def _tests(self) -> Int[Tensor, " tests"]:
+        return torch.from_numpy(self.deal.of(TEST))
+
+    @cached_property
+    def _kinds(self) -> Int[Tensor, " n"]:
+        """A number for each class in each domain."""
+        labels, domains = self.dataset.labels, self.dataset.domains
+        classes = len(self.dataset.class_names)
+        return labels if domains is None else labels + classes * domains
 
 
 def populate(config: RunConfig) -> Population:
@@ -65,39 +98,52 @@ def populate(config: RunConfig) -> Population:
 
     Raises:
         UnknownNameError: No data set or model has that name.
-        ConfigError: The partition is impossible.
-        MissingFileError: A checkpoint is missing.
+        ConfigError: The data set cannot be used, or the partition is impossible.
+        MissingFileError: The data set or a checkpoint is missing.
     """
-    from privaudit.models.feature_cache import cached_features
     from privaudit.models.loading import load_model
 
-    pictures = _load_pictures(config.dataset)
-    deal = deal_records(
-        pictures.labels.numpy(),
-        config.deal(),
-        clients=config.clients,
-        test_share=config.test_share,
-        public_share=config.public_share,
-        seeds=Seeds(config.seed),
-    )
+    dataset = load_dataset(config.dataset, config.data)
     checkpoint = Path(config.checkpoint) if config.checkpoint else None
     model = load_model(config.model, checkpoint)
-    records = Records(
-        cached_features(model, model.preprocess_batch(pictures.pixels)), pictures.labels
+    deal = deal_records(
+        dataset.labels.numpy(),
+        config.deal(),
+        config.shares(),
+        clients=config.clients,
+        seeds=Seeds(config.seed),
+        split=None if dataset.split is None else dataset.split.numpy(),
+        domains=None if dataset.domains is None else dataset.domains.numpy(),
+        known=_known(model, dataset),
     )
+    records = _encode(config, model, dataset)
     task = PublicTask(
-        prompts=model.prompts(pictures.class_names, config.context_tokens),
+        prompts=model.prompts(dataset.class_names, config.context_tokens),
         logit_scale=model.logit_scale,
-        zero_shot=model.template_features(pictures.class_names, pictures.template),
+        zero_shot=model.template_features(dataset.class_names, dataset.template),
         public=records.pick(torch.from_numpy(deal.of(PUBLIC))),
         candidates={
             f"client-{number}": len(deal.of(number)) for number in range(config.clients)
         },
         rounds=config.rounds,
+        member_share=0.5 if config.members == "coin" else 1.0,
     )
-    return Population(pictures, records, deal, task, model.model_hash)
+    return Population(dataset, records, deal, task, model.model_hash)
 
 
-@lru_cache(maxsize=4)
-def _load_pictures(name: str) -> Pictures:
-    return DATASETS.find(name)()
+def _known(
+    model: "PromptableCLIP", dataset: Dataset
+) -> Int[np.ndarray, " known"] | None:
+    """Return the records that the model was trained on, if it was on this data set."""
+    if model.public_indices is None or model.data_hash != dataset.hash:
+        return None
+    return np.asarray(model.public_indices, dtype=np.int64)
+
+
+def _encode(config: RunConfig, model: "PromptableCLIP", dataset: Dataset) -> Records:
+    from privaudit.models.feature_cache import cached_features, cached_tokens
+
+    features, tokens = cached_features(model, dataset.images), None
+    if config.build_trainer().image_tokens:
+        tokens = cached_tokens(model, dataset.images)
+    return Records(features, dataset.labels, tokens)

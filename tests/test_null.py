@@ -5,8 +5,9 @@ import pytest
 
 from privaudit.audit import ClientScores, measure_leak
 from privaudit.config import make_config
+from privaudit.deal import Shares, deal_records
 from privaudit.ledger import Ledger
-from privaudit.partition import Dirichlet, deal_records
+from privaudit.partition import Dirichlet
 from privaudit.population import populate
 from privaudit.seeds import Seeds
 
@@ -41,9 +42,8 @@ def _clients(
     deal = deal_records(
         labels,
         Dirichlet(10.0),
+        Shares(),
         clients=10,
-        test_share=0.3,
-        public_share=0.4,
         seeds=seeds,
     )
     ledger = Ledger.toss(deal, seeds)

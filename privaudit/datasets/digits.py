@@ -6,17 +6,20 @@ learning repository 1998, the test part, as shipped with scikit-learn.
 
 import torch
 
-from privaudit.dataset import DATASETS, Pictures
+from privaudit.dataset import DATASETS, Dataset, PixelImages
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @DATASETS.register("digits")
-def digits() -> Pictures:
-    """Return the scans with grey levels in [0, 1], bright ink on dark ground."""
+def digits() -> Dataset:
+    """Handwritten digits that come along: 1,797 scans of 8 by 8 pixels.
+
+    Grey levels are in [0, 1], bright ink on dark ground.
+    """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     pixels = torch.from_numpy(bunch.images).to(torch.float32).unsqueeze(1) / 16
     labels = torch.from_numpy(bunch.target).long()
-    return Pictures(pixels, labels, NAMES, "a photo of the digit {}.")
+    return Dataset(PixelImages(pixels), labels, NAMES, "a photo of the digit {}.")

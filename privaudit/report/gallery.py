@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Shaped
 from PIL import Image
 from torch import Tensor
 
 from privaudit.audit import ClientScores
 from privaudit.auditor import Audit
+from privaudit.dataset import FeatureBank, Images
 
 SHOWN = 8  # of each client
 
@@ -21,12 +22,12 @@ class ExposedRecord:
     """A record that an attack found out, as the page shows it.
 
     Attributes:
-        picture: A PNG as a data address.
+        picture: A PNG as a data address; None where there are embeddings only.
         label: Its class name.
         above: Share of the client's non-members that score at least as high.
     """
 
-    picture: str
+    picture: str | None
     label: str
     above: float
 
@@ -41,23 +42,28 @@ def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
 
 
 def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
-    pictures = audit.run.population.pictures
-    _, others = client.groups
+    dataset, (_, others) = audit.run.population.dataset, client.groups
     order = np.argsort(-client.scores, kind="stable")
     members = [index for index in order if client.is_member[index]][:SHOWN]
     return [
         ExposedRecord(
-            picture=_as_address(pictures.pixels[int(client.records[index])]),
-            label=pictures.class_names[int(client.labels[index])],
+            picture=_picture(dataset.images, int(client.records[index])),
+            label=dataset.class_names[int(client.labels[index])],
             above=float((others >= client.scores[index]).mean()),
         )
         for index in members
     ]
 
 
-def _as_address(pixels: Float[Tensor, "channels height width"]) -> str:
+def _picture(images: Images | FeatureBank, index: int) -> str | None:
+    return None if isinstance(images, FeatureBank) else _as_address(images[index])
+
+
+def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
     """Return a picture, grey or colour, as a PNG in a data address."""
-    array = (pixels.clamp(0, 1) * 255).round().byte().numpy()
+    if pixels.is_floating_point():
+        pixels = (pixels.clamp(0, 1) * 255).round().byte()
+    array = pixels.numpy()
     grey = len(array) == 1
     image = Image.fromarray(array[0] if grey else array.transpose(1, 2, 0))
     buffer = io.BytesIO()

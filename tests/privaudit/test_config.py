@@ -1,12 +1,14 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from privaudit.config import make_config, parameters_of
+from privaudit.deal import PUBLIC, TEST, Deal, Shares, deal_records
 from privaudit.errors import ConfigError, UnknownNameError
-from privaudit.partition import PUBLIC, TEST, Deal, Dirichlet, deal_records
+from privaudit.partition import ByDomain, Dirichlet, Pathological
 from privaudit.seeds import Seeds
 
 NOT_FINITE = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf"])
@@ -59,9 +61,8 @@ def deal(test_share: float, public_share: float) -> Deal:
     return deal_records(
         np.repeat(np.arange(10), 20),
         Dirichlet(100.0),
+        Shares(test_share, public_share),
         clients=2,
-        test_share=test_share,
-        public_share=public_share,
         seeds=Seeds(0),
     )
 
@@ -79,3 +80,29 @@ def test_a_deal_needs_a_test_record_and_ten_public_ones() -> None:
 def test_an_infinite_concentration_is_refused() -> None:
     with pytest.raises(ValueError, match="finite number"):
         Dirichlet(math.inf)
+
+
+def test_places_are_made_whole_since_a_run_is_read_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_config("zero-shot", data="pets", model="surrogate:folder")
+    assert config.data == str(tmp_path / "pets")
+    assert config.model == f"surrogate:{tmp_path / 'folder'}"
+    assert make_config("zero-shot").data is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("shots", 0), ("members", "none"), ("test_share", 0)]
+)
+def test_options_of_the_deal_have_their_ranges(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"The run cannot take {name} = "):
+        make_config("zero-shot", **{name: value})
+
+
+def test_each_partition_has_its_name() -> None:
+    found = [
+        make_config("zero-shot", partition=name, alpha=2.0).deal()
+        for name in ("dirichlet", "pathological", "domains")
+    ]
+    assert found == [Dirichlet(2.0), Pathological(), ByDomain(2.0)]

@@ -4,16 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from privaudit.deal import PUBLIC, TEST, Deal, Shares, deal_records
 from privaudit.errors import ConfigError, TranscriptError
 from privaudit.ledger import Ledger
-from privaudit.partition import (
-    PUBLIC,
-    TEST,
-    Deal,
-    Dirichlet,
-    Pathological,
-    deal_records,
-)
+from privaudit.partition import Dirichlet, Pathological
 from privaudit.seeds import Seeds
 
 LABELS = np.repeat(np.arange(10), 60)
@@ -23,9 +17,8 @@ def deal(partition: Pathological | Dirichlet, clients: int, seed: int = 0) -> De
     return deal_records(
         LABELS,
         partition,
+        Shares(0.25, 0.25),
         clients=clients,
-        test_share=0.25,
-        public_share=0.25,
         seeds=Seeds(seed),
     )
 
@@ -73,9 +66,8 @@ def test_shares_that_leave_nothing_are_refused() -> None:
         deal_records(
             LABELS,
             Pathological(),
+            Shares(0.6, 0.4),
             clients=2,
-            test_share=0.6,
-            public_share=0.4,
             seeds=Seeds(0),
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run, train
+from privaudit.dataset import PixelImages
 from privaudit.errors import MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
 from privaudit.runs import Run, latest_runs, mark_latest
@@ -57,13 +58,14 @@ def test_another_data_set_is_refused(whole: Path) -> None:
 
 def test_the_data_hash_changes_with_pixels_labels_and_names(whole: Path) -> None:
     population = Run(whole).population
-    pictures = population.pictures
+    dataset = population.dataset
+    assert isinstance(dataset.images, PixelImages)
     others = [
-        replace(pictures, pixels=pictures.pixels.flip(0)),
-        replace(pictures, labels=pictures.labels.flip(0)),
-        replace(pictures, class_names=pictures.class_names[::-1]),
+        replace(dataset, images=PixelImages(dataset.images.pixels.flip(0))),
+        replace(dataset, labels=dataset.labels.flip(0)),
+        replace(dataset, class_names=dataset.class_names[::-1]),
     ]
-    hashes = {replace(population, pictures=one).data_hash for one in others}
+    hashes = {replace(population, dataset=one).data_hash for one in others}
     assert len(hashes | {population.data_hash}) == 4
 
 

@@ -13,7 +13,7 @@ from privaudit.audit import ClientScores, Leak, measure_leak
 from privaudit.auditor import Audit
 from privaudit.closeness import Closeness
 from privaudit.config import RunConfig
-from privaudit.dataset import Pictures
+from privaudit.dataset import Dataset, PixelImages
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
 from privaudit.statistics.estimate import Estimate, mean_with_t
@@ -100,13 +100,14 @@ def fake_run(
     """Return a run that has nothing on disk: what a report reads is put in place."""
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.random((records, 1, 8, 8), dtype=np.float32))
-    pictures = Pictures(pixels, torch.zeros(records, dtype=torch.long), CLASS_NAMES)
+    labels = torch.zeros(records, dtype=torch.long)
+    dataset = Dataset(PixelImages(pixels), labels, CLASS_NAMES)
     run = Run(path / f"{config.trainer}-{config.digest}")
     run.__dict__.update(
         config=config,
         privacy=privacy,
         metrics=[{"local_accuracy": 0.5, "bytes_up": 10, "bytes_down": 20}] * 3,
-        population=SimpleNamespace(pictures=pictures),
+        population=SimpleNamespace(dataset=dataset),
         header={"privaudit": "0.1.0", "model_hash": "abc"},
     )
     return run
@@ -154,7 +155,7 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
             },
             utility=Utility(
                 accuracy(local), accuracy(local - 0.2), accuracy(local - 0.6, 0.02),
-                accuracy(0.6),
+                accuracy(0.6), accuracy(local),
             ),
             missing=("the client's own training in its last round",),
             staleness=0,

@@ -1,0 +1,84 @@
+"""Files by name, wherever they lie: what folders and archives have in common."""
+
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+from zipfile import BadZipFile
+
+from privaudit.errors import ConfigError, MissingFileError
+
+PICTURES = (
+    ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff",
+)  # fmt: skip
+DAMAGE = (  # what a damaged archive makes the standard library raise
+    OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError,
+    tarfile.TarError, BadZipFile, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+
+Wanted = Callable[[str], bool]
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Files by their names, which are relative and separated by slashes.
+
+    Attributes:
+        path: The folder or archive.
+    """
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """The wanted files, sorted; hidden ones are left out."""
+        ...
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether a file is there."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            MissingFileError: It is not there.
+            ConfigError: It cannot be read.
+        """
+        ...
+
+
+def is_picture(name: str) -> bool:
+    """Say whether a name ends as pictures do."""
+    return name.lower().endswith(PICTURES)
+
+
+def plain(name: str) -> str:
+    """Return a name as folders would give it."""
+    return name.removeprefix("./")
+
+
+def counts(name: str) -> bool:
+    """Say whether a name stays below its folder, with nothing hidden on the way."""
+    parts = name.split("/")
+    return not any(part.startswith(".") or part in ("", "__MACOSX") for part in parts)
+
+
+def missing(path: Path, name: str) -> MissingFileError:
+    """Return the error for a file that is not there."""
+    return MissingFileError(
+        f"There is no {name} in {path}. Put it there, or take it out of the split."
+    )
+
+
+def unreadable(path: Path, name: str, error: Exception) -> ConfigError:
+    """Return the error for a file that is there, and damaged or closed."""
+    return ConfigError(
+        f"{name} in {path} cannot be read ({error or type(error).__name__}). Mend the "
+        "file, or take it out."
+    )
