@@ -12,6 +12,8 @@ from privaudit.audit import ClientScores, Leak, measure_leak
 from privaudit.closeness import Closeness, measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.federation import participants_of
+from privaudit.linking import link_targets, without_suspects
+from privaudit.linking_gain import Linking, measure_linking
 from privaudit.runs import Run, load_run
 from privaudit.scenario import SCENARIOS, Scenario
 from privaudit.seeds import Seeds
@@ -37,6 +39,8 @@ class Audit:
         closeness: How close the rebuilt models are to the true ones, where the view
             does not simply hold them.
         seed: Of the adversary's own randomness.
+        linking: What models without names told beyond the rest of the view, where the
+            adversary had any.
     """
 
     run: Run
@@ -47,6 +51,7 @@ class Audit:
     staleness: int
     closeness: Closeness | None
     seed: int
+    linking: Linking | None = None
 
     @property
     def headline(self) -> Leak:
@@ -102,6 +107,7 @@ class Audit:
             "utility": {
                 "local": utility.local.to_dict(),
                 "neighbour": utility.neighbour and utility.neighbour.to_dict(),
+                "mix": utility.mix.to_dict(),
                 "gain_over_zero_shot": utility.gain.to_dict(),
                 "zero_shot": utility.zero_shot.to_dict(),
                 "local_last_10_rounds": _last_rounds(self.run),
@@ -112,11 +118,14 @@ class Audit:
                 "closeness": self.closeness and self.closeness.to_dict(),
             },
             "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
+            "linking": self.linking and self.linking.to_dict(),
         }
 
 
 def _last_rounds(run: Run) -> float:
-    last = [line["local_accuracy"] for line in run.metrics[-10:]]
+    """Return the mean accuracy of the last ten rounds that were measured."""
+    all_rounds = [line["local_accuracy"] for line in run.metrics]
+    last = [value for value in all_rounds if value is not None][-10:]
     return sum(last) / len(last)
 
 
@@ -133,6 +142,11 @@ class Auditor:
 
     def __init__(self, run: Run | str | None = None) -> None:
         found = run if isinstance(run, Run) else load_run(run)
+        if found.config.members == "all":
+            raise ConfigError(
+                f"{found.name} was trained on all candidates, so there are no "
+                "non-members to tell members from. Train it with --members coin."
+            )
         self.run = found.require_complete()
 
     def attack(
@@ -161,20 +175,37 @@ class Auditor:
         """
         plan = find_scenario(scenario, shadows)
         adversary, targets = self.prepare(plan, seed=seed)
-        some = _choose(targets, clients)
-        scores = {
-            name: _run_attack(
-                name, attack, adversary, some if attack.trains_shadows else targets,
-                progress,
-            )
-            for name, attack in plan.attacks.items()
-        }  # fmt: skip
-        return self._judge(plan, adversary, targets, scores, seed)
+        leaks = self._leaks(plan, adversary, targets, clients, progress)
+        linking, alone = None, without_suspects(adversary, targets)
+        if alone:
+            others = self._leaks(plan, adversary, alone, clients, progress)
+            linking = measure_linking(self.run.transcript, targets, leaks, others)
+        audit = self._judge(plan, adversary, targets, leaks, seed)
+        return replace(audit, linking=linking)
+
+    def _leaks(
+        self,
+        scenario: Scenario,
+        adversary: Adversary,
+        targets: Sequence[Target],
+        clients: int | Literal["all"],
+        progress: Progress | None,
+    ) -> dict[str, Leak]:
+        """Make every attack, and set its scores beside the truth."""
+        some, leaks = _choose(targets, clients), {}
+        for name, attack in scenario.attacks.items():
+            whom = some if attack.trains_shadows else targets
+            scores = _run_attack(name, attack, adversary, whom, progress)
+            joined = self._beside_truth(whom, scores)
+            leaks[name] = measure_leak(name, repr(attack), scores[0].threshold, joined)
+        return leaks
 
     def prepare(
         self, scenario: Scenario, *, seed: int = 0
     ) -> tuple[Adversary, list[Target]]:
         """Return what the adversary has; every client that ever trained is a target.
+
+        Where the view holds models without names, each target has its likeliest one.
 
         Raises:
             UnknownNameError: No threat model, or no client, has that name.
@@ -202,26 +233,17 @@ class Auditor:
             for client in trained_clients(run)
             if client != who
         ]
-        return adversary, targets
+        return adversary, link_targets(adversary, targets)
 
     def _judge(
         self,
         scenario: Scenario,
         adversary: Adversary,
         targets: Sequence[Target],
-        scores: Mapping[str, Sequence[Scores]],
+        leaks: Mapping[str, Leak],
         seed: int,
     ) -> Audit:
         run, population = self.run, self.run.population
-        leaks = {
-            name: measure_leak(
-                name,
-                repr(scenario.attacks[name]),
-                some[0].threshold,
-                self._beside_truth(targets[: len(some)], some),
-            )
-            for name, some in scores.items()
-        }
         return Audit(
             run=run,
             scenario=scenario,

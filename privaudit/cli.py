@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 
 from privaudit import cli_options as options
 from privaudit.errors import ConfigError, PrivauditError
+from privaudit.models.commands import app as pretrain_app
+from privaudit.report.figure_command import figure
+from privaudit.tables.command import table
 
 if TYPE_CHECKING:
     from privaudit.auditor import Audit
@@ -23,6 +26,7 @@ Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
 _AGAIN: Mapping[str | None, str] = {
     "train": "Finished rounds are kept: the same command with --resume goes on.",
     "tradeoff": "Finished rounds and audits are kept: run the same command again.",
+    "table": "Finished rounds are kept: run the same command again.",
 }
 
 
@@ -46,7 +50,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-pretrain_app = typer.Typer(help="Train an embedded model anew.", no_args_is_help=True)
 app.add_typer(pretrain_app, name="pretrain")
 
 
@@ -56,11 +59,16 @@ def train(
     epsilon: options.Epsilon = None,
     setting: options.Settings = None,
     dataset: options.Dataset = "digits",
+    data: options.Data = None,
     model: options.Model = "tiny-clip",
     checkpoint: options.Checkpoint = None,
     clients: options.Count = None,
     partition: options.Partition = None,
     alpha: options.Alpha = None,
+    shots: options.Shots = None,
+    members: options.Members = None,
+    test_share: options.TestShare = None,
+    public_share: options.PublicShare = None,
     rounds: options.Count = None,
     participation: options.Participation = None,
     seed: options.Count = None,
@@ -73,11 +81,16 @@ def train(
     """Train federatedly, and record all that is sent."""
     fields = options.given(
         dataset=dataset,
+        data=data,
         model=model,
         checkpoint=checkpoint,
         clients=clients,
         partition=partition,
         alpha=alpha,
+        shots=shots,
+        members=members,
+        test_share=test_share,
+        public_share=public_share,
         rounds=rounds,
         participation=participation,
         seed=seed,
@@ -242,6 +255,10 @@ def tradeoff(
     typer.echo(f"{len(points)} runs audited. Picture and table: {folder}")
 
 
+app.command()(table)
+app.command()(figure)
+
+
 @app.command()
 def report(
     run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
@@ -271,22 +288,10 @@ def list_names(
     """List what there is, a name a line."""
     from privaudit.catalogue import names_of
 
-    for name, summary in names_of(what):
+    for name, summary, *more in names_of(what):
         typer.echo(f"{name:20} {summary}")
-
-
-@pretrain_app.command("tiny-clip")
-def pretrain_tiny_clip(
-    out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
-    seed: Annotated[int, typer.Option()] = 0,
-) -> None:
-    """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
-    from privaudit.models.tiny_clip.pretrain import PretrainSettings, pretrain
-
-    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
-    pretrain(settings, out, typer.echo)
-    typer.echo(f"Weights and log: {out}")
+        for line in more:
+            typer.echo(f"{'':20} {line}")
 
 
 def run() -> None:

@@ -33,7 +33,16 @@ Fields = Annotated[
         help="Of all runs, as NAME=VALUE, such as clients=3; repeatable.",
     ),
 ]
-Dataset = Annotated[str, typer.Option()]
+Dataset = Annotated[
+    str, typer.Option(help="A name; `privaudit list datasets` says what each needs.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the data set lies. By default: $PRIVAUDIT_DATA/NAME, or "
+        "~/.cache/privaudit/data/NAME."
+    ),
+]
 Model = Annotated[
     str, typer.Option(help="tiny-clip, open_clip:ARCH or open_clip:ARCH@TAG.")
 ]
@@ -41,8 +50,27 @@ Checkpoint = Annotated[
     Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")
 ]
 Count = Annotated[int | None, typer.Option()]
-Partition = Annotated[str | None, typer.Option(help="dirichlet or pathological.")]
-Alpha = Annotated[float | None, typer.Option(help="Of the Dirichlet partition.")]
+Partition = Annotated[
+    str | None, typer.Option(help="dirichlet, pathological or domains.")
+]
+Alpha = Annotated[
+    float | None, typer.Option(help="Of the Dirichlet partition, and inside domains.")
+]
+Shots = Annotated[
+    int | None, typer.Option(help="Candidates of each class. By default: all.")
+]
+Members = Annotated[
+    str | None,
+    typer.Option(help="coin, or all: every candidate is trained on, and no audit is."),
+]
+TestShare = Annotated[
+    float | None,
+    typer.Option(help="For utility. By default: the data set's test part, or 0.3."),
+]
+PublicShare = Annotated[
+    float | None,
+    typer.Option(help="Nobody's. By default: the data set's validation part, or 0.4."),
+]
 Participation = Annotated[
     float | None, typer.Option(help="Share of clients in each round.")
 ]
@@ -83,6 +111,17 @@ AgainstFirst = Annotated[
 ]
 SweepFolder = Annotated[
     Path | None, typer.Option(help="Folder. By default: RUNS/tradeoff.")
+]
+
+PlanFile = Annotated[
+    Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
+]
+TableFolder = Annotated[
+    Path | None, typer.Option(help="Folder. By default: RUNS/tables.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs trained at a time, each on one thread.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Only check the plan, and count its runs.")
 ]
 
 

@@ -6,12 +6,10 @@ import torch
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
+from privaudit.shadow_records import NOBODY, Dealt, Pool
 from privaudit.shadows import (
-    NOBODY,
     ShadowTable,
-    _Dealt,
     _federated,
-    _Pool,
     _rounds_to_replay,
     shadow_tables,
 )
@@ -49,7 +47,7 @@ def test_a_pool_is_public_and_follows_the_candidates_classes(
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
     target = Target("client-0", Rebuilt({}), only_two)
     adversary, _ = attacked(PromptFL(), task, shards, "server")
-    pool = _Pool.draw(adversary, target, shadows=400)
+    pool = Pool.draw(adversary, target, shadows=400)
     assert set(pool.records.labels.tolist()) == {0, 1}
     public = {tuple(row) for row in task.public.features.tolist()}
     assert {tuple(row) for row in pool.records.features.tolist()} <= public
@@ -71,7 +69,7 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
     task: PublicTask, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    dealt = _Dealt.draw(adversary, targets[:2], shadows=50)
+    dealt = Dealt.draw(adversary, targets[:2], shadows=50)
     pool = dealt.pool_of("client-1")
     assert not (pool.is_in & pool.is_out).any()
     for shadow in range(50):
@@ -101,7 +99,7 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
     replayed = shadow_tables(adversary, targets[:1], 40)
-    dealt = _Dealt.draw(adversary, targets[:1], 40)
+    dealt = Dealt.draw(adversary, targets[:1], 40)
     (models,) = _federated(adversary, targets[:1], dealt)
     pool = dealt.pool_of("client-0")
     answers = ask(trainer, world, stack(models), pool.records)

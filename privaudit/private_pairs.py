@@ -1,0 +1,106 @@
+"""Private trainers with a shared prompt, which is sent, and a part that is kept."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import pydantic.dataclasses
+from torch import Tensor
+
+from privaudit.privacy.mechanism import Release
+from privaudit.private_prompts import VELOCITY, PrivateLocalTrainer
+from privaudit.record_gradients import Penalty, RecordLosses
+from privaudit.tensors import Stacked, Tensors
+from privaudit.trainer import (
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Round,
+)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PrivatePairTrainer(PrivateLocalTrainer):
+    """Rounds of a shared prompt and a kept part, in each of the three modes.
+
+    "sound": ``steps`` steps of DP-SGD on all parameters; what is sent, averaged and
+    released is post-processing. "published-paper": one clipped step on one batch, then
+    noise on the kept part by its client, and 1 / N of it on the mean of the shared
+    prompts by the server. "published-code": clients send the clipped gradient by the
+    shared prompt, the server adds that noise to the mean; the gradients by the kept
+    part get their client's; momentum 0.9 and weight decay 5e-4 on either side.
+
+    Averages are plain, as DP-FPL's appendix has them: a weight would be a size.
+    """
+
+    shared: ClassVar[str]  # the name of the prompt that is sent
+
+    @abstractmethod
+    def losses(self, task: PublicTask) -> RecordLosses:
+        """Return the function from parameters and a batch to every record's loss."""
+
+    def penalty(self, task: PublicTask) -> Penalty | None:
+        """Return the term of the loss that no record enters, if there is one."""
+        return None
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the shared prompt to everyone."""
+        return {self.shared: server[self.shared]}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train, and send the shared prompt or the clipped gradient by it."""
+        own = {n: tensor for n, tensor in kept.items() if not n.endswith(VELOCITY)}
+        do = self.gradients if self.mode == "published-code" else self.train
+        done, loss = do(
+            task, cohort, {**received, **own}, self.losses(task), at, self.penalty(task)
+        )
+        sent = {self.shared: done.pop(self.shared)}
+        parties = len(at.participants)
+        if self.mode == "sound":
+            return LocalResult(sent, done, loss, self.steps_event(task, parties))
+        done = self.add_noise(done, self.noise_std(task), "local noise", cohort, at)
+        if self.mode == "published-code":
+            sent, done = {"gradient": sent[self.shared]}, self.descend(kept, done)
+        return LocalResult(sent, done, loss, self._kept_event(task, parties, len(own)))
+
+    def aggregate(
+        self,
+        task: PublicTask,
+        server: Tensors,
+        inbox: Inbox,
+        at: Round,
+    ) -> tuple[Tensors, Events]:
+        """Average the shared prompts, or step along the mean gradient, with noise."""
+        parties, code = len(at.participants), self.mode == "published-code"
+        mean: Tensor = inbox["gradient" if code else self.shared] / parties
+        if self.mode == "sound":
+            return {self.shared: mean}, ()
+        std = self.noise_std(task) / parties
+        mean = mean + self.noise(mean, std, at.generator("server noise"))
+        if code:
+            events = self.gradient_event(task, "global", "server", parties)
+            return self.descend(server, {self.shared: mean}), events
+        events = self.prompt_event(task, "global", "server", parties)
+        return {self.shared: mean}, events
+
+    def _kept_event(self, task: PublicTask, parties: int, tensors: int) -> Events:
+        """Describe the noise on the kept part.
+
+        A batch mean is clipped to its bound whatever the kept part is, so who sees the
+        shared prompt alone need not account for that. A sum of clipped records moves by
+        one clip norm only as long as the kept part is the same: then every view must.
+        """
+        release: Release = "upload" if self.clips_records else "local"
+        describe = (
+            self.gradient_event if self.mode == "published-code" else self.prompt_event
+        )
+        return describe(task, release, "client", parties, tensors)

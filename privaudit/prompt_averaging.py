@@ -1,0 +1,97 @@
+"""What trainers share whose server averages prompts, weighted by shard sizes."""
+
+from collections.abc import Mapping, Sequence
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.prompt_learning import LocalSgd, start_context
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+
+UNTRAINED = "the client's own training in its last round"
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class AveragingTrainer(LocalSgd):
+    """A trainer whose clients send the prompt that they trained, as in PromptFL.
+
+    Source: Guo et al., "PromptFL: let federated participants cooperatively learn
+    prompts instead of models", IEEE TMC 2023, algorithm 1.
+    """
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the averages to everyone."""
+        return dict(server)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the means weighted by shard sizes; nobody's records change nothing."""
+        if inbox["weight"] == 0:
+            return server, ()
+        return {name: inbox[name] / inbox["weight"] for name in server}, ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the averaged prompt: there is no personal part."""
+        return {"context": received["context"]}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the client's last upload where it is seen, else the average."""
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        sent = last_sent(view, client)
+        if sent is not None:
+            return Rebuilt(sent)
+        shared = view.last_broadcast(client).tensors["context"]
+        return Rebuilt({"context": shared}, (UNTRAINED,))
+
+
+def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stacked:
+    """Return what is sent: tensors times the number of records, and that number.
+
+    So that the server needs only the sums of both.
+    """
+    first = next(iter(trained.values()))
+    weight = cohort.sizes.to(first.dtype)
+    scaled = {
+        name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
+        for name, tensor in trained.items()
+    }
+    return scaled | {"weight": weight}
+
+
+def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
+    """Return what the client last trained and sent, its weight divided out.
+
+    None where the view shows no upload, or the client had no records.
+    """
+    if not view.sees_updates_of(client):
+        return None
+    tensors = view.updates_of(client)[-1].tensors
+    weight = tensors["weight"]
+    if not weight > 0:
+        return None
+    return {n: torch.div(t, weight) for n, t in tensors.items() if n != "weight"}

@@ -1,0 +1,158 @@
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.config import make_config
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, run_round
+from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.seeds import Seeds
+from privaudit.tensors import Tensors, stack
+from privaudit.threats import find_threat
+from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.trainers.dp_pfedmoap import DPPFedMoAP
+from privaudit.transcript import Message
+
+quick = partial(DPPFedMoAP, epochs=2)
+paper = partial(quick, mode="published-paper")
+Shards = dict[str, Records]
+
+
+def play(
+    trainer: DPPFedMoAP, task: PublicTask, shards: Shards
+) -> tuple[list[Sequence[MechanismEvent]], list[Message]]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    events: list[Sequence[MechanismEvent]] = []
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        (record,) = run_round(trainer, task, [federation], index)
+        events.append(record.events)
+        messages += record.messages
+    return events, messages
+
+
+def second_round(
+    trainer: DPPFedMoAP, task: PublicTask, shards: Shards, gate_seed: int = 0
+) -> tuple[Tensors, Tensors, Tensors]:
+    """Return what a cohort received, sent and kept in a round with experts."""
+    generator = torch.Generator().manual_seed(7)
+    received = {
+        "context": 0.1 * torch.randn(3, 3, 5, generator=generator),
+        "experts": 0.1 * torch.randn(3, 2, 3, 5, generator=generator),
+    }
+    gates = [trainer.start_client(task, c, Seeds(gate_seed)) for c in shards]
+    cohort = Cohort.of(list(shards), list(shards.values()))
+    at = Round(1, Seeds(0), tuple(shards))
+    result = trainer.local_update(task, cohort, received, stack(gates), at)
+    return received, result.sent, result.kept
+
+
+@pytest.mark.parametrize("view", ["server", "peer"])
+def test_sound_uploads_are_certified_at_the_epsilon_asked_for(
+    view: CertifiedView, task: PublicTask, shards: Shards
+) -> None:
+    events, _ = play(quick(epsilon=8.0), task, shards)
+    certificate = certify(events, view, 1e-5)
+    assert certificate.epsilon is not None
+    assert 6 < certificate.epsilon <= 8.0
+
+
+@pytest.mark.parametrize("make", [quick, paper])
+def test_a_released_model_is_never_certified(
+    make: "partial[DPPFedMoAP]", task: PublicTask, shards: Shards
+) -> None:
+    events, _ = play(make(epsilon=8.0), task, shards)
+    certificate = certify(events, "released", 1e-5)
+    assert certificate.epsilon is None
+    assert "local release" in certificate.why
+
+
+def test_no_gate_touches_a_sound_upload(task: PublicTask, shards: Shards) -> None:
+    """Else every record's gradient would depend on what others taught the gate."""
+    _, one, kept = second_round(quick(epsilon=8.0), task, shards)
+    _, other, others = second_round(quick(epsilon=8.0), task, shards, gate_seed=1)
+    assert torch.equal(one["context"], other["context"])
+    assert not torch.allclose(kept["context"], others["context"])
+
+
+def test_a_sound_upload_tells_no_size(task: PublicTask, shards: Shards) -> None:
+    _, sent, _ = second_round(quick(epsilon=8.0), task, shards)
+    assert torch.equal(sent["weight"], torch.ones(3))
+
+
+def test_clipped_steps_stay_within_the_reach_that_is_accounted_for(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = paper(clip_norm=0.05, epochs=6)
+    received, _, kept = second_round(trainer, task, shards)
+    moved = (kept["context"] - received["context"]).flatten(1).norm(dim=1)
+    assert (moved > 0).all()
+    assert (moved <= trainer._reach(task)).all()
+    free, _, far = second_round(paper(clip_norm=1e6, epochs=6), task, shards)
+    assert (far["context"] - free["context"]).norm() > moved.norm()
+
+
+def test_paper_noise_is_on_the_upload_and_not_on_what_is_kept(
+    task: PublicTask, shards: Shards
+) -> None:
+    calm = second_round(paper(), task, shards)
+    noised = second_round(paper(epsilon=25.0, delta=0.05), task, shards)
+    assert torch.equal(calm[2]["context"], noised[2]["context"])
+    trainer = paper(epsilon=25.0, delta=0.05)
+    gap = noised[1]["context"] - calm[1]["context"]
+    # sqrt(3 ln 20) / 25 * 10 / 32
+    assert trainer.noise_std(task) == pytest.approx(0.03748, rel=1e-3)
+    assert float(gap.std()) == pytest.approx(trainer.noise_std(task), rel=0.35)
+
+
+def test_the_paper_s_noise_proves_far_less_than_it_claims(
+    task: PublicTask, shards: Shards
+) -> None:
+    events, _ = play(paper(epsilon=25.0, delta=0.05), task, shards)
+    certificate = certify(events, "server", 0.05)
+    assert certificate.epsilon is not None
+    assert certificate.epsilon > 25
+
+
+def test_a_claim_says_what_its_delta_is_worth(task: PublicTask) -> None:
+    """12 records expected: a delta of 0.05 may give 0.6 of them away, 1e-5 none."""
+    said = quick(epsilon=25.0, delta=0.05).claim(task).source
+    assert "far above 1/n" in said
+    assert "0.6 of a client's records" in said
+    assert "far above" not in quick(epsilon=25.0).claim(task).source
+    assert "not of what it releases" in said
+    assert "how noise follows" in paper(epsilon=25.0).claim(task).source
+    assert quick().claim(task).epsilon is None
+
+
+def test_a_server_is_told_what_it_does_not_see(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = quick(epsilon=8.0)
+    _, messages = play(trainer, task, shards)
+    view = find_threat("server")(messages)
+    rebuilt = trainer.rebuild(task, view, "client-1")
+    assert "the personal prompt, which is not what is sent" in rebuilt.missing
+
+
+def test_modes_and_gates_that_cannot_be_private_are_refused() -> None:
+    with pytest.raises(ConfigError, match='knows "sound" and'):
+        make_config("dp-pfedmoap", {"mode": "published-code"})
+    with pytest.raises(ConfigError, match="clips the mean over a batch"):
+        make_config("dp-pfedmoap", {"mode": "published-paper", "clip": "sample"})
+    with pytest.raises(ConfigError, match="sends the gate without any noise"):
+        make_config("dp-pfedmoap", {"gate": "aggregated"})
+
+
+def test_without_epsilon_nothing_is_noised(task: PublicTask, shards: Shards) -> None:
+    def first(trainer: DPPFedMoAP) -> Tensor:
+        return second_round(trainer, task, shards)[1]["context"]
+
+    assert torch.equal(
+        first(paper()), second_round(paper(), task, shards)[2]["context"]
+    )
+    assert not torch.equal(first(quick()), first(quick(epsilon=8.0)))

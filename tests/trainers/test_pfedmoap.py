@@ -1,0 +1,324 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from privaudit.expert_gate import gate_part
+from privaudit.expert_pool import expert_features, pool_of
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.seeds import Seeds
+from privaudit.tensors import Tensors, stack
+from privaudit.threats import find_threat
+from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
+from privaudit.trainers.pfedmoap import PFedMoAP
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.transcript import Message
+from tests.conftest import toy_records
+
+quick = partial(PFedMoAP, epochs=3)
+Shards = dict[str, Records]
+
+
+def play(
+    trainer: PFedMoAP | PromptFL, task: PublicTask, shards: Shards, rounds: int = 3
+) -> tuple[Federation, list[Message], dict[str, Tensors]]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    messages: list[Message] = []
+    for index in range(rounds):
+        messages += run_round(trainer, task, [federation], index)[0].messages
+    models, last = give_away(trainer, task, federation, rounds)
+    return federation, [*messages, *last], models
+
+
+def broadcasts(messages: Sequence[Message], client: str) -> list[Tensors]:
+    return [
+        m.tensors for m in messages if m.receiver == client and m.kind == "broadcast"
+    ]
+
+
+def contexts(messages: Sequence[Message]) -> list[Tensor]:
+    return [m.tensors["context"] for m in messages if m.kind == "broadcast"]
+
+
+def test_without_experts_the_server_sees_promptfl(
+    task: PublicTask, shards: Shards
+) -> None:
+    _, one, models = play(quick(experts=0), task, shards)
+    _, other, _ = play(PromptFL(epochs=3), task, shards)
+    for mine, theirs in zip(contexts(one), contexts(other), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert all(set(model) == {"context"} for model in models.values())
+    assert all("experts" not in m.tensors for m in one)
+
+
+def test_one_client_alone_gets_no_experts(task: PublicTask, shards: Shards) -> None:
+    alone = replace(task, candidates={"client-0": 24})
+    mine = {"client-0": shards["client-0"]}
+    _, messages, models = play(quick(), alone, mine)
+    assert set(models["client-0"]) == {"context"}
+    _, other, _ = play(PromptFL(epochs=3), alone, mine)
+    for one, two in zip(contexts(messages), contexts(other), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_experts_come_from_the_second_round_on_and_are_others_last_prompts(
+    task: PublicTask, shards: Shards
+) -> None:
+    _, messages, _ = play(quick(), task, shards)
+    first, second, third, last = broadcasts(messages, "client-0")
+    assert set(first) == {"context"}
+    for index, received in enumerate((second, third, last)):
+        others = [
+            m.tensors["context"] / m.tensors["weight"]
+            for m in messages
+            if m.round == index and m.sender in ("client-1", "client-2")
+            and m.kind == "individual-update"
+        ]  # fmt: skip
+        got = {tuple(e.flatten().tolist()) for e in received["experts"]}
+        assert got == {tuple(o.flatten().tolist()) for o in others}
+
+
+def test_the_mean_is_weighted_and_the_pool_replaced_by_hand(task: PublicTask) -> None:
+    """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
+    one = {"context": torch.tensor([[2.0]]), "weight": torch.tensor(1.0)}
+    other = {"context": torch.tensor([[18.0]]), "weight": torch.tensor(3.0)}
+    none = {"context": torch.tensor([[0.0]]), "weight": torch.tensor(0.0)}
+    before = {"context": torch.zeros(1, 1), "pool/a": torch.ones(1, 1)}
+    at = Round(0, Seeds(0), ("a", "b", "c"))
+    after, events = quick().aggregate(
+        task, before, {"a": one, "b": other, "c": none}, at
+    )
+    assert after["context"].item() == 5.0
+    assert {c: p.item() for c, p in pool_of(after).items()} == {"a": 2.0, "b": 6.0}
+    assert events == ()
+    assert quick().aggregate(task, before, {"c": none}, at)[0] is before
+
+
+def cohort_of(shards: Shards) -> Cohort:
+    return Cohort.of(list(shards), list(shards.values()))
+
+
+def received_of(task: PublicTask, clients: int, experts: int, seed: int) -> Tensors:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (task.prompts.context_tokens, task.prompts.width)
+    return {
+        "context": 0.1 * torch.randn(clients, *shape, generator=generator),
+        "experts": 0.1 * torch.randn(clients, experts, *shape, generator=generator),
+    }
+
+
+def kept_of(trainer: PFedMoAP, task: PublicTask, clients: Sequence[str]) -> Tensors:
+    return stack([trainer.start_client(task, c, Seeds(0)) for c in clients])
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1000), st.integers(0, 20))
+def test_a_gate_never_changes_by_another_client_s_training(
+    task: PublicTask, shards: Shards, seed: int, size: int
+) -> None:
+    """Other records, prompts, experts and gates of one client: the other's stays."""
+    trainer = quick()
+    names = ("client-0", "client-1")
+    received, kept = received_of(task, 2, 3, seed), kept_of(trainer, task, names)
+    at = Round(1, Seeds(seed), names)
+
+    def gate_of(other: Records, down: Tensors, state: Tensors) -> dict[str, Tensor]:
+        cohort = Cohort.of(names, [shards["client-0"], other])
+        result = trainer.local_update(task, cohort, down, state, at)
+        return {name: tensor[0] for name, tensor in gate_part(result.kept).items()}
+
+    disturbed = {n: t.clone() for n, t in {**received, **kept}.items()}
+    for tensor in disturbed.values():
+        tensor[1] += 1.0
+    one = gate_of(shards["client-1"], received, kept)
+    other = gate_of(
+        toy_records(size, seed),
+        {name: disturbed[name] for name in received},
+        {name: disturbed[name] for name in kept},
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-6)
+
+
+def test_gates_of_federations_side_by_side_are_those_of_each_alone(
+    task: PublicTask, shards: Shards
+) -> None:
+    def begin(number: int) -> Federation:
+        held = {
+            client: toy_records(len(shard), seed=20 * number + i)
+            for i, (client, shard) in enumerate(shards.items())
+        }
+        return Federation.begin(quick(), task, held, Seeds(number), f"shadow-{number}")
+
+    together = [begin(1), begin(2)]
+    for index in range(3):
+        run_round(quick(), task, together, index)
+    for number, one in enumerate(together, start=1):
+        alone = begin(number)
+        for index in range(3):
+            run_round(quick(), task, [alone], index)
+        for client, kept in alone.kept.items():
+            assert set(kept) == set(one.kept[client])
+            for name, tensor in kept.items():
+                torch.testing.assert_close(
+                    tensor, one.kept[client][name], rtol=1e-4, atol=1e-5
+                )
+
+
+def test_who_sits_out_keeps_gate_and_prompt(task: PublicTask, shards: Shards) -> None:
+    federation = Federation.begin(quick(), task, shards, Seeds(3))
+    for index in range(6):
+        before = {c: dict(kept) for c, kept in federation.kept.items()}
+        (record,) = run_round(quick(), task, [federation], index, participation=0.4)
+        for client in set(shards) - set(record.at.participants):
+            for name, tensor in federation.kept[client].items():
+                assert torch.equal(tensor, before[client][name])
+
+
+def test_every_client_begins_with_a_gate_of_its_own(task: PublicTask) -> None:
+    kept = kept_of(quick(), task, ("client-0", "client-1"))
+    assert not torch.equal(kept["gate/key_weight"][0], kept["gate/key_weight"][1])
+    again = kept_of(quick(), task, ("client-1",))
+    assert torch.equal(again["gate/key_weight"][0], kept["gate/key_weight"][1])
+
+
+def test_first_rounds_train_no_gate_and_release_none(
+    task: PublicTask, shards: Shards
+) -> None:
+    start = {c: quick().start_client(task, c, Seeds(0)) for c in shards}
+    federation, _, models = play(quick(), task, shards, rounds=1)
+    for client, kept in federation.kept.items():
+        assert torch.equal(kept["gate/key_weight"], start[client]["gate/key_weight"])
+        assert set(models[client]) == {"context"}
+    federation, _, models = play(quick(), task, shards, rounds=2)
+    for client, kept in federation.kept.items():
+        trained = kept["gate/key_weight"]
+        assert not torch.equal(trained, start[client]["gate/key_weight"])
+        assert len(models[client]["experts"]) == 2
+
+
+@pytest.mark.parametrize("gate", ["attention", "linear"])
+def test_a_large_mixing_leaves_the_local_prompt_s_logits(
+    gate: Literal["attention", "linear"], task: PublicTask
+) -> None:
+    trainer = quick(gate=gate, mixing=1e6)
+    model = {**received_of(task, 1, 2, 5), **kept_of(trainer, task, ["client-0"])}
+    experts = torch.cat(
+        [
+            task.prompts(model["context"]).unsqueeze(2),
+            expert_features(task, model["experts"]),
+        ],
+        dim=2,
+    )
+    images = task.public.features.unsqueeze(0)
+    logits = trainer.logits(task, gate_part(model), experts, images) / 1e6
+    local = task.logit_scale * images[0] @ task.prompts(model["context"])[0].T
+    torch.testing.assert_close(logits[0], local, rtol=1e-4, atol=1e-4)
+    assert torch.equal(logits[0].argmax(dim=-1), local.argmax(dim=-1))
+
+
+def test_a_query_is_the_softmax_of_the_trained_logits(
+    task: PublicTask, shards: Shards
+) -> None:
+    """The loss that training reports for a full batch is what the model answers."""
+    trainer = quick(epochs=1, learning_rate=1e-9, gate_learning_rate=1e-9)
+    received = received_of(task, 3, 2, 1)
+    kept = kept_of(trainer, task, list(shards))
+    at = Round(1, Seeds(0), tuple(shards))
+    result = trainer.local_update(task, cohort_of(shards), received, kept, at)
+    models = trainer.release(task, list(shards), received, result.kept)
+    for i, shard in enumerate(shards.values()):
+        model = {name: tensor[i : i + 1] for name, tensor in models.items()}
+        answers = ask(trainer, task, model, shard)[0]
+        loss = -answers.gather(1, shard.labels.unsqueeze(1)).mean()
+        assert float(loss) == pytest.approx(float(result.loss[i]), rel=1e-4)
+
+
+def test_a_linear_gate_is_blind_to_the_order_of_arrival(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = quick(gate="linear", experts=3)
+    received = received_of(task, 3, 3, 1)
+    shuffled = {**received, "experts": received["experts"][:, [2, 0, 1]]}
+    kept = kept_of(trainer, task, list(shards))
+    at = Round(1, Seeds(0), tuple(shards))
+    one, other = (
+        trainer.local_update(task, cohort_of(shards), down, kept, at)
+        for down in (received, shuffled)
+    )
+    for name, tensor in one.kept.items():
+        torch.testing.assert_close(tensor, other.kept[name])
+
+
+def test_an_aggregated_gate_is_everybody_s_and_averaged(
+    task: PublicTask, shards: Shards
+) -> None:
+    federation, messages, models = play(quick(gate="aggregated"), task, shards)
+    assert not any(name.startswith("gate/") for name in federation.kept["client-0"])
+    sent = [
+        m.tensors for m in messages if m.kind == "individual-update" and m.round == 2
+    ]
+    total = sum(t["gate/key_weight"] for t in sent) / sum(t["weight"] for t in sent)
+    torch.testing.assert_close(federation.server["gate/key_weight"], total)
+    for model in models.values():
+        torch.testing.assert_close(model["gate/key_weight"], total)
+    view = find_threat("server")(messages)
+    rebuilt = quick(gate="aggregated").rebuild(task, view, "client-1")
+    assert rebuilt.missing == ()
+    for name, tensor in models["client-1"].items():
+        torch.testing.assert_close(rebuilt.model[name], tensor)
+
+
+def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
+    task: PublicTask, shards: Shards
+) -> None:
+    _, messages, _ = play(quick(), task, shards)
+    view = find_threat("peer:client-0")(messages)
+    rebuilt = quick().rebuild(task, view, "client-1")
+    last = broadcasts(messages, "client-0")[-1]
+    assert torch.equal(rebuilt.model["context"], last["context"])
+    uploads = {
+        (m.round, m.sender): m.tensors["context"] / m.tensors["weight"]
+        for m in messages
+        if m.kind == "individual-update"
+    }
+    assert len(rebuilt.suspects) == 6  # two others, three rounds
+    for (_, sender), prompt in uploads.items():
+        found = any(torch.equal(prompt, s["context"]) for s in rebuilt.suspects)
+        assert found == (sender != "client-0")
+
+
+def test_expert_shares_sum_to_one_and_follow_the_experts(
+    task: PublicTask, shards: Shards
+) -> None:
+    for gate in ("attention", "linear"):
+        trainer = quick(gate=gate)
+        _, _, models = play(trainer, task, shards)
+        shares = trainer.expert_shares(task, models["client-0"], task.public)
+        assert shares.shape == (80, 3)
+        torch.testing.assert_close(shares.sum(dim=1), torch.ones(80))
+
+
+def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(
+    task: PublicTask, shards: Shards
+) -> None:
+    _, messages, models = play(quick(), task, shards)
+    uploads = [m.tensors for m in messages if m.sender == "client-1" and m.round < 3]
+    view = find_threat("server")(messages)
+    rebuilt = quick().rebuild(task, view, "client-1")
+    first = uploads[0]["context"] / uploads[0]["weight"]
+    assert torch.equal(rebuilt.model["context"], first)
+    assert rebuilt.staleness == 2
+    assert "the gate" in rebuilt.missing[0]
+    _, messages, models = play(quick(experts=0), task, shards)
+    view = find_threat("server")(messages)
+    rebuilt = quick(experts=0).rebuild(task, view, "client-1")
+    torch.testing.assert_close(rebuilt.model["context"], models["client-1"]["context"])
+    assert rebuilt.staleness == 0
+    assert rebuilt.missing == ()

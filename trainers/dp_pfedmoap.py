@@ -1,0 +1,239 @@
+"""pFedMoAP with noise on the prompts that are sent; the gate stays without."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.clipping import clip_each
+from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.private_prompts import PrivateLocalTrainer, context_losses
+from privaudit.prompt_experts import PromptExperts, own_prompt
+from privaudit.prompt_learning import (
+    Batch,
+    Objective,
+    epochs_of_batches,
+    fit,
+)
+from privaudit.tensors import Stacked
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    Claim,
+    ClientId,
+    Cohort,
+    Events,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+from privaudit.transcript import Message
+
+SAYS_LITTLE = 0.1  # expected records that delta may give away entirely
+
+
+@TRAINERS.register("dp-pfedmoap")
+@dataclass(frozen=True)
+class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
+    """pFedMoAP whose uploads, and so averages and experts, carry noise.
+
+    Gate and personal prompt are trained without noise, so nothing can be proved about a
+    *released* model; what is proved holds for whoever sees uploads, averages, experts.
+
+    Modes: "sound": what is sent is trained apart from the gate, on the prompt's own
+    cross-entropy, by ``steps`` steps of DP-SGD a round (through a gate without noise,
+    each record's gradient would depend on all others, and no clipping would bound
+    that); beside it the client trains a personal prompt and its gate as in pFedMoAP.
+    Uploads are averaged plainly: a weight would be a size.
+    "published-paper": one training; in each step the prompt's mean gradient is clipped;
+    the prompt is noised once, when it is sent, and averaged plainly too. Published are
+    delta 0.05 and epsilon 25 and 50, but neither clip norm, nor sigma, nor what a unit
+    of privacy is. Taken here: clip norm C 10, standard deviation sqrt(T ln(1 / delta))
+    / epsilon * C / B on the prompt itself, as the other baselines have it after Tran et
+    al. 2025, and one record of one client. What that proves is far from what is
+    claimed: S clipped steps move a prompt by S times rate times C at the most (over 1 -
+    momentum), and one record by twice that.
+    There is no "published-code", and no gate that is sent.
+
+    Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
+    for vision-language models", ICLR 2025, appendix C.2, table 6; steps as in Abadi et
+    al., "Deep learning with differential privacy", CCS 2016, algorithm 1.
+
+    Attributes:
+        personal_learning_rate: Of the personal prompt, above 0; in "published-paper" it
+            is what is sent. Published 0.002.
+        epochs: Local passes in which prompt and gate are trained; published 5.
+        momentum: In these, in [0, 1).
+    """
+
+    personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
+    epochs: Annotated[int, Field(ge=1)] = 50
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> "DPPFedMoAP":
+        if self.mode == "published-code":
+            raise ConfigError(
+                'mode = "published-code" was asked for, and dp-pfedmoap knows "sound" '
+                'and "published-paper" only. Take one of them'
+            )
+        if self.clip == "sample" and self.mode == "published-paper":
+            raise ConfigError(
+                'clip = "sample" was asked for in mode "published-paper", which clips '
+                'the mean over a batch. Leave it out, or take mode "sound"'
+            )
+        if self.gate == "aggregated":
+            raise ConfigError(
+                'gate = "aggregated" was asked for, which sends the gate without any '
+                'noise. Take "attention" or "linear", whose gates stay'
+            )
+        return self
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train what is kept; send a prompt of its own training, or its noised copy."""
+        parameters, objective = self.begin_mixture(task, received, kept)
+        trained, loss = self._train_personal(cohort, parameters, objective, at)
+        sent = dict(trained)
+        if self.mode == "sound":
+            sent["context"] = self._train_apart(task, cohort, received, at)
+        else:
+            clean = {"context": trained["context"]}
+            sent |= self.add_noise(clean, self.noise_std(task), "noise", cohort, at)
+        ones = torch.ones(len(cohort))
+        return LocalResult(
+            self.upload(sent, ones),
+            self.keep(kept, trained),
+            loss,
+            self._events(task, len(at.participants)),
+        )
+
+    def _train_apart(
+        self, task: PublicTask, cohort: Cohort, received: Stacked, at: Round
+    ) -> Tensor:
+        """Return the prompts of DP-SGD, which no gate has touched."""
+
+        def record_losses(parameters: Stacked, batch: Batch) -> Tensor:
+            return context_losses(task, parameters["context"], batch)
+
+        start = {"context": received["context"]}
+        trained, _ = self.train(task, cohort, start, record_losses, at)
+        return trained["context"]
+
+    def _train_personal(
+        self, cohort: Cohort, parameters: Stacked, objective: Objective, at: Round
+    ) -> tuple[Stacked, Tensor]:
+        """Run the local epochs on prompt and gate, on whole shards or in batches."""
+        size = 0
+        if self.mode == "published-paper":
+            size, objective = self.batch, self._with_clipping(objective)
+        batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
+        rates = self.rates(parameters, self.personal_learning_rate)
+        return fit(
+            cohort, parameters, batches, objective,
+            learning_rate=rates, momentum=self.momentum,
+        )  # fmt: skip
+
+    def _with_clipping(self, objective: Objective) -> Objective:
+        """Return the objective with each client's gradient by the prompt clipped."""
+
+        def clip(gradient: Tensor) -> Tensor:
+            return clip_each({"context": gradient}, self.clip_norm)["context"]
+
+        def clipped(parameters: Stacked, batch: Batch) -> Tensor:
+            context = parameters["context"].clone()
+            context.register_hook(clip)
+            return objective({**parameters, "context": context}, batch)
+
+        return clipped
+
+    def _events(self, task: PublicTask, parties: int) -> Events:
+        """Describe what protects the upload, and that nothing protects the rest."""
+        if not self.clips:
+            return ()
+        if self.mode == "sound":
+            (upload,) = self.steps_event(task, parties)
+        else:
+            reach = self._reach(task)
+            noise = Mechanism(self.noise_std(task) / reach, reach)
+            upload = self.event(task, "upload", noise, 1, "client", parties)
+        bare = MechanismEvent(
+            release="local",
+            noise_multiplier=0.0,
+            sensitivity=1.0,
+            clip_norm=self.clip_norm,
+            sampling_rate=1.0,
+            sampling="fixed-batch",
+            noise_at="none",
+            parties=parties,
+            per_record=False,  # the upload's bound holds whatever it is
+        )
+        return upload, bare
+
+    def _reach(self, task: PublicTask) -> float:
+        """Return how far a round's clipped steps can move a prompt, for any client."""
+        batches = math.ceil(max(task.candidates.values()) / self.batch)
+        whole = self.personal_learning_rate * self.clip_norm / (1 - self.momentum)
+        return self.epochs * batches * whole
+
+    def from_uploads(
+        self,
+        task: PublicTask,
+        view: View,
+        client: ClientId,
+        heard: Sequence[Message],
+    ) -> Rebuilt:
+        """Return the mean prompt, drawn towards the client by all of its uploads.
+
+        In "sound" no gate shaped them, and each tells of some noisy samples only: what
+        a client did in all rounds adds up to more, as in dp-promptfl.
+        """
+        if self.mode == "published-paper":
+            rebuilt = super().from_uploads(task, view, client, heard)
+            hidden = "the personal prompt, without the noise"
+            return replace(rebuilt, missing=(*rebuilt.missing, hidden))
+        received = {m.round: m.tensors["context"] for m in view.broadcasts_to(client)}
+        moves = [own_prompt(m.tensors) - received[m.round] for m in heard]
+        shared = view.last_broadcast(client).tensors["context"]
+        share = len(task.clients) ** -0.5 - 1 / len(task.clients)
+        drawn = shared + share * torch.stack(moves).sum(dim=0)
+        missing = ("the personal prompt, which is not what is sent", "the gate")
+        return Rebuilt({"context": drawn}, missing)
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Return epsilon for a record of an upload, and what delta is worth."""
+        if self.epsilon is None:
+            return Claim(delta=self.delta)
+        source = (
+            "noise by an accountant (opacus PRV or the exact Gaussian; see the "
+            "certificate), for a record of what a client sends, not of what it releases"
+            if self.mode == "sound"
+            else "epsilon and delta as published; how noise follows from them was not: "
+            "here sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent"
+        )
+        return Claim(self.epsilon, self.delta, source + _worth(self.delta, task))
+
+
+def _worth(delta: float, task: PublicTask) -> str:
+    """Say so where delta alone may give records away."""
+    records = max(task.expected_members, 1.0)
+    if delta * records <= SAYS_LITTLE:
+        return ""
+    return (
+        f"; delta = {delta:g} is far above 1/n (here {1 / records:.2g}): giving away "
+        f"about {delta * records:.1f} of a client's records would keep the promise"
+    )

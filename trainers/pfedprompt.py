@@ -1,0 +1,141 @@
+"""pFedPrompt: a shared prompt, and each client's own memory of few-shot features."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.feature_memory import (
+    choose_blend,
+    empty_memory,
+    fill_memory,
+    recall,
+)
+from privaudit.prompt_averaging import AveragingTrainer, weigh
+from privaudit.prompt_learning import QUERY_CHUNK, logits_of
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Records,
+    Round,
+    Signal,
+    Signals,
+)
+
+STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
+SHARPNESSES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+BLEND = "memory blend"
+
+
+@TRAINERS.register("pfedprompt")
+@dataclass(frozen=True)
+class PFedPrompt(AveragingTrainer):
+    """Train a shared prompt as PromptFL does, and add what a memory recalls.
+
+    A client's logits are s <f, T_c> + a sum over its memory of class c of
+    exp(-b (1 - <f, F>)). The memory holds image features of the client's training
+    records as they are, and their labels.
+
+    Whoever is given the personal model is given those features: a record of which the
+    feature stands in the memory is a member for certain, at distance 0. No noise on the
+    prompt changes that. Neither memory nor a and b are ever sent in training.
+
+    Source: Guo, Guo and Wang, "pFedPrompt: learning personalized prompt for
+    vision-language models in federated learning", WWW 2023. There the memory holds
+    every training record; here it has a public number of slots, so that shapes tell no
+    size, and a and b are chosen by the loss on records held out of it.
+
+    Attributes:
+        memory: Slots, at least 1; records beyond them are not remembered.
+        strength: a, at least 0; None chooses one of 0, 1, 2, 5, 10 and 20.
+        sharpness: b, at least 0; None chooses one of 1, 2, 5, 10, 20 and 50.
+        held_out: Share of a client's records that stay out of its memory to choose by,
+            in (0, 1). None do if a and b are given.
+    """
+
+    memory: Annotated[int, Field(ge=1)] = 64
+    strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return an empty memory, which adds nothing."""
+        dim = task.zero_shot.shape[1]
+        return empty_memory(self.memory, dim) | {BLEND: torch.zeros(2)}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the received context, send it, and fill the memory for own use."""
+        contexts, loss = self.train(task, cohort, received["context"], at)
+        is_given = self.strength is not None and self.sharpness is not None
+        share = 0.0 if is_given else self.held_out
+        memory, held_out = fill_memory(cohort, self.memory, share, at.seeds)
+        with torch.no_grad():
+            logits = logits_of(task, task.prompts(contexts), cohort.features)
+        blend = choose_blend(
+            memory, cohort, held_out, logits,
+            STRENGTHS if self.strength is None else (self.strength,),
+            SHARPNESSES if self.sharpness is None else (self.sharpness,),
+        )  # fmt: skip
+        sent = weigh(cohort, {"context": contexts})
+        return LocalResult(sent, memory | {BLEND: blend}, loss)
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the averaged prompt with the memory: raw training features."""
+        return {"context": received["context"], **kept}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the prompt that was seen; no message shows the memory."""
+        rebuilt = super().rebuild(task, view, client)
+        if view.has_release_of(client):
+            return rebuilt
+        memory = ("the client's memory of features",)
+        return replace(rebuilt, missing=rebuilt.missing + memory)
+
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities, with what the memory recalls where there is one."""
+        if BLEND not in models:
+            yield from super().query(task, models, records, want)
+            return
+        with torch.no_grad():
+            text = task.prompts(models["context"])
+            for features in records.features.split(QUERY_CHUNK):
+                logits = self._blended(task, text, models, features)
+                yield {"log_probabilities": logits.log_softmax(dim=-1)}
+
+    def _blended(
+        self, task: PublicTask, text: Tensor, models: Stacked, features: Tensor
+    ) -> Tensor:
+        strength, sharpness = models[BLEND].unbind(dim=1)
+        each = features.expand(len(text), *features.shape)
+        recalled = recall(models, each, sharpness, text.shape[1])
+        return logits_of(task, text, each) + strength[:, None, None] * recalled

@@ -1,0 +1,147 @@
+"""FedAMP on prompts: every client has its own, and those alike pull each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.message_passing import pass_messages
+from privaudit.prompt_learning import start_context
+from privaudit.proximal_training import ProximalTrainer
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+
+
+@TRAINERS.register("prompt-fedamp")
+@dataclass(frozen=True)
+class PromptFedAMP(ProximalTrainer):
+    """Train each client's own prompt near a mix, in which those alike weigh more.
+
+    The server keeps the last prompt of each client and sends client i
+    u_i = (1 - sum_j xi_ij) w_i + sum_j xi_ij w_j, with
+    xi_ij = alpha / sigma * exp(-|w_i - w_j|^2 / sigma); the client goes on from w_i
+    with the objective F_i(w) + lambda / (2 alpha) |w - u_i|^2, and sends w: its
+    personal model is what it sends. All prompts start as one. Who sits out stays as it
+    is, and weighs as before.
+
+    The penalty has a gradient here; in the PFLlib code it is detached, so that clients
+    there train alone.
+
+    Source: Huang et al., "Personalized cross-silo federated learning on non-IID data",
+    AAAI 2021, algorithm 1.
+
+    Attributes:
+        sigma: Of squared distances between prompts, above 0: beyond a few sigma two
+            clients ignore each other.
+        alpha: The server's step, above 0 and at most sigma / (clients - 1), so that
+            every mix is a mean. None is sigma / clients: prompts that are all alike
+            weigh the same.
+        attraction: lambda, at least 0; 0 is training alone.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
+
+    sigma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    attraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+    def step(self, clients: int) -> float:
+        """Return alpha for that many clients.
+
+        Raises:
+            ConfigError: It would give a client's own prompt a negative weight.
+        """
+        if self.alpha is None:
+            return self.sigma / clients
+        most = self.sigma / max(1, clients - 1)
+        if self.alpha > most:
+            raise ConfigError(
+                f"alpha = {self.alpha:g} was asked for, and with {clients} clients and "
+                f"sigma = {self.sigma:g} at most {most:.3g} gives means of prompts. "
+                "Take that or less, or leave it out."
+            )
+        return self.alpha
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return one random context as everybody's."""
+        self.step(len(task.clients))
+        context = start_context(task, seeds)
+        return {client: context.clone() for client in task.clients}
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return the same context."""
+        return {"context": start_context(task, seeds)}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send each client its own mix."""
+        others = [w.flatten() for name, w in server.items() if name != client]
+        own = server[client]
+        if not others:
+            return {"mix": own}
+        mix = pass_messages(
+            own.flatten(), torch.stack(others), self.step(len(server)), self.sigma
+        )
+        return {"mix": mix.view_as(own)}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the client's own prompt near its mix, and send it."""
+        strength = self.attraction / self.step(len(task.clients))
+        contexts, loss = self.train_near(
+            task, cohort, kept["context"], received["mix"], strength, at
+        )
+        return LocalResult({"context": contexts}, {"context": contexts}, loss)
+
+    def aggregate(
+        self,
+        task: PublicTask,
+        server: Tensors,
+        inbox: Mapping[ClientId, Tensors],
+        at: Round,
+    ) -> tuple[Tensors, Events]:
+        """Put each prompt in the place of its client's last one."""
+        new: dict[ClientId, Tensor] = {c: sent["context"] for c, sent in inbox.items()}
+        return dict(server) | new, ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the client's own prompt."""
+        return {"context": kept["context"]}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the client's own prompt where it is seen, else a mix.
+
+        A peer sees its own mix only, in which the client's prompt has a part.
+        """
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        if view.sees_updates_of(client):
+            return Rebuilt(view.updates_of(client)[-1].tensors)
+        mix = view.last_broadcast(client).tensors["mix"]
+        return Rebuilt({"context": mix}, missing=("the client's own prompt",))

@@ -1,0 +1,119 @@
+"""FedPer on prompts: the first tokens are shared, the others stay with the client."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.prompt_averaging import UNTRAINED, AveragingTrainer, last_sent, weigh
+from privaudit.prompt_learning import Batch, prompt_losses, start_context
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+
+ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
+
+
+@TRAINERS.register("prompt-fedper")
+@dataclass(frozen=True)
+class PromptFedPer(AveragingTrainer):
+    """Train all context tokens; send the first ones, and keep the others.
+
+    Source: Arivazhagan et al., "Federated learning with personalization layers",
+    arXiv 1912.00818, 2019, with tokens of a prompt in place of layers.
+
+    Attributes:
+        shared_tokens: m, how many tokens are sent, at least 1; all of them (or more) is
+            PromptFL. Published: 8 of 16.
+    """
+
+    shared_tokens: Annotated[int, Field(ge=1)] = 8
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return random shared tokens."""
+        return {"shared": start_context(task, seeds)[: self.shared_tokens]}
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return random private tokens of the client's own, if any are private."""
+        private = start_context(task, seeds, client)[self.shared_tokens :]
+        return {"private": private} if len(private) else {}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train all tokens together, and send the shared ones, weighted."""
+        whole = _join(received, kept)
+        contexts, loss = self.train(task, cohort, whole, at)
+        shared, private = contexts.split_with_sizes(
+            [received["shared"].shape[1], whole.shape[1] - received["shared"].shape[1]],
+            dim=1,
+        )
+        mine = {"private": private} if kept else {}
+        return LocalResult(weigh(cohort, {"shared": shared}), mine, loss)
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the averaged tokens, followed by the client's own."""
+        return {"context": _join(received, kept)}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the client's sent tokens, else the shared ones, and guess the others.
+
+        Private tokens are trained on public records behind those that were seen, as the
+        client trains them on its own.
+        """
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        sent = last_sent(view, client)
+        missing: tuple[str, ...] = () if sent else (UNTRAINED,)
+        seen = (sent or view.last_broadcast(client).tensors)["shared"]
+        if len(seen) == task.prompts.context_tokens:
+            return Rebuilt({"context": seen}, missing)
+        missing += ("the client's private tokens",)
+        return Rebuilt(
+            {"context": self._complete(task, seen, client)}, missing, 0, True
+        )
+
+    def _complete(
+        self, task: PublicTask, seen: Float[Tensor, "shared width"], client: ClientId
+    ) -> Float[Tensor, "tokens width"]:
+        """Return the tokens with private ones that public records teach."""
+        shared = seen.unsqueeze(0)
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            return prompt_losses(task, _join({"shared": shared}, parameters), batch)
+
+        start = self.start_client(task, client, ADVERSARY)["private"].unsqueeze(0)
+        public = Cohort.of(["public"], [task.public])
+        at = Round(0, ADVERSARY, ("public",))
+        learned, _ = self.fit(public, {"private": start}, objective, at)
+        return _join({"shared": shared}, learned)[0]
+
+
+def _join(shared: Stacked, private: Stacked) -> Float[Tensor, "k tokens width"]:
+    """Return whole contexts."""
+    parts = [shared["shared"], *private.values()]
+    return torch.cat(parts, dim=1)

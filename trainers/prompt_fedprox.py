@@ -1,0 +1,42 @@
+"""FedProx on prompts: PromptFL whose clients are pulled back to the server's prompt."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.prompt_averaging import AveragingTrainer, weigh
+from privaudit.proximal_training import ProximalTrainer
+from privaudit.tensors import Stacked
+from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+
+
+@TRAINERS.register("prompt-fedprox")
+@dataclass(frozen=True)
+class PromptFedProx(ProximalTrainer, AveragingTrainer):
+    """Minimise the loss plus mu / 2 |p - p_server|^2, and average what comes back.
+
+    The term has a gradient here. In four published repositories it is detached, so that
+    their rows for FedProx are PromptFL's: take ``mu = 0`` for those.
+
+    Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
+    algorithm 2, on PromptFL's prompt.
+
+    Attributes:
+        mu: At least 0; 0 is PromptFL. Published: 0.5.
+    """
+
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the received context near itself, and send it weighted."""
+        anchor = received["context"]
+        contexts, loss = self.train_near(task, cohort, anchor, anchor, self.mu, at)
+        return LocalResult(weigh(cohort, {"context": contexts}), {}, loss)

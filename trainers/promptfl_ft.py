@@ -1,0 +1,96 @@
+"""PromptFL, fine-tuned: each client trains the shared prompt further for itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.prompt_averaging import AveragingTrainer, weigh
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+
+
+@TRAINERS.register("promptfl-ft")
+@dataclass(frozen=True)
+class FineTunedPromptFL(AveragingTrainer):
+    """As PromptFL; the personal model is the client's prompt, trained further.
+
+    In each round a client trains the prompt it received, sends it, and then trains the
+    result for ``tuning_epochs`` more, from a standing start. What that gives is its
+    personal model, kept and never sent. It so begins at the last prompt that the client
+    received and trained, not at the average that comes after: a client that sits out
+    keeps the personal model of its last round.
+
+    Source: the fine-tuned baseline of Li et al., "Global and local prompts cooperation
+    via optimal transport for federated learning" (FedOTP), CVPR 2024, and others; there
+    the average is fine-tuned after the last round. Training is PromptFL's: Guo et al.,
+    IEEE TMC 2023, algorithm 1.
+
+    Attributes:
+        tuning_epochs: Passes over the shard after the upload, at least 0; 0 keeps the
+            prompt as it was sent.
+        tuning_rate: Above 0; by default the learning rate.
+    """
+
+    tuning_epochs: Annotated[int, Field(ge=0)] = 50
+    tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return a place for the tuned prompt, and that there is none yet."""
+        shape = (task.prompts.context_tokens, task.prompts.width)
+        return {"tuned": torch.zeros(shape), "is tuned": torch.tensor(False)}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the received context, send it, and train it further."""
+        contexts, loss = self.train(task, cohort, received["context"], at)
+        tuned = contexts
+        if self.tuning_epochs:
+            tuner = replace(
+                self,
+                epochs=self.tuning_epochs,
+                learning_rate=self.tuning_rate or self.learning_rate,
+            )
+            batches = replace(at, seeds=at.seeds.child("tuning"))
+            tuned, _ = tuner.train(task, cohort, contexts, batches)
+        done = torch.ones(len(cohort), dtype=torch.bool)
+        mine = {"tuned": tuned, "is tuned": done}
+        return LocalResult(weigh(cohort, {"context": contexts}), mine, loss)
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the tuned prompt; who never trained has the average only."""
+        done = kept["is tuned"][:, None, None]
+        return {"context": torch.where(done, kept["tuned"], received["context"])}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return as PromptFL does; no upload shows the tuning."""
+        rebuilt = super().rebuild(task, view, client)
+        if view.has_release_of(client):
+            return rebuilt
+        tuning = ("the client's fine-tuning",) if self.tuning_epochs else ()
+        return replace(rebuilt, missing=rebuilt.missing + tuning)
