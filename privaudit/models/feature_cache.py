@@ -1,16 +1,29 @@
-"""Image features, computed once for each set of pictures."""
+"""Image features and image tokens, computed once for each set of pictures."""
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.errors import MissingFileError, StorageError, TranscriptError
+from privaudit.dataset import FeatureBank, Images
+from privaudit.errors import (
+    ConfigError,
+    MissingFileError,
+    StorageError,
+    TranscriptError,
+)
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.storage import make_private_folder, read_tensors, write_tensors
+
+Kind = Literal["features", "tokens"]
+_CHUNK = 256  # pictures that are encoded at a time
+_BATCH_BYTES = 2**25  # originals that are held at a time
 
 
 def default_folder() -> Path:
@@ -20,47 +33,131 @@ def default_folder() -> Path:
 
 
 def cached_features(
-    model: PromptableCLIP,
-    pictures: Float[Tensor, "n 3 h w"],
-    folder: Path | None = None,
+    model: PromptableCLIP, images: Images | FeatureBank, folder: Path | None = None
 ) -> Float[Tensor, "n dim"]:
-    """Return :meth:`PromptableCLIP.encode_images`, from the disk if it was done before.
+    """Return each record's l2-normalised feature, from the disk if it was done before.
 
     The file is named after the content of model and pictures, so it cannot go stale.
     A damaged file is written anew. Features of pictures are as sensitive as the
     pictures: the folder is made for its owner only. A folder that cannot be written
-    costs the time to compute again, and nothing else.
+    costs the time to compute again, and nothing else. Pictures are read one by one, so
+    memory does not grow with their sizes. A bank's embeddings only pass through
+    :meth:`PromptableCLIP.encode_bank`.
 
     Args:
         model: Its weights and architecture are part of the name.
-        pictures: As :meth:`PromptableCLIP.preprocess_batch` returns them.
+        images: Pictures, or a bank of embeddings.
         folder: Where to keep features; None for :func:`default_folder`.
+
+    Raises:
+        ConfigError: The model cannot read these pictures or embeddings.
     """
-    name = content_hash(model, pictures)
+    if isinstance(images, FeatureBank):
+        return model.encode_bank(images.embeddings)
+    return _cached(model, images, folder, "features", model.encode_images)
+
+
+def cached_tokens(
+    model: PromptableCLIP, images: Images | FeatureBank, folder: Path | None = None
+) -> Float[Tensor, "n tokens dim"]:
+    """Return each picture's l2-normalised patch features, as :func:`cached_features`.
+
+    They take a picture's number of tokens times the room of its feature: in memory,
+    and on the disk.
+
+    Raises:
+        ConfigError: There is a bank in place of pictures, or the image tower has no
+            tokens.
+    """
+    if isinstance(images, FeatureBank):
+        raise ConfigError(
+            f"Image tokens were asked of a bank of {len(images)} pooled embeddings, "
+            "which have none. Give the pictures, or use a method that takes whole "
+            "pictures."
+        )
+    return _cached(model, images, folder, "tokens", model.encode_tokens)
+
+
+def content_hash(model: PromptableCLIP, images: Images, kind: Kind) -> str:
+    """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
+    # Activation and layer-norm epsilon are no weights, and change features too.
+    parts = (model.model_hash, model.name, model.clip.visual, images.digest, kind)
+    return sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+def _cached(
+    model: PromptableCLIP,
+    images: Images,
+    folder: Path | None,
+    kind: Kind,
+    encode: Callable[[Tensor], Tensor],
+) -> Tensor:
+    name = content_hash(model, images, kind)
     path = (folder or default_folder()) / "features" / f"{name}.safetensors"
-    found = _read(path, expected=(len(pictures), model.dim))
+    found = _read(path, kind, len(images), model.dim)
     if found is not None:
         return found.to(model.device)
-    features = model.encode_images(pictures)
+    encoded = _encode(model, images, range(len(images)), encode)
     with suppress(StorageError, RuntimeError):  # no home folder is a RuntimeError
         make_private_folder(path.parent)
-        write_tensors(path, {"features": features})
-    return features
+        write_tensors(path, {kind: encoded})
+    return encoded
 
 
-def content_hash(model: PromptableCLIP, pictures: Float[Tensor, "n 3 h w"]) -> str:
-    """Return a SHA-256 that changes with weights, architecture or pictures."""
-    digest = sha256(model.model_hash.encode())
-    # Activation and layer-norm epsilon are no weights, and change features too.
-    digest.update(f"{model.name}\n{model.clip.visual}\n".encode())
-    digest.update(f"{pictures.dtype} {tuple(pictures.shape)}\n".encode())
-    digest.update(pictures.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+def encoded_features(
+    model: PromptableCLIP, images: Images | FeatureBank, indices: Sequence[int]
+) -> Float[Tensor, "n dim"]:
+    """Return some records' l2-normalised features; nothing is kept on the disk."""
+    if isinstance(images, FeatureBank):
+        return model.encode_bank(images.embeddings[list(indices)])
+    return _encode(model, images, indices, model.encode_images)
 
 
-def _read(path: Path, expected: tuple[int, int]) -> Tensor | None:
+def _encode(
+    model: PromptableCLIP,
+    images: Images,
+    indices: Sequence[int],
+    encode: Callable[[Tensor], Tensor],
+) -> Tensor:
+    nothing = torch.empty(0, 3, model.image_size, model.image_size)
+    chunks = _prepared_chunks(model, (images[index] for index in indices))
+    return torch.cat([encode(chunk) for chunk in chunks] or [encode(nothing)])
+
+
+def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:
     with suppress(MissingFileError, TranscriptError, OSError):
-        features = read_tensors(path).get("features")
-        if isinstance(features, Tensor) and features.shape == expected:
-            return features
+        found = read_tensors(path).get(kind)
+        dimensions = 2 if kind == "features" else 3
+        if isinstance(found, Tensor) and found.ndim == dimensions:
+            return found if (len(found), found.shape[-1]) == (count, dim) else None
     return None
+
+
+def _prepared_chunks(
+    model: PromptableCLIP, pictures: Iterable[Tensor]
+) -> Iterator[Tensor]:
+    """Yield what the image tower takes, in the pictures' order."""
+    parts: list[Tensor] = []
+    for batch in _alike(pictures):
+        parts.append(model.preprocess_batch(batch))
+        if sum(map(len, parts)) >= _CHUNK:
+            yield torch.cat(parts)
+            parts = []
+    if parts:
+        yield torch.cat(parts)
+
+
+def _alike(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield runs of pictures of one size and type as batches."""
+    batch: list[Tensor] = []
+    for picture in pictures:
+        if batch and (
+            (picture.shape, picture.dtype) != (batch[0].shape, batch[0].dtype)
+            or len(batch) * picture.nbytes >= _BATCH_BYTES
+            or len(batch) == _CHUNK
+        ):
+            yield torch.stack(batch)
+            batch = []
+        batch.append(picture)
+    if batch:
+        yield torch.stack(batch)

@@ -17,8 +17,9 @@ from privaudit.models.picture_preparation import (
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.models.torchvision_shim import import_open_clip
 
-MODELS = ("tiny-clip", "open_clip:ARCH", "open_clip:ARCH@TAG")
-"""What ``--model`` takes; ARCH and TAG are open_clip's names."""
+MODELS = ("tiny-clip", "surrogate:FOLDER", "open_clip:ARCH", "open_clip:ARCH@TAG")
+"""What ``--model`` takes; ARCH and TAG are open_clip's names, FOLDER is what
+``privaudit pretrain surrogate-clip`` wrote."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ def load_model(
     """Load a model with its weights, frozen.
 
     Args:
-        name: "tiny-clip", which comes with the package; "open_clip:ARCH" with weights
+        name: "tiny-clip", which comes with the package; "surrogate:FOLDER", which was
+            pretrained on the public part of a data set; "open_clip:ARCH" with weights
             from ``checkpoint``, where ARCH is open_clip's name or the path of an
             open_clip configuration (.json); or "open_clip:ARCH@TAG", whose weights
             open_clip downloads, unless ``checkpoint`` has them: then the tag only says
@@ -53,6 +55,8 @@ def load_model(
     """
     if name == "tiny-clip":
         return _tiny_clip(checkpoint, device)
+    if name.startswith("surrogate:"):
+        return _surrogate(name.removeprefix("surrogate:"), checkpoint, device)
     if not name.startswith("open_clip:"):
         raise UnknownNameError("model", name, MODELS)
     return _open_clip(name, checkpoint, device)
@@ -73,6 +77,22 @@ def _tiny_clip(checkpoint: Path | None, device: str) -> PromptableCLIP:
     embedded = load()
     clip = embedded.model.to(device)
     return PromptableCLIP("tiny-clip", clip, embedded.tokenizer, prepare)
+
+
+def _surrogate(folder: str, checkpoint: Path | None, device: str) -> PromptableCLIP:
+    if checkpoint is not None:
+        raise ConfigError(
+            f"The surrogate in {folder!r} has its own weights, and a checkpoint is "
+            f"given: {checkpoint}. Leave it out."
+        )
+    from privaudit.models.surrogate_clip.storage import load_surrogate
+
+    if not folder:
+        raise ConfigError(
+            "surrogate: needs the folder of a surrogate, as in surrogate:models/mine. "
+            "Make one with: privaudit pretrain surrogate-clip."
+        )
+    return load_surrogate(Path(folder), device)
 
 
 def _open_clip(name: str, checkpoint: Path | None, device: str) -> PromptableCLIP:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.errors import ConfigError
+from privaudit.models.image_tokens import image_tokens
 from privaudit.models.picture_preparation import Pictures
 from privaudit.models.plain_text import plain_prompt_features
 from privaudit.models.prompt_tokens import (
@@ -92,6 +93,9 @@ class PromptableCLIP:
         tokenizer: The one it was trained with.
         preprocess_batch: From pictures (grey or RGB, bytes or floats from 0 to 1) to
             what the image tower takes.
+        public_indices: The records of a data set that the model was trained on, where
+            that is known; they are then nobody's.
+        data_hash: Of that data set.
     """
 
     def __init__(
@@ -100,8 +104,12 @@ class PromptableCLIP:
         clip: nn.Module,
         tokenizer: Tokenizer,
         preprocess_batch: Callable[[Pictures], Tensor],
+        *,
+        public_indices: tuple[int, ...] | None = None,
+        data_hash: str | None = None,
     ) -> None:
         self.name = name
+        self.public_indices, self.data_hash = public_indices, data_hash
         self.clip = cast(Any, clip.eval().requires_grad_(False))
         self.tokenizer = tokenizer
         self._prepare = preprocess_batch
@@ -138,10 +146,60 @@ class PromptableCLIP:
             batch: Pictures encoded at a time; more is faster and takes more memory.
         """
         features = [torch.empty(0, self.dim, device=self.device)]
-        for first in range(0, len(pictures), batch):
-            part = pictures[first : first + batch].to(self.device)
-            features.append(self.clip.encode_image(part))
+        for part in pictures.split(batch) if len(pictures) else ():
+            features.append(self.clip.encode_image(part.to(self.device)))
         return normalize(torch.cat(features), dim=-1)
+
+    @torch.no_grad()
+    def encode_tokens(
+        self, pictures: Float[Tensor, "n 3 h w"], batch: int = 256
+    ) -> Float[Tensor, "n tokens dim"]:
+        """Return l2-normalised features of every picture's patches, without gradient.
+
+        RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; how each kind of tower
+        makes them is told by :func:`~privaudit.models.image_tokens.image_tokens`.
+
+        Args:
+            pictures: As :meth:`preprocess_batch` returns them.
+            batch: Pictures encoded at a time.
+
+        Raises:
+            ConfigError: The image tower is of a kind that has no tokens.
+        """
+        parts = [
+            image_tokens(self.clip, part.to(self.device))
+            for part in pictures.split(batch)
+        ]
+        return normalize(torch.cat(parts), dim=-1)
+
+    @property
+    def bank_width(self) -> int:
+        """Size of the embeddings that :meth:`encode_bank` takes."""
+        return int(getattr(self.clip.visual, "bank_width", self.dim))
+
+    @torch.no_grad()
+    def encode_bank(
+        self, embeddings: Float[Tensor, "n bank_width"]
+    ) -> Float[Tensor, "n dim"]:
+        """Return l2-normalised image features for embeddings that were made elsewhere.
+
+        A model that was aligned with a bank projects its embeddings. Any other takes
+        embeddings that its own image tower made, and only normalises them; that they
+        come from that very tower cannot be seen in them.
+
+        Raises:
+            ConfigError: The embeddings have another size.
+        """
+        if embeddings.shape[1] != self.bank_width:
+            raise ConfigError(
+                f"{self.name} takes embeddings of {self.bank_width} numbers, and these "
+                f"have {embeddings.shape[1]}. Use the model that made them, or align "
+                "one with them: privaudit pretrain surrogate-clip."
+            )
+        features = embeddings.to(self.device)
+        if hasattr(self.clip.visual, "bank_width"):
+            features = self.clip.encode_image(features)
+        return normalize(features, dim=-1)
 
     def prompts(
         self,

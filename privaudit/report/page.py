@@ -100,6 +100,7 @@ def _card(label: str, audit: Audit) -> dict[str, Any]:
         "finding": wording.finding(audit),
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
+        "linking": wording.linking(audit),
         "use": wording.use(audit),
         "proof": wording.proof(audit),
     }

@@ -15,6 +15,7 @@ from privaudit.report.wording import (
     epsilon,
     guarantee,
     interval,
+    linking,
     percent,
     point,
 )
@@ -124,6 +125,9 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
     for part in parts:
         console.print(_table([row.run for row in rows], part))
+    for row, audit in zip(rows, audits, strict=True):
+        if audit.linking:
+            console.print(Text(f"{row.run}: {linking(audit)}"))
     console.print(Text(_legend(audits, rows[0]), style="dim"))
 
 

@@ -87,6 +87,26 @@ def _odds(leak: Leak) -> str:
     )
 
 
+def linking(audit: Audit) -> str:
+    """Say what prompts without names told beyond the average; nothing without any."""
+    found = audit.linking
+    if found is None:
+        return ""
+    gain = found.headline.estimate
+    if not gain.excludes(0):
+        learned = "no clear difference to"
+    else:
+        learned = "more than" if gain.value > 0 else "less than"
+    return (
+        f"A PromptFL client gets the average only, from which “{found.attack}” has an "
+        f"AUROC of {point(found.alone)} {interval(found.alone)}. This one also got "
+        f"{found.suspects} prompts without names; taking the likeliest for each client "
+        f"changes that by {point(gain, signed=True)} {interval(gain)}: {learned} what "
+        "a PromptFL client learns. The prompt taken was the client's own in "
+        f"{_rate(found.right)} of cases (by chance {100 * found.chance:.1f} %)."
+    )
+
+
 def attacked(audit: Audit) -> str:
     """Say how many clients were attacked, and on how many records."""
     these, everyone = len(audit.headline.clients), audit.run.config.clients

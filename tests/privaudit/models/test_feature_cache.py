@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privaudit.dataset import FeatureBank, PixelImages
+from privaudit.errors import ConfigError
 from privaudit.models.feature_cache import (
     cached_features,
+    cached_tokens,
     content_hash,
     default_folder,
+    encoded_features,
 )
 from privaudit.models.picture_preparation import PicturePreparation
 from privaudit.models.promptable_clip import PromptableCLIP
@@ -24,6 +28,30 @@ class CountingCLIP(PromptableCLIP):
         self.encoded += 1
         return super().encode_images(pictures, batch)
 
+    def encode_tokens(self, pictures: Tensor, batch: int = 256) -> Tensor:
+        self.encoded += 1
+        return super().encode_tokens(pictures, batch)
+
+
+class Gallery:
+    """Pictures of different sizes that count how many are asked for."""
+
+    digest = "gallery"
+
+    def __init__(self, *sizes: tuple[int, int], channels: int = 3) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.pictures = [
+            torch.rand(channels, *size, generator=generator) for size in sizes
+        ]
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.read.append(index)
+        return self.pictures[index]
+
 
 @pytest.fixture
 def model(build: Callable[..., nn.Module], tokenizer: Any) -> CountingCLIP:
@@ -32,8 +60,9 @@ def model(build: Callable[..., nn.Module], tokenizer: Any) -> CountingCLIP:
 
 
 @pytest.fixture
-def pictures() -> Tensor:
-    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+def pictures() -> PixelImages:
+    generator = torch.Generator().manual_seed(0)
+    return PixelImages(torch.rand(3, 3, 32, 32, generator=generator))
 
 
 def only_file(folder: Path) -> Path:
@@ -42,7 +71,7 @@ def only_file(folder: Path) -> Path:
 
 
 def test_the_second_time_nothing_is_encoded(
-    model: CountingCLIP, pictures: Tensor, tmp_path: Path
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
 ) -> None:
     first = cached_features(model, pictures, tmp_path)
     second = cached_features(model, pictures, tmp_path)
@@ -52,21 +81,21 @@ def test_the_second_time_nothing_is_encoded(
 
 
 def test_other_pictures_have_other_features(
-    model: CountingCLIP, pictures: Tensor, tmp_path: Path
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
 ) -> None:
     cached_features(model, pictures, tmp_path)
-    cached_features(model, pictures.flip(0), tmp_path)
+    cached_features(model, PixelImages(pictures.pixels.flip(0)), tmp_path)
     assert model.encoded == 2
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "other shape"])
 def test_a_damaged_file_is_computed_again(
-    model: CountingCLIP, pictures: Tensor, tmp_path: Path, damage: str
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path, damage: str
 ) -> None:
     whole = cached_features(model, pictures, tmp_path)
     path = only_file(tmp_path)
     if damage == "other shape":
-        cached_features(model, pictures[:1], tmp_path)
+        cached_features(model, PixelImages(pictures.pixels[:1]), tmp_path)
         (other,) = set(tmp_path.rglob("*.safetensors")) - {path}
         other.replace(path)
     else:
@@ -78,7 +107,7 @@ def test_a_damaged_file_is_computed_again(
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(
-    model: CountingCLIP, pictures: Tensor, tmp_path: Path
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
@@ -89,21 +118,75 @@ def test_a_folder_that_cannot_be_written_costs_only_time(
 
 def test_the_folder_comes_from_the_environment(
     model: CountingCLIP,
-    pictures: Tensor,
+    pictures: PixelImages,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path))
     assert default_folder() == tmp_path
     cached_features(model, pictures)
-    assert only_file(tmp_path).name.startswith(content_hash(model, pictures))
+    assert only_file(tmp_path).stem == content_hash(model, pictures, "features")
 
 
 def test_the_name_tells_activations_apart(
-    model: CountingCLIP, build: Callable[..., nn.Module], pictures: Tensor
+    model: CountingCLIP, build: Callable[..., nn.Module], pictures: PixelImages
 ) -> None:
     clip = build(quick_gelu=True)
     clip.load_state_dict(model.clip.state_dict())
     other = PromptableCLIP("small", clip, model.tokenizer, model.preprocess_batch)
     assert other.model_hash == model.model_hash
-    assert content_hash(other, pictures) != content_hash(model, pictures)
+    assert content_hash(other, pictures, "features") != content_hash(
+        model, pictures, "features"
+    )
+
+
+def test_pictures_of_any_size_keep_their_order_and_are_read_once(
+    model: CountingCLIP, tmp_path: Path
+) -> None:
+    gallery = Gallery((40, 32), (40, 32), (32, 50), (40, 32), (64, 64))
+    features = cached_features(model, gallery, tmp_path)
+    assert gallery.read == [0, 1, 2, 3, 4]
+    assert model.encoded == 1
+    for picture, feature in zip(gallery.pictures, features, strict=True):
+        alone = model.encode_images(model.preprocess_batch(picture[None]))[0]
+        torch.testing.assert_close(feature, alone)
+    some = encoded_features(model, gallery, [4, 1])
+    torch.testing.assert_close(some, features[[4, 1]])
+
+
+def test_many_pictures_are_encoded_in_chunks(
+    model: CountingCLIP, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privaudit.models.feature_cache._CHUNK", 4)
+    monkeypatch.setattr("privaudit.models.feature_cache._BATCH_BYTES", 1)
+    gallery = Gallery(*[(8, 8)] * 10, channels=1)
+    features = cached_features(model, gallery, tmp_path)
+    assert model.encoded == 3
+    whole = model.preprocess_batch(torch.stack(gallery.pictures))
+    torch.testing.assert_close(features, model.encode_images(whole))
+
+
+def test_tokens_have_a_file_of_their_own(
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
+) -> None:
+    cached_features(model, pictures, tmp_path)
+    first = cached_tokens(model, pictures, tmp_path)
+    assert first.shape == (3, 4, model.dim)
+    assert torch.equal(cached_tokens(model, pictures, tmp_path), first)
+    assert model.encoded == 2
+
+
+def test_a_bank_is_only_normalised_and_has_no_tokens(
+    model: CountingCLIP, tmp_path: Path
+) -> None:
+    bank = FeatureBank(torch.eye(2, model.dim) * 3)
+    expected = torch.eye(2, model.dim)
+    torch.testing.assert_close(cached_features(model, bank, tmp_path), expected)
+    torch.testing.assert_close(encoded_features(model, bank, [1]), expected[1:])
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="bank of 2 pooled embeddings"):
+        cached_tokens(model, bank, tmp_path)
+
+
+def test_no_pictures_have_no_features(model: CountingCLIP, tmp_path: Path) -> None:
+    assert cached_features(model, Gallery(), tmp_path).shape == (0, model.dim)

@@ -116,3 +116,10 @@ def test_the_hash_follows_the_weights(wrap: Wrap) -> None:
     assert first.model_hash == second.model_hash
     changed = wrap()
     assert changed.model_hash != first.model_hash
+
+
+def test_a_bank_of_another_size_is_refused_with_both(wrap: Wrap) -> None:
+    model = wrap()
+    assert model.bank_width == model.dim
+    with pytest.raises(ConfigError, match=r"takes embeddings of 24 .* have 23"):
+        model.encode_bank(torch.zeros(2, 23))

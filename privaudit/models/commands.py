@@ -1,0 +1,90 @@
+"""The commands below ``privaudit pretrain``.
+
+Imports of the library stand inside the commands, so that ``--help`` needs no torch.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privaudit import cli_options as options
+
+app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
+
+Seed = Annotated[int, typer.Option()]
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
+
+
+@app.command("tiny-clip")
+def pretrain_tiny_clip(
+    out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
+    steps: Steps = None,
+    seed: Seed = 0,
+) -> None:
+    """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
+    from privaudit.models.tiny_clip.pretrain import PretrainSettings, pretrain
+
+    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
+    pretrain(settings, out, typer.echo)
+    typer.echo(f"Weights and log: {out}")
+
+
+@app.command("surrogate-clip")
+def pretrain_surrogate_clip(
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Option(help="Folder for weights and description.")],
+    data: options.Data = None,
+    split: Annotated[
+        str | None, typer.Option(help="What is public: validation, where there is one.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Public in its place: a share of the training records. By default: "
+            "0.2, where there is no validation part."
+        ),
+    ] = None,
+    steps: Steps = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="How long to train, in place of steps.")
+    ] = None,
+    seed: Seed = 0,
+    size: Annotated[
+        int | None, typer.Option(help="Side of pictures, such as 32 or 96.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Channels of the image tower's first stage.")
+    ] = None,
+    stem: Annotated[
+        int | None,
+        typer.Option(
+            help="1, 2 or 4: the tower shrinks pictures by 8 times as much, and has a "
+            "token for each pixel that is left."
+        ),
+    ] = None,
+) -> None:
+    """Align a small CLIP with the public part of a data set.
+
+    It has then seen the class names and the public pictures: a stand-in for CLIP.
+    """
+    from privaudit.models.surrogate_clip.command import make_surrogate
+
+    made = make_surrogate(
+        dataset,
+        out,
+        data=data,
+        split=split,
+        share=share,
+        minutes=minutes,
+        picture=options.given(size=size, width=width, stem=stem),
+        settings=options.given(steps=steps, seed=seed),
+        progress=typer.echo,
+    )
+    found = made.accuracies
+    typer.echo(
+        f"On {found.records} records that it has not seen: {found.template:.1%} with "
+        f"{made.template!r} ({found.template_by_class:.1%} as a mean of classes), "
+        f"{found.random_context:.1%} behind random contexts."
+    )
+    typer.echo(f"Use it: --model surrogate:{out}")

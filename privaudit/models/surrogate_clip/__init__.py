@@ -1,0 +1,1 @@
+"""Small models that stand in for CLIP where its weights cannot be had."""

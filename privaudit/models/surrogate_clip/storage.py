@@ -1,0 +1,177 @@
+"""A surrogate's folder: weights, and a description that says what they have seen."""
+
+import hashlib
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as options
+from safetensors.torch import load, save
+
+from privaudit.dataset import Dataset
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.models.promptable_clip import PromptableCLIP
+from privaudit.models.surrogate_clip.accuracy import Accuracies
+from privaudit.models.surrogate_clip.architecture import (
+    SurrogateShape,
+    build_model,
+    promptable,
+)
+from privaudit.models.surrogate_clip.pretrain import (
+    Pretrained,
+    Record,
+    SurrogateSettings,
+)
+from privaudit.models.surrogate_clip.public import PublicRecords
+from privaudit.models.word_tokenizer import WordTokenizer
+from privaudit.storage import make_private_folder, read_bytes, write_bytes
+
+WEIGHTS, DESCRIPTION = "surrogate-clip.safetensors", "surrogate-clip.json"
+_VERSIONS = ("torch", "open-clip-torch", "numpy")
+
+
+@options(frozen=True)
+class Description:
+    """What a surrogate is, and what it has seen.
+
+    Attributes:
+        sha256: Of the file with the weights.
+        dataset: Name of the data set.
+        data_hash: Of the data set.
+        class_names: That it has seen, by index.
+        template: Hand-written prompt of the data set.
+        public_split: The split it has seen; None where ``settings`` drew a share.
+        public_indices: The records that it has seen; no client may own them.
+        shape: How it is built.
+        settings: How it was trained.
+        threads: That torch trained with.
+        versions: Of what it was trained with.
+        vocabulary: Of its tokenizer.
+        context_length: Positions of its text tower.
+        accuracies: Zero-shot, on records that it has not seen.
+        log: How the training went.
+    """
+
+    sha256: str
+    dataset: str
+    data_hash: str
+    class_names: tuple[str, ...]
+    template: str
+    public_split: str | None
+    shape: SurrogateShape
+    settings: SurrogateSettings
+    threads: int
+    versions: dict[str, str]
+    accuracies: Accuracies
+    log: tuple[Record, ...]
+    context_length: Annotated[int, Field(ge=1)]
+    vocabulary: tuple[str, ...]
+    public_indices: tuple[int, ...]
+
+
+_DESCRIPTION = TypeAdapter(Description)
+
+
+def save_surrogate(
+    done: Pretrained,
+    dataset: Dataset,
+    public: PublicRecords,
+    accuracies: Accuracies,
+    name: str,
+    out: Path,
+) -> Description:
+    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
+
+    Args:
+        done: What was trained.
+        dataset: On which.
+        public: On which of its records.
+        accuracies: What it reaches.
+        name: The data set's.
+        out: Folder; made if missing, for its owner only.
+    """
+    make_private_folder(out)
+    state = done.model.state_dict()
+    content = save({key: value.contiguous() for key, value in state.items()})
+    description = Description(
+        sha256=hashlib.sha256(content).hexdigest(),
+        dataset=name,
+        data_hash=dataset.hash,
+        class_names=dataset.class_names,
+        template=dataset.template,
+        public_split=public.split,
+        shape=done.shape,
+        settings=done.settings,
+        threads=torch.get_num_threads(),
+        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
+        accuracies=accuracies,
+        log=tuple(done.log),
+        context_length=done.tokenizer.context_length,
+        vocabulary=done.tokenizer.vocabulary,
+        public_indices=tuple(public.indices.tolist()),
+    )
+    write_bytes(out / WEIGHTS, content)
+    write_bytes(out / DESCRIPTION, _as_json(description))
+    return description
+
+
+def _as_json(description: Description) -> bytes:
+    """Write a line for each entry: lists of thousands stay readable around."""
+    entries = _DESCRIPTION.dump_python(description, mode="json")
+    lines = [f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in entries]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def read_description(folder: Path) -> Description:
+    """Read what a surrogate is.
+
+    Raises:
+        MissingFileError: There is none in the folder.
+        ConfigError: The file is damaged, or another version's.
+    """
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise MissingFileError(
+            f"There is no surrogate in {folder}: {DESCRIPTION} is not there. Make one "
+            f"with: privaudit pretrain surrogate-clip --dataset NAME --out {folder}."
+        )
+    try:
+        return _DESCRIPTION.validate_json(read_bytes(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigError(
+            f"{path} describes no surrogate ({where}: {first['msg']}). Restore it, or "
+            "pretrain again."
+        ) from None
+
+
+def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
+    """Load a surrogate, frozen; it says which records it has seen.
+
+    Raises:
+        MissingFileError: One of its files is not there.
+        ConfigError: They are damaged, or do not belong together.
+    """
+    description = read_description(folder)
+    content = read_bytes(folder / WEIGHTS)
+    found = hashlib.sha256(content).hexdigest()
+    if found != description.sha256:
+        raise ConfigError(
+            f"{folder / WEIGHTS} should have the SHA-256 {description.sha256[:12]}…, "
+            f"and has {found[:12]}…. Restore both files from one pretraining run."
+        )
+    shape, length = description.shape, description.context_length
+    model = build_model(shape, len(description.vocabulary), length)
+    model.load_state_dict(load(content))
+    return promptable(
+        f"surrogate:{folder}",
+        model.to(device),
+        WordTokenizer(description.vocabulary, length),
+        shape,
+        public_indices=description.public_indices,
+        data_hash=description.data_hash,
+    )

@@ -1,0 +1,1 @@
+"""Utility tables: a plan, its runs over seeds, and a paper's numbers beside ours."""

@@ -1,0 +1,44 @@
+"""A number as a paper prints it: a mean in per cent, often with a spread."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_PRINTED = re.compile(rf"({_NUMBER})(?:\s*(?:±|\+/-)\s*({_NUMBER}))?")
+
+
+@dataclass(frozen=True)
+class PaperNumber:
+    """What a paper says of one cell.
+
+    Attributes:
+        text: As it is printed.
+        mean: In per cent.
+        spread: What stands behind ±, in per cent; None where nothing does.
+    """
+
+    text: str
+    mean: float
+    spread: float | None = None
+
+    @classmethod
+    def read(cls, printed: Any) -> "PaperNumber":
+        """Return the number that a plan gives, as text or as a number.
+
+        Raises:
+            ValueError: It is neither.
+
+        Example:
+            >>> PaperNumber.read("94.58±0.31")
+            PaperNumber(text='94.58±0.31', mean=94.58, spread=0.31)
+        """
+        text = str(printed).strip()
+        found = _PRINTED.fullmatch(text)
+        if isinstance(printed, bool) or found is None or float(found[1]) > 100:
+            raise ValueError(
+                f"{printed!r} is no number of a paper: write per cent, as 94.58 or "
+                "'94.58±0.31'"
+            )
+        spread = float(found[2]) if found[2] else None
+        return cls(text, float(found[1]), spread)

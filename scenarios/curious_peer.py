@@ -1,0 +1,26 @@
+"""What does a client learn about the others from what it receives?"""
+
+from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.shadow import Shadow
+from privaudit.scenario import SCENARIOS, Scenario
+
+NAME = "curious-peer"
+
+
+@SCENARIOS.register(NAME)
+def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
+    """Return the scenario: one client attacks all others from what it receives.
+
+    Everywhere it receives averages. In pFedMoAP it also gets other clients' prompts as
+    experts, without their names; the audit says how much more these tell.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+        peer: The client that looks on; it is not attacked.
+    """
+    return Scenario(
+        name=NAME,
+        question="What does a curious client learn about the others' records?",
+        threat=f"peer:{peer}",
+        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
+    )

@@ -1,0 +1,69 @@
+import io
+import json
+from html import unescape
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from privaudit import Auditor, train
+from privaudit.auditor import Audit
+from privaudit.report import wording
+from privaudit.report.page import render_report
+from privaudit.report.store import save_audit
+from privaudit.report.table import print_table
+from privaudit.scenarios.curious_peer import curious_peer
+
+
+@pytest.fixture(scope="module")
+def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        name: Auditor(train(name, folder=folder, rounds=2, clients=4, epochs=2)).attack(
+            "curious-peer", shadows=5, clients=1
+        )
+        for name in ("pfedmoap", "promptfl")
+    }
+
+
+def test_the_peer_attacks_all_others(audits: dict[str, Audit]) -> None:
+    clients = [c.client for c in audits["pfedmoap"].headline.clients]
+    assert clients == ["client-1", "client-2", "client-3"]
+    assert audits["pfedmoap"].scenario.threat == "peer:client-0"
+    other = curious_peer(peer="client-2")
+    _, targets = Auditor(audits["promptfl"].run).prepare(other)
+    assert [t.client for t in targets] == ["client-0", "client-1", "client-3"]
+
+
+def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
+    audits: dict[str, Audit], tmp_path: Path
+) -> None:
+    audit = audits["pfedmoap"]
+    found = audit.linking
+    assert found is not None
+    assert set(found.more) == {"loss-threshold", "shadow"}
+    assert found.suspects == 6  # three others, two rounds
+    assert found.chance == pytest.approx(1 / 3)
+    gain = audit.auroc.value - found.alone.value
+    assert found.headline.estimate.value == pytest.approx(gain)
+    stored = json.loads((save_audit(audit, tmp_path) / "audit.json").read_text())
+    told = stored["linking"]["auroc_difference"]["loss-threshold"]["estimate"]
+    assert told["value"] == pytest.approx(gain)
+
+
+def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> None:
+    said = wording.linking(audits["pfedmoap"])
+    assert "6 prompts without names" in said
+    assert "what a PromptFL client learns" in said
+    assert said in unescape(render_report([audits["pfedmoap"]]))
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_table([audits["pfedmoap"]], console)
+    assert "prompts without names" in console.export_text()
+
+
+def test_who_gets_averages_only_has_nothing_to_link(audits: dict[str, Audit]) -> None:
+    audit = audits["promptfl"]
+    assert audit.linking is None
+    assert audit.to_dict()["linking"] is None
+    assert wording.linking(audit) == ""
+    assert "Beyond the average" not in render_report([audit])
