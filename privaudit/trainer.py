@@ -315,6 +315,8 @@ class Trainer(Protocol):
         ...
 
 
+MODELS_AT_ONCE = 128
+
 TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")
 
 
@@ -331,9 +333,14 @@ def ask(
 def ask_each(
     trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
 ) -> Float[Tensor, "models records classes"]:
-    """Return the same for models of any shapes: those alike are asked together."""
+    """Return the same for models of any shapes: those alike are asked together.
+
+    So many at a time that memory does not grow with their number.
+    """
     answers: dict[int, Tensor] = {}
     for positions in alike(models):
-        some = ask(trainer, task, stack([models[i] for i in positions]), records)
-        answers.update(zip(positions, some, strict=True))
+        for first in range(0, len(positions), MODELS_AT_ONCE):
+            chunk = positions[first : first + MODELS_AT_ONCE]
+            some = ask(trainer, task, stack([models[i] for i in chunk]), records)
+            answers.update(zip(chunk, some, strict=True))
     return torch.stack([answers[i] for i in range(len(models))])

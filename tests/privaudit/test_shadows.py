@@ -124,3 +124,20 @@ def test_tables_are_trained_once_for_all_attacks(
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     first = shadow_tables(adversary, targets, 5)
     assert shadow_tables(adversary, targets, 5) is first
+
+
+def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    dealt = Dealt.draw(adversary, targets[:2], shadows=10)
+    for shadow in range(10):
+        members = dealt.shards(shadow)["client-1"]
+        candidates = dealt.candidates(shadow, "client-1")
+        have = torch.bincount(members.labels, minlength=4)
+        free = task.public.pick(dealt.owner[shadow] == NOBODY).labels
+        others = torch.minimum(have, torch.bincount(free, minlength=4))
+        found = torch.bincount(candidates.labels, minlength=4)
+        assert torch.equal(found, have + others)
+        held = {tuple(row) for row in candidates.features.tolist()}
+        assert {tuple(row) for row in members.features.tolist()} <= held

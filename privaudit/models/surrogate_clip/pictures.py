@@ -9,8 +9,15 @@ from pydantic.dataclasses import dataclass as options
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from privaudit.dataset import FeatureBank, Images
+from privaudit.dataset import Dataset, FeatureBank, Images
+from privaudit.errors import ConfigError
 from privaudit.models.picture_preparation import PicturePreparation, as_rgb
+from privaudit.models.surrogate_clip.architecture import (
+    BankShape,
+    SurrogateShape,
+    preparation,
+)
+from privaudit.models.surrogate_clip.public import PublicRecords
 
 
 @options(frozen=True)
@@ -125,3 +132,32 @@ class PublicPictures:
         across = torch.stack([scale * mirror, zero, moved[0]], dim=1)
         down = torch.stack([zero, scale, moved[1]], dim=1)
         return torch.stack([across, down], dim=1)
+
+
+def public_images(
+    dataset: Dataset,
+    public: PublicRecords,
+    shape: SurrogateShape,
+    variation: VariationSettings,
+) -> PublicImages:
+    """Return the public records' image side, as the shape reads it.
+
+    Raises:
+        ConfigError: The data set holds pictures and the shape reads a bank, or the
+            other way round, or a bank of another width.
+    """
+    images, wanted = dataset.images, shape.image
+    if isinstance(images, FeatureBank):
+        width = images.embeddings.shape[1]
+        if not isinstance(wanted, BankShape) or wanted.width != width:
+            raise ConfigError(
+                f"This data set is a bank of embeddings of {width} numbers, and the "
+                f"surrogate reads {wanted}. Give it BankShape(width={width})."
+            )
+        return PublicBank(images, public.indices, variation)
+    if isinstance(wanted, BankShape):
+        raise ConfigError(
+            f"This data set holds pictures, and the surrogate reads {wanted}. Give it "
+            "a ResNetShape."
+        )
+    return PublicPictures(images, public.indices, preparation(wanted), variation)

@@ -3,6 +3,8 @@
 Each picture's feature is compared with one text for every class, and the right one is
 the target: the picture-to-text half of CLIP's loss, with all class names in place of a
 batch's captions, so that two pictures of one class are no negatives of one another.
+Where there are image tokens, their mean is compared in the same way, so that methods
+that work on tokens find the class there too.
 The other half is left out: it would ask which pictures of a batch a class name means.
 Texts are templates and contexts without words, because prompt learning asks the tower
 for texts that nobody wrote.
@@ -25,21 +27,18 @@ from pydantic.dataclasses import dataclass as options
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from privaudit.dataset import Dataset, FeatureBank
+from privaudit.dataset import Dataset
 from privaudit.errors import ConfigError, TrainingError
 from privaudit.models.image_tokens import feature_map, map_tokens
 from privaudit.models.surrogate_clip.architecture import (
-    BankShape,
     Model,
     SurrogateShape,
     build_model,
-    preparation,
 )
 from privaudit.models.surrogate_clip.pictures import (
     PublicBank,
-    PublicImages,
-    PublicPictures,
     VariationSettings,
+    public_images,
 )
 from privaudit.models.surrogate_clip.public import PublicRecords
 from privaudit.models.surrogate_clip.texts import (
@@ -205,7 +204,7 @@ class _Alignment:
         self.model.visual.to(memory_format=torch.channels_last)
         self._tower = text_tower(self.model)
         self._texts = TrainingTexts(self.tokenizer, dataset.class_names, settings.texts)
-        self._images = _public_images(dataset, public, shape, settings.variation)
+        self._images = public_images(dataset, public, shape, settings.variation)
         if isinstance(self._images, PublicBank):
             self.model.visual.mean.copy_(self._images.mean)
             self.model.visual.deviation.copy_(self._images.deviation)
@@ -269,29 +268,6 @@ class _Alignment:
             pooled, tokens = visual.attnpool(states), map_tokens(visual, states)
         yield pooled.float(), 1.0
         yield normalize(tokens.float(), dim=-1).mean(1), self.settings.tokens
-
-
-def _public_images(
-    dataset: Dataset,
-    public: PublicRecords,
-    shape: SurrogateShape,
-    variation: VariationSettings,
-) -> PublicImages:
-    images, wanted = dataset.images, shape.image
-    if isinstance(images, FeatureBank):
-        width = images.embeddings.shape[1]
-        if not isinstance(wanted, BankShape) or wanted.width != width:
-            raise ConfigError(
-                f"This data set is a bank of embeddings of {width} numbers, and the "
-                f"surrogate reads {wanted}. Give it BankShape(width={width})."
-            )
-        return PublicBank(images, public.indices, variation)
-    if isinstance(wanted, BankShape):
-        raise ConfigError(
-            f"This data set holds pictures, and the surrogate reads {wanted}. Give it "
-            "a ResNetShape."
-        )
-    return PublicPictures(images, public.indices, preparation(wanted), variation)
 
 
 def _optimizer(model: Model, settings: SurrogateSettings) -> torch.optim.Optimizer:

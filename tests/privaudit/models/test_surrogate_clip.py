@@ -153,10 +153,21 @@ def test_a_surrogate_from_pictures_has_tokens(
         picture={"size": 16, "width": 2},
         settings={**QUICK, "steps": 8, "learning_rate": 0.01},
     )
-    assert made.log[-1].loss < 1.3  # from log 4 = 1.39
+    assert made.log[-1].loss < 2.6  # two losses, from log 4 = 1.39 each
     model = load_model(f"surrogate:{tmp_path / 'made'}")
     assert cached_tokens(model, pictures.images, tmp_path).shape == (120, 4, model.dim)
     assert model.image_size == 16
+
+
+def test_the_loss_on_tokens_counts_by_its_weight(pictures: Dataset) -> None:
+    public = validation_records(pictures)
+    shape = SurrogateShape(ResNetShape(size=16, width=2))
+    losses = []
+    for weight in (0.0, 1.0, 2.0):
+        settings = SurrogateSettings(steps=1, batch=8, tokens=weight)
+        losses.append(pretrain(pictures, public, shape, settings).log[-1].loss)
+    assert losses[2] - losses[1] == pytest.approx(losses[1] - losses[0], rel=1e-3)
+    assert losses[1] > losses[0]
 
 
 @pytest.mark.parametrize(("stem", "grid"), [(1, 8), (2, 4), (4, 2)])
