@@ -15,8 +15,8 @@ from privaudit.privacy.secure_sum import secure_sum
 from privaudit.seeds import Seeds
 from privaudit.tensors import (
     Tensors,
-    all_finite,
     alike,
+    all_finite,
     stack,
     unstack,
 )

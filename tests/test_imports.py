@@ -52,7 +52,7 @@ def test_no_method_can_name_the_truth(folder: str) -> None:
 
 def test_what_attacks_use_cannot_name_the_truth_either() -> None:
     """shadows, threats, prompt_learning … are in reach; none of them is the ledger."""
-    seen, todo = set(), ["attack", "shadows", "prompt_learning"]
+    seen, todo = set(), ["attack", "shadows", "prompts.learning"]
     while todo:
         module = todo.pop()
         path = ROOT / "privaudit" / f"{module.replace('.', '/')}.py"

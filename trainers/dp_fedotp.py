@@ -7,12 +7,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, zeros_like
 
-from privaudit.optimal_transport import Transport
-from privaudit.private_pairs import PrivatePairTrainer
-from privaudit.private_prompts import context_losses
-from privaudit.prompt_learning import Batch, start_context
-from privaudit.prompt_pairs import pair_texts
-from privaudit.record_gradients import RecordLosses
+from privaudit.prompts.learning import Batch, start_context
+from privaudit.prompts.optimal_transport import Transport
+from privaudit.prompts.pairs import pair_texts
+from privaudit.prompts.private_pairs import PrivatePairTrainer
+from privaudit.prompts.private_prompts import context_losses
+from privaudit.prompts.record_gradients import RecordLosses
+from privaudit.prompts.transported_logits import (
+    query_transported,
+    transported_record_losses,
+)
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -25,7 +29,6 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.transported_logits import query_transported, transported_record_losses
 
 
 @TRAINERS.register("dp-fedotp")

@@ -7,15 +7,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, zeros_like
 
-from privaudit.private_pairs import PrivatePairTrainer
-from privaudit.private_prompts import context_losses
-from privaudit.prompt_contrast import (
+from privaudit.prompts.contrast import (
     low_rank_start,
     personal_context,
     prompts_contrast,
 )
-from privaudit.prompt_learning import CONTEXT_STD, Batch, start_context
-from privaudit.record_gradients import Penalty, RecordLosses
+from privaudit.prompts.learning import CONTEXT_STD, Batch, start_context
+from privaudit.prompts.private_pairs import PrivatePairTrainer
+from privaudit.prompts.private_prompts import context_losses
+from privaudit.prompts.record_gradients import Penalty, RecordLosses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -9,12 +9,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.low_rank_prompt import (
-    Rank,
-    by_factors,
-    draw_factors,
-    expected_local_share,
-)
 from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
 from privaudit.privacy.factorization import (
     Factors,
@@ -22,9 +16,15 @@ from privaudit.privacy.factorization import (
     Variant,
     reconstruct_gradient,
 )
-from privaudit.private_training import PrivateTrainer
-from privaudit.prompt_gradients import ContextGradients
-from privaudit.prompt_learning import CONTEXT_STD, start_context
+from privaudit.prompts.gradients import ContextGradients
+from privaudit.prompts.learning import CONTEXT_STD, start_context
+from privaudit.prompts.low_rank import (
+    Rank,
+    by_factors,
+    draw_factors,
+    expected_local_share,
+)
+from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

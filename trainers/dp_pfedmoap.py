@@ -14,14 +14,14 @@ from privaudit.errors import ConfigError
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import MechanismEvent
-from privaudit.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.prompt_experts import PromptExperts, own_prompt
-from privaudit.prompt_learning import (
+from privaudit.prompts.experts import PromptExperts, own_prompt
+from privaudit.prompts.learning import (
     Batch,
     Objective,
     epochs_of_batches,
     fit,
 )
+from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tensors import Stacked
 from privaudit.threats import View
 from privaudit.trainer import (

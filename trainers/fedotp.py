@@ -7,9 +7,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.optimal_transport import Stop, Transport
-from privaudit.prompt_learning import Batch, LocalSgd, start_context
-from privaudit.prompt_pairs import pair_texts
+from privaudit.prompts.learning import Batch, LocalSgd, start_context
+from privaudit.prompts.optimal_transport import Stop, Transport
+from privaudit.prompts.pairs import pair_texts
+from privaudit.prompts.transported_logits import query_transported, transported_losses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -27,7 +28,6 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.transported_logits import query_transported, transported_losses
 
 
 @TRAINERS.register("fedotp")

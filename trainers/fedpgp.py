@@ -8,13 +8,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompt_contrast import (
+from privaudit.prompts.contrast import (
     complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
-from privaudit.prompt_learning import Batch, LocalSgd, start_context
+from privaudit.prompts.learning import Batch, LocalSgd, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

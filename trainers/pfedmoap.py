@@ -2,8 +2,8 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompt_experts import PromptExperts
-from privaudit.prompt_learning import LocalSgd
+from privaudit.prompts.experts import PromptExperts
+from privaudit.prompts.learning import LocalSgd
 from privaudit.tensors import Stacked
 from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
 

@@ -9,14 +9,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.feature_memory import (
+from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.feature_memory import (
     choose_blend,
     empty_memory,
     fill_memory,
     recall,
 )
-from privaudit.prompt_averaging import AveragingTrainer, weigh
-from privaudit.prompt_learning import QUERY_CHUNK, logits_of
+from privaudit.prompts.learning import QUERY_CHUNK, logits_of
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

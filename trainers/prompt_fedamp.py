@@ -9,9 +9,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.message_passing import pass_messages
-from privaudit.prompt_learning import start_context
-from privaudit.proximal_training import ProximalTrainer
+from privaudit.prompts.learning import start_context
+from privaudit.prompts.message_passing import pass_messages
+from privaudit.prompts.proximal import ProximalTrainer
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -9,8 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompt_averaging import UNTRAINED, AveragingTrainer, last_sent, weigh
-from privaudit.prompt_learning import Batch, prompt_losses, start_context
+from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer, last_sent, weigh
+from privaudit.prompts.learning import Batch, prompt_losses, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompt_averaging import AveragingTrainer, weigh
-from privaudit.proximal_training import ProximalTrainer
+from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.proximal import ProximalTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompt_learning import LocalSgd, start_context
+from privaudit.prompts.learning import LocalSgd, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompt_averaging import AveragingTrainer, weigh
+from privaudit.prompts.averaging import AveragingTrainer, weigh
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompt_learning import PromptTrainer
+from privaudit.prompts.learning import PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.threats import View
 from privaudit.trainer import (

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from privaudit.errors import ConfigError
-from privaudit.expert_mixture import ExpertMixture
+from privaudit.prompts.expert_mixture import ExpertMixture
 from privaudit.report.figure_style import (
     FAINT,
     colour,

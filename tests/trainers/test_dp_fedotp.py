@@ -10,13 +10,13 @@ from torch.nn.functional import cosine_similarity
 from privaudit.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
-from privaudit.prompt_pairs import pair_texts
+from privaudit.prompts.pairs import pair_texts
+from privaudit.prompts.transported_logits import transported_losses
 from privaudit.seeds import Seeds
 from privaudit.threats import peer, released, server
 from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.transcript import SERVER
-from privaudit.transported_logits import transported_losses
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1

@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from privaudit.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.prompt_contrast import personal_context, prompts_contrast
+from privaudit.prompts.contrast import personal_context, prompts_contrast
 from privaudit.seeds import Seeds
 from privaudit.threats import peer, released, server
 from privaudit.trainer import Cohort, PublicTask, Records, Round

@@ -13,10 +13,10 @@ from torch.nn.functional import cosine_similarity
 from privaudit.config import build_trainer
 from privaudit.errors import ConfigError
 from privaudit.federation import Federation, RoundRecord, give_away, run_round
-from privaudit.low_rank_prompt import by_factors
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.factorization import factorize
-from privaudit.prompt_gradients import ContextGradients, fixed_batch
+from privaudit.prompts.gradients import ContextGradients, fixed_batch
+from privaudit.prompts.low_rank import by_factors
 from privaudit.seeds import Seeds
 from privaudit.threats import peer, released, server, server_aggregate
 from privaudit.trainer import Cohort, PublicTask, Records, Round

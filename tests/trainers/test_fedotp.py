@@ -8,15 +8,15 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.errors import ConfigError
 from privaudit.federation import Federation, give_away, run_round
-from privaudit.optimal_transport import transport_plan
-from privaudit.prompt_pairs import pair_texts
+from privaudit.prompts.optimal_transport import transport_plan
+from privaudit.prompts.pairs import pair_texts
+from privaudit.prompts.transported_logits import transported_logits
 from privaudit.seeds import Seeds
 from privaudit.tensors import stack
 from privaudit.threats import find_threat
 from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.transcript import SERVER
-from privaudit.transported_logits import transported_logits
 
 AT = Round(0, Seeds(0), ("client-0", "client-1", "client-2"))
 

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from privaudit.config import build_trainer
 from privaudit.errors import ConfigError
 from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompt_contrast import contrast, personal_context
+from privaudit.prompts.contrast import contrast, personal_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import stack
 from privaudit.threats import find_threat

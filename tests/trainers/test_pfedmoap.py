@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit.expert_gate import gate_part
-from privaudit.expert_pool import expert_features, pool_of
 from privaudit.federation import Federation, give_away, run_round
+from privaudit.prompts.expert_gate import gate_part
+from privaudit.prompts.expert_pool import expert_features, pool_of
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors, stack
 from privaudit.threats import find_threat

@@ -7,8 +7,8 @@ import torch
 
 from privaudit.attack import Adversary, Target
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.feature_memory import FILLED, KEYS
 from privaudit.federation import Federation, give_away, run_round
+from privaudit.prompts.feature_memory import FILLED, KEYS
 from privaudit.seeds import Seeds
 from privaudit.tensors import stack
 from privaudit.threats import find_threat

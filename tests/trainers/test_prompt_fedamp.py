@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit import proximal_training
 from privaudit.errors import ConfigError
 from privaudit.federation import Federation, give_away, run_round
-from privaudit.message_passing import pass_messages
-from privaudit.proximal_training import pull
+from privaudit.prompts import proximal
+from privaudit.prompts.message_passing import pass_messages
+from privaudit.prompts.proximal import pull
 from privaudit.seeds import Seeds
 from privaudit.threats import find_threat
 from privaudit.trainer import PublicTask, Records
@@ -82,7 +82,7 @@ def test_the_penalty_attracts_and_a_detached_one_would_not(
     """Must fail: with the term detached, as in PFLlib, everyone trains alone."""
     assert is_attractive(task, shards)
     monkeypatch.setattr(
-        proximal_training, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
+        proximal, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
     )
     assert not is_attractive(task, shards)
 

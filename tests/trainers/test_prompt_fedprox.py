@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit import proximal_training
 from privaudit.federation import Federation, run_round
-from privaudit.prompt_gradients import fixed_batch
-from privaudit.prompt_learning import Batch, gradients_of
-from privaudit.proximal_training import pull
+from privaudit.prompts import proximal
+from privaudit.prompts.gradients import fixed_batch
+from privaudit.prompts.learning import Batch, gradients_of
+from privaudit.prompts.proximal import pull
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.prompt_fedprox import PromptFedProx
@@ -71,7 +71,7 @@ def test_the_penalty_holds_back_and_a_detached_one_would_not(
     """Must fail: with the term detached, as published in four places, nothing pulls."""
     assert has_gradient(task, shards)
     monkeypatch.setattr(
-        proximal_training, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
+        proximal, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
     )
     assert not has_gradient(task, shards)
 

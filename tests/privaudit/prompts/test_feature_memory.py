@@ -3,7 +3,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privaudit.feature_memory import (
+from privaudit.prompts.feature_memory import (
     FILLED,
     KEYS,
     VALUES,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from privaudit.prompt_learning import mean_losses
+from privaudit.prompts.learning import mean_losses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from privaudit.prompt_learning import (
+from privaudit.prompts.learning import (
     Batch,
     logits_of,
     pick_batch,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit import optimal_transport
-from privaudit.optimal_transport import Plan, Transport, transport_plan
+from privaudit.prompts import optimal_transport
+from privaudit.prompts.optimal_transport import Plan, Transport, transport_plan
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "cot.npz"
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "cot.npz"
 golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/cot.npz, which is not there"
 )

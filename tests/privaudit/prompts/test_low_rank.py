@@ -1,18 +1,18 @@
 import pytest
 import torch
 
-from privaudit.low_rank_prompt import (
-    Rank,
-    by_factors,
-    draw_factors,
-    expected_local_share,
-)
 from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.privacy.factorization import (
     Factors,
     Kind,
     Variant,
     reconstruct_gradient,
+)
+from privaudit.prompts.low_rank import (
+    Rank,
+    by_factors,
+    draw_factors,
+    expected_local_share,
 )
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, Records, Round

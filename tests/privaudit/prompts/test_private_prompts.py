@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privaudit.errors import ConfigError
-from privaudit.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.prompt_learning import Batch
+from privaudit.prompts.learning import Batch
+from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, PublicTask, Records, Round

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.errors import ConfigError
-from privaudit.expert_gate import (
+from privaudit.prompts.expert_gate import (
     PARTS,
     attention,
     attention_match,
@@ -20,7 +20,7 @@ from privaudit.expert_gate import (
     start_linear,
 )
 
-GOLDEN = Path(__file__).parents[3] / "shared/golden/pfedmoap_gate.npz"
+GOLDEN = Path(__file__).parents[4] / "shared/golden/pfedmoap_gate.npz"
 CASES = ("small", "vit", "small_scale1")
 golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason=f"needs the golden vectors at {GOLDEN}"

@@ -1,6 +1,6 @@
 import torch
 
-from privaudit.prompt_learning import (
+from privaudit.prompts.learning import (
     LocalSgd,
     epochs_of_batches,
     poisson_batches,

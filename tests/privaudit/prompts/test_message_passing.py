@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.message_passing import attention, pass_messages
-from privaudit.proximal_training import pull
+from privaudit.prompts.message_passing import attention, pass_messages
+from privaudit.prompts.proximal import pull
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "fedamp.npz"
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "fedamp.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/fedamp.npz, which is not there"
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from privaudit.prompt_contrast import (
+from privaudit.prompts.contrast import (
     contrast,
     low_rank_start,
     personal_context,
@@ -15,7 +15,7 @@ from privaudit.prompt_contrast import (
 from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "fedpgp_loss.npz"
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "fedpgp_loss.npz"
 
 
 @pytest.mark.skipif(

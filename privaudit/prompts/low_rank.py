@@ -15,7 +15,7 @@ from privaudit.privacy.factorization import (
     Variant,
     factorize,
 )
-from privaudit.prompt_learning import CONTEXT_STD
+from privaudit.prompts.learning import CONTEXT_STD
 from privaudit.trainer import Cohort, Round
 
 Rank = Annotated[int, Field(ge=1)] | Literal["full"]

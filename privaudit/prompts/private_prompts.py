@@ -46,9 +46,9 @@ from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import NoiseAt, Release
-from privaudit.private_training import PrivateTrainer
-from privaudit.prompt_learning import Batch, logits_of
-from privaudit.record_gradients import Penalty, RecordGradients, RecordLosses
+from privaudit.prompts.learning import Batch, logits_of
+from privaudit.prompts.private_training import PrivateTrainer
+from privaudit.prompts.record_gradients import Penalty, RecordGradients, RecordLosses
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, Events, PublicTask, Round
 

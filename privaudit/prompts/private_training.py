@@ -15,8 +15,8 @@ from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
-from privaudit.prompt_gradients import ContextGradients, fixed_batch, poisson_batch
-from privaudit.prompt_learning import Batch, PromptTrainer
+from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
+from privaudit.prompts.learning import Batch, PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 

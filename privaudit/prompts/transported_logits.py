@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from privaudit.errors import ConfigError
-from privaudit.optimal_transport import Transport, transport_plan
-from privaudit.prompt_learning import QUERY_CHUNK, Batch
+from privaudit.prompts.learning import QUERY_CHUNK, Batch
+from privaudit.prompts.optimal_transport import Transport, transport_plan
 from privaudit.trainer import PublicTask, Records, Signals
 
 ENTRIES = 200_000  # of a plan, for one prompt: what the caches of a core hold

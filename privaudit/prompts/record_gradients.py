@@ -1,8 +1,8 @@
 """Gradients of any loss by any parameters: of a batch, or of every record by itself.
 
-:class:`privaudit.prompt_gradients.ContextGradients` knows one loss in closed form. This
-one asks for the records' losses and differentiates: one forward pass for the cohort,
-and one vector-Jacobian product a record.
+:class:`privaudit.prompts.gradients.ContextGradients` knows one loss in closed form.
+This one asks for the records' losses and differentiates: one forward pass for the
+cohort, and one vector-Jacobian product a record.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.prompt_gradients import PRODUCTS_AT_ONCE
-from privaudit.prompt_learning import Batch
+from privaudit.prompts.gradients import PRODUCTS_AT_ONCE
+from privaudit.prompts.learning import Batch
 from privaudit.tensors import Stacked
 
 RecordLosses = Callable[[Stacked, Batch], Float[Tensor, "k b"]]

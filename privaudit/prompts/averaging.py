@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.prompt_learning import LocalSgd, start_context
+from privaudit.prompts.learning import LocalSgd, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from privaudit.prompt_learning import (
+from privaudit.prompts.learning import (
     CONTEXT_STD,
     Batch,
     Batches,

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from privaudit import record_gradients
-from privaudit.private_prompts import context_losses
-from privaudit.prompt_gradients import ContextGradients, fixed_batch
-from privaudit.prompt_learning import Batch
-from privaudit.record_gradients import RecordGradients
+from privaudit.prompts import record_gradients
+from privaudit.prompts.gradients import ContextGradients, fixed_batch
+from privaudit.prompts.learning import Batch
+from privaudit.prompts.private_prompts import context_losses
+from privaudit.prompts.record_gradients import RecordGradients
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, PublicTask, Records, Round

@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.expert_gate import gate_part, named_gate
-from privaudit.expert_mixture import ExpertMixture
-from privaudit.expert_pool import (
+from privaudit.prompts.expert_gate import gate_part, named_gate
+from privaudit.prompts.expert_mixture import ExpertMixture
+from privaudit.prompts.expert_pool import (
     draw_experts,
     expert_features,
     into_pool,
     pool_of,
 )
-from privaudit.prompt_learning import (
+from privaudit.prompts.learning import (
     Batch,
     Objective,
     mean_losses,

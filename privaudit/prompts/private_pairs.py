@@ -7,8 +7,8 @@ import pydantic.dataclasses
 from torch import Tensor
 
 from privaudit.privacy.mechanism import Release
-from privaudit.private_prompts import VELOCITY, PrivateLocalTrainer
-from privaudit.record_gradients import Penalty, RecordLosses
+from privaudit.prompts.private_prompts import VELOCITY, PrivateLocalTrainer
+from privaudit.prompts.record_gradients import Penalty, RecordLosses
 from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import (
     ClientId,

@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit.expert_pool import draw_experts, expert_features, into_pool, pool_of
+from privaudit.prompts.expert_pool import (
+    draw_experts,
+    expert_features,
+    into_pool,
+    pool_of,
+)
 from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask, Round
 

@@ -4,7 +4,7 @@ import pydantic.dataclasses
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.prompt_learning import Batch, LocalSgd, prompt_losses
+from privaudit.prompts.learning import Batch, LocalSgd, prompt_losses
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, PublicTask, Round
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.expert_gate import (
+from privaudit.prompts.expert_gate import (
     attention,
     attention_match,
     gate_part,
@@ -21,8 +21,8 @@ from privaudit.expert_gate import (
     start_attention,
     start_linear,
 )
-from privaudit.expert_pool import Choose, expert_features
-from privaudit.prompt_learning import PromptTrainer
+from privaudit.prompts.expert_pool import Choose, expert_features
+from privaudit.prompts.learning import PromptTrainer
 from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import PublicTask, Records, Signal, Signals
 
@@ -40,8 +40,8 @@ class ExpertMixture(PromptTrainer):
         choose: Which: the "nearest" by l2 to the client's own last prompt, "random"
             ones, or "all" others.
         gate: "attention"; "linear" (for comparison): see
-            :func:`privaudit.expert_gate.linear_match`; "aggregated": an attention gate
-            that is sent and averaged like the prompt, and so is not private.
+            :func:`privaudit.prompts.expert_gate.linear_match`; "aggregated": an
+            attention gate that is sent and averaged like the prompt, so not private.
         gate_dim: Size of pooled features, 32 to 1024, at most a feature's own; it must
             divide that.
         heads: Of attention; where they don't divide the gate's size, the greatest

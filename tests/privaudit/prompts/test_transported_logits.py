@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from privaudit import transported_logits as module
 from privaudit.errors import ConfigError
-from privaudit.optimal_transport import Transport, transport_plan
-from privaudit.prompt_learning import Batch
-from privaudit.trainer import PublicTask, Records
-from privaudit.transported_logits import (
+from privaudit.prompts import transported_logits as module
+from privaudit.prompts.learning import Batch
+from privaudit.prompts.optimal_transport import Transport, transport_plan
+from privaudit.prompts.transported_logits import (
     query_transported,
     transported_logits,
     transported_losses,
     transported_record_losses,
 )
+from privaudit.trainer import PublicTask, Records
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "cot.npz"
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "cot.npz"
 CLIENTS, RECORDS, PARTS, CLASSES, DIM = 3, 7, 5, 4, 12
 
 
@@ -109,7 +109,7 @@ def test_losses_and_gradients_are_those_of_pictures_one_by_one(
     compared with a threshold that nothing passes before the last iteration.
     """
     monkeypatch.setattr(module, "ENTRIES", entries)
-    monkeypatch.setattr("privaudit.optimal_transport.THRESHOLD", 1e-300)
+    monkeypatch.setattr("privaudit.prompts.optimal_transport.THRESHOLD", 1e-300)
     transport = Transport(stop=stop, iterations=9)
     leaf = text.clone().requires_grad_()
     found = transported_losses(task, leaf, batch, transport)

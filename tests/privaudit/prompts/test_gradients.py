@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from privaudit.privacy.clipping import clip_joint
-from privaudit.prompt_gradients import ContextGradients, fixed_batch, poisson_batch
-from privaudit.prompt_learning import Batch, gradients_of, pick_batch, prompt_losses
+from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
+from privaudit.prompts.learning import Batch, gradients_of, pick_batch, prompt_losses
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 
@@ -59,7 +59,7 @@ def test_records_gradients_sum_to_that_of_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever number of records is taken in one backward pass."""
-    monkeypatch.setattr("privaudit.prompt_gradients.PRODUCTS_AT_ONCE", at_once)
+    monkeypatch.setattr("privaudit.prompts.gradients.PRODUCTS_AT_ONCE", at_once)
     batch = poisson_batch(cohort, AT, 0.5)
     gradients = ContextGradients.forward(task, contexts, batch)
     parts = [clip_joint({"g": g}, 1e9, m)["g"] for g, m in gradients.by_record()]

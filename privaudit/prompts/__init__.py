@@ -1,0 +1,1 @@
+"""What the prompt trainers share: each file is one piece of them."""
