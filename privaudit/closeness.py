@@ -62,7 +62,8 @@ def measure_closeness(
     rebuilt = [t.rebuilt.model for t in targets]
     if not all("context" in part for part in (*received, *true, *rebuilt)):
         return None  # no one prompt to compare
-    shared = [part["context"] for part in received]
+    pairs = zip(targets, received, strict=True)
+    shared = [(target.rebuilt.shared or part)["context"] for target, part in pairs]
     mine = _added([m["context"] for m in rebuilt], shared)
     theirs = _added([m["context"] for m in true], _untrained(run, targets, received))
     cosines = cosine_similarity(mine[:, None], theirs[None], dim=-1)

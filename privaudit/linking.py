@@ -1,8 +1,9 @@
 """Linking: which of the models that came without names is a client's?
 
-A peer in pFedMoAP gets other clients' prompts, and nothing says whose they are, nor
-from which round. It attacks a client by the one that explains the client's candidates
-best. What that adds to what it would have had anyhow, the average, is measured in
+A peer in pFedMoAP gets other clients' prompts, and nothing says whose they are, nor,
+unless all clients take part in all rounds, from which round. It attacks a client by the
+one that explains the client's candidates best. What that adds to what it would have had
+anyhow, the average, is measured in
 :mod:`privaudit.linking_gain`; no truth is in reach here.
 """
 

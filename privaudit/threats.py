@@ -23,6 +23,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from privaudit.errors import UnknownNameError, ViewError
 from privaudit.privacy.secure_sum import secure_sum
+from privaudit.tensors import Tensors
 from privaudit.transcript import SERVER, Message
 
 Adversary = Literal["server", "server-aggregate", "peer", "released"]
@@ -66,6 +67,30 @@ class View:
                 "Take a threat model that sees broadcasts."
             )
         return sent
+
+    def sums(self) -> tuple[tuple[int, Tensors], ...]:
+        """Return each round's number of participants, and the sum of what they sent.
+
+        Empty where the view holds neither uploads nor their sums.
+        """
+        found = []
+        for group in _by_round(self.messages):
+            sent = [m.tensors for m in group if m.kind in ("update", "sum")]
+            if sent:
+                parties = sum(m.kind == "broadcast" for m in group)
+                found.append((parties, secure_sum(sent)))
+        return tuple(found)
+
+    def first_broadcast(self) -> Message:
+        """Return the first thing the server sent to anybody.
+
+        Raises:
+            ViewError: This adversary sees no broadcast at all.
+        """
+        for message in self.messages:
+            if message.kind == "broadcast":
+                return message
+        raise ViewError(f"The {self.adversary} view holds nothing the server sent.")
 
     def last_broadcast(self, client: str) -> Message:
         """Return the last thing the server sent to ``client``, or else to anybody.

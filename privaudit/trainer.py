@@ -209,6 +209,8 @@ class Rebuilt:
         estimated: Whether a private part was inferred, not simply read off.
         suspects: Where the view holds models without their owners' names: those of
             which one may be the client's. ``model`` then is what is best without them.
+        shared: The part of the model that all clients have, if it is not the last
+            broadcast: a server knows the noise that it added.
     """
 
     model: Tensors
@@ -216,6 +218,7 @@ class Rebuilt:
     staleness: int = 0
     estimated: bool = False
     suspects: tuple[Tensors, ...] = ()
+    shared: Tensors | None = None
 
 
 @dataclass(frozen=True)

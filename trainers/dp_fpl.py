@@ -189,16 +189,18 @@ class DPFPL(PrivateTrainer):
         """Return the released prompt, or the global one plus what uploads tell of p_L.
 
         A client's upload is the gradient of its private prompt too: whoever sees it
-        integrates it as the client did. Left alone, the sum of uploads comes closer to
+        integrates it as the client did; and whoever adds the server's noise takes the
+        global prompt without it. Left alone, the sum of uploads comes closer to
         the client's own update than after projections onto simulated factors (a
         client's random draws are not known), so it is only scaled. It lacks the noise
         that the client adds, and so may tell more of a record than the client's prompt.
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
-        shared = view.last_broadcast(client).tensors["context"]
+        shared = self._shared(task, view, client)
         if not view.sees_updates_of(client):
-            return Rebuilt({"context": shared}, missing=("the client's local prompt",))
+            hidden = ("the client's local prompt",)
+            return Rebuilt({"context": shared}, hidden, shared={"context": shared})
         state = self._with_velocity({"local": torch.zeros_like(shared)})
         scale = self._local_share_of_upload(task) / self.divisor(task)
         for message in view.updates_of(client):
@@ -209,7 +211,22 @@ class DPFPL(PrivateTrainer):
             missing.append("the factors' random start")
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        return Rebuilt({"context": shared + state["local"]}, tuple(missing), 0, True)
+        rebuilt = {"context": shared + state["local"]}
+        return Rebuilt(rebuilt, tuple(missing), 0, True, shared={"context": shared})
+
+    def _shared(self, task: PublicTask, view: View, client: ClientId) -> Tensor:
+        """Return the global prompt, as clean sums make it where the view holds them.
+
+        The server adds its noise to what it broadcasts, and knows the sums before.
+        """
+        adds_noise = self.noise_at == "server" and self.epsilon is not None
+        if not (adds_noise and view.sums()):
+            return view.last_broadcast(client).tensors["context"]
+        state = self._with_velocity(dict(view.first_broadcast().tensors))
+        for parties, total in view.sums():
+            mean = total["gradient"] / (parties * self.divisor(task))
+            state = self._descend(state, "context", mean, self.learning_rate_global)
+        return state["context"]
 
     def _local_share_of_upload(self, task: PublicTask) -> float:
         """Return by what an upload is scaled to give the local gradient, expected."""

@@ -22,7 +22,8 @@ from privaudit.prompts.learning import (
     fit,
 )
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.tensors import Stacked
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -96,6 +97,14 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
                 'noise. Take "attention" or "linear", whose gates stay'
             )
         return self
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return the client's gate, and a mark that all its rounds count.
+
+        Shadows of a client that keeps nothing replay its last round only, and here a
+        rebuild takes all of them.
+        """
+        return {**super().start_client(task, client, seeds), "rounds": torch.zeros(())}
 
     def local_update(
         self,

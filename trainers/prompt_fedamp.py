@@ -84,8 +84,9 @@ class PromptFedAMP(ProximalTrainer):
         return {client: context.clone() for client in task.clients}
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return the same context."""
-        return {"context": start_context(task, seeds)}
+        """Return no prompt yet: the first mix is everybody's start."""
+        shape = (task.prompts.context_tokens, task.prompts.width)
+        return {"context": torch.zeros(shape), "begun": torch.tensor(False)}
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send each client its own mix."""
@@ -108,10 +109,14 @@ class PromptFedAMP(ProximalTrainer):
     ) -> LocalResult:
         """Train the client's own prompt near its mix, and send it."""
         strength = self.attraction / self.step(len(task.clients))
+        start = _own(received, kept)
         contexts, loss = self.train_near(
-            task, cohort, kept["context"], received["mix"], strength, at
+            task, cohort, start, received["mix"], strength, at
         )
-        return LocalResult({"context": contexts}, {"context": contexts}, loss)
+        begun = torch.ones_like(kept["begun"])
+        return LocalResult(
+            {"context": contexts}, {"context": contexts, "begun": begun}, loss
+        )
 
     def aggregate(
         self,
@@ -131,8 +136,8 @@ class PromptFedAMP(ProximalTrainer):
         received: Stacked,
         kept: Stacked,
     ) -> Stacked:
-        """Release the client's own prompt."""
-        return {"context": kept["context"]}
+        """Release the client's own prompt; the mix, if it never trained."""
+        return {"context": _own(received, kept)}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return the client's own prompt where it is seen, else a mix.
@@ -145,3 +150,8 @@ class PromptFedAMP(ProximalTrainer):
             return Rebuilt(view.updates_of(client)[-1].tensors)
         mix = view.last_broadcast(client).tensors["mix"]
         return Rebuilt({"context": mix}, missing=("the client's own prompt",))
+
+
+def _own(received: Stacked, kept: Stacked) -> Tensor:
+    """Return each client's own prompt, or its mix before it has one."""
+    return torch.where(kept["begun"][:, None, None], kept["context"], received["mix"])

@@ -173,7 +173,8 @@ class PromptExperts(ExpertMixture):
         nothing to the latter in 3 runs.) An averaged gate is known, and so the whole
         model.
         A peer has the mean, and prompts of which one may be the client's: nothing says
-        whose they are, nor from which round.
+        whose they are. (When they were trained is known, where all clients take part:
+        in the round before.)
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)

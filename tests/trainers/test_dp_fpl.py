@@ -18,7 +18,7 @@ from privaudit.privacy.factorization import factorize
 from privaudit.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.prompts.low_rank import by_factors
 from privaudit.seeds import Seeds
-from privaudit.threats import peer, released, server, server_aggregate
+from privaudit.threats import find_threat, peer, released, server, server_aggregate
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.transcript import SERVER, Message
@@ -481,7 +481,7 @@ def test_the_server_rebuilds_the_right_client_at_low_rank(
 def test_who_sees_no_upload_rebuilds_the_global_prompt_alone(
     task: PublicTask, shards: Shards
 ) -> None:
-    trainer = make(epsilon=8.0)
+    trainer = make(epsilon=8.0, noise_at="client")
     messages = all_messages(trainer, task, *train(trainer, task, shards))
     for threat in (server_aggregate, peer("client-2")):
         view = threat(messages)
@@ -517,3 +517,41 @@ def test_impossible_options_are_refused_with_a_reason(
         build_trainer("dp-fpl", settings)
     assert told in str(caught.value)
     assert "ArgsKwargs" not in str(caught.value)
+
+
+@pytest.mark.parametrize("threat", ["server", "server-aggregate"])
+def test_a_server_takes_its_own_noise_away(
+    threat: str, task: PublicTask, shards: Shards
+) -> None:
+    """Its model's shared part is where the clean sums lead, not what it broadcast."""
+    trainer = make(epsilon=0.1)
+    view = find_threat(threat)(
+        all_messages(trainer, task, *train(trainer, task, shards))
+    )
+    shared = trainer.rebuild(task, view, "client-0").shared
+    assert shared is not None
+    clean = view.first_broadcast().tensors["context"]
+    for parties, total in view.sums():
+        mean = total["gradient"] / (parties * trainer.divisor(task))
+        clean = clean - trainer.learning_rate_global * mean
+    torch.testing.assert_close(shared["context"], clean)
+    noisy = view.last_broadcast("client-0").tensors["context"]
+    assert (shared["context"] - noisy).norm() > clean.norm()
+
+
+def test_without_noise_clean_sums_lead_to_the_last_broadcast(
+    task: PublicTask, shards: Shards
+) -> None:
+    """So the server's way of adding them up is the trainer's own."""
+    trainer = make(mode="published-paper", epsilon=1e9)
+    view = find_threat("server")(
+        all_messages(trainer, task, *train(trainer, task, shards))
+    )
+    shared = trainer.rebuild(task, view, "client-0").shared
+    assert shared is not None
+    torch.testing.assert_close(
+        shared["context"],
+        view.last_broadcast("client-0").tensors["context"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
