@@ -1,5 +1,8 @@
 """What there is to choose from, for ``privaudit list``."""
 
+import dataclasses
+import inspect
+import re
 from collections.abc import Iterator
 
 from privaudit.attack import ATTACKS
@@ -24,6 +27,8 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     A data set that users bring has three more: what it needs, where it is looked for,
     and whether something is there.
 
+    A trainer's name gives its parameters, with defaults and ranges.
+
     Raises:
         UnknownNameError: There is no such list.
     """
@@ -31,6 +36,9 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         from privaudit.models.loading import MODELS
 
         yield from ((name, "") for name in MODELS)
+        return
+    if what in TRAINERS.names():
+        yield from _parameters(what)
         return
     if what not in REGISTRIES:
         raise UnknownNameError("list", what, [*REGISTRIES, "models"])
@@ -50,3 +58,24 @@ def _needs(name: str, entry: OnDisk) -> Iterator[str]:
     yield f"needs: {entry.needs}"
     yield f"looks in: --data, {', '.join(map(str, looked))}"
     yield f"found: {there}" if there else f"not there. {entry.source}."
+
+
+def _parameters(trainer: str) -> Iterator[tuple[str, str]]:
+    """Yield each parameter with its default and what its class says of it."""
+    factory = TRAINERS.find(trainer)
+    assert isinstance(factory, type)
+    said: dict[str, str] = {}
+    for part in reversed(factory.__mro__):
+        said |= _attributes(inspect.getdoc(part) or "")
+    built = factory()
+    for field in dataclasses.fields(factory):
+        default = getattr(built, field.name)
+        shown = "none" if default is None else default
+        yield field.name, f"{shown}. {said.get(field.name, '')}".strip()
+
+
+def _attributes(documentation: str) -> dict[str, str]:
+    """Return what the section "Attributes" says, by name."""
+    _, _, section = documentation.partition("\nAttributes:\n")
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}

@@ -118,13 +118,15 @@ def _checked_specs(
     An epsilon is for those trainers that have one.
     """
     from privaudit.config import make_config, parameters_of
+    from privaudit.trainer import TRAINERS
 
     named = [(text, *options.trainer_spec(text)) for text in texts]
     private = {name for _, name, _ in named if "epsilon" in parameters_of(name)}
     if epsilon is not None and not private:
+        private_ones = [t for t in TRAINERS.names() if "epsilon" in parameters_of(t)]
         raise ConfigError(
             f"--epsilon {epsilon:g} was given, and {', '.join(texts)} has no privacy "
-            "budget. Leave it out, or take --trainer dp-fpl."
+            f"budget. Leave it out, or take one of {', '.join(private_ones)}."
         )
     specs = []
     for text, name, own in named:
@@ -268,12 +270,15 @@ def report(
     """Say where a run's report lies."""
     from privaudit.errors import MissingFileError
     from privaudit.runs import load_run
+    from privaudit.scenario import SCENARIOS
 
-    page = _page(load_run(run, folder=runs).path, scenario)
+    SCENARIOS.find(scenario)
+    found = load_run(run, folder=runs)
+    page = _page(found.path, scenario)
     if not page.exists():
         raise MissingFileError(
-            f"There is no report of {scenario} for this run. Make it with "
-            f"`privaudit attack --scenario {scenario}`."
+            f"There is no report of {scenario} for {found.name}. Make it with "
+            f"`privaudit attack {found.name} --scenario {scenario}`."
         )
     typer.echo(page)
 
@@ -282,7 +287,10 @@ def report(
 def list_names(
     what: Annotated[
         str,
-        typer.Argument(help="trainers, attacks, scenarios, datasets or models."),
+        typer.Argument(
+            help="trainers, attacks, scenarios, datasets, models; or a trainer's name, "
+            "for its parameters."
+        ),
     ],
 ) -> None:
     """List what there is, a name a line."""

@@ -44,7 +44,7 @@ Data = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="tiny-clip, open_clip:ARCH or open_clip:ARCH@TAG.")
+    str, typer.Option(help="tiny-clip, surrogate:FOLDER, open_clip:ARCH or ARCH@TAG.")
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")

@@ -204,7 +204,8 @@ def _sum_of(updates: list[Message]) -> list[Message]:
     if alone:
         raise ViewError(
             f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
-            "could hide it. Take the threat model 'server'."
+            "could hide it. Take the threat model 'server': --scenario "
+            "server-reconstruct."
         )
     if len(updates) == 1:
         raise ViewError(

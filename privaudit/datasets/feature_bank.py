@@ -48,9 +48,10 @@ def read_feature_bank(path: Path) -> Dataset:
     try:
         with np.load(io.BytesIO(read_bytes(file)), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (*DAMAGE, zipfile.BadZipFile, AttributeError, TypeError) as error:
+    except (*DAMAGE, zipfile.BadZipFile, AttributeError, TypeError):
+        # numpy's own text says to load what is not trusted with pickle.
         raise ConfigError(
-            f"{file} cannot be read ({error}): it is no npz file, or holds Python "
+            f"{file} cannot be read: it is damaged, no npz file, or holds Python "
             "objects, which are never read. Write it with numpy.savez, names as "
             "strings and numbers as numbers."
         ) from None

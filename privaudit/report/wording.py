@@ -97,13 +97,16 @@ def linking(audit: Audit) -> str:
         learned = "no clear difference to"
     else:
         learned = "more than" if gain.value > 0 else "less than"
+    peer = audit.scenario.threat.partition(":")[2]
     return (
-        f"A PromptFL client gets the average only, from which “{found.attack}” has an "
-        f"AUROC of {point(found.alone)} {interval(found.alone)}. This one also got "
-        f"{found.suspects} prompts without names; taking the likeliest for each client "
-        f"changes that by {point(gain, signed=True)} {interval(gain)}: {learned} what "
+        f"The adversary is {peer}. A PromptFL client gets the average only, from which "
+        f"“{found.attack}” has an AUROC of {point(found.alone)} "
+        f"{interval(found.alone)}. This one also got {found.suspects} prompts "
+        "without names; taking the likeliest for each client changes that by "
+        f" {point(gain, signed=True)} {interval(gain)}: {learned} what "
         "a PromptFL client learns. The prompt taken was the client's own in "
-        f"{_rate(found.right)} of cases (by chance {100 * found.chance:.1f} %)."
+        f"{_rate(found.right)} of {sum(found.right.n)} cases (by chance "
+        f"{100 * found.chance:.1f} %)."
     )
 
 

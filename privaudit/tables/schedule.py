@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.config import make_config, parameters_of
+from privaudit.dataset import DATASETS
 from privaudit.errors import ConfigError, MissingFileError
 from privaudit.tables.plan import Column, Plan, Row
 
@@ -86,6 +87,7 @@ def _planned(plan: Plan, row: Row, column: Column, seed: int) -> PlannedRun:
     try:
         fields = _expanded({**plan.fields, **row.fields, **column.fields})
         config = make_config(row.trainer, settings, **fields, seed=seed)
+        DATASETS.find(config.dataset)
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from None
     return PlannedRun(

@@ -177,6 +177,8 @@ def test_a_signal_ends_a_training_with_a_word_on_how_to_go_on(tmp_path: Path) ->
     """A real process, as no other test sees what Typer makes of a signal."""
     script = (
         "import os, signal, sys, types\n"
+        # A shell's background jobs ignore Ctrl-C, and hand that on.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def train(*_, **__): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "fake = types.ModuleType('privaudit.training'); fake.train = train\n"
         "sys.modules['privaudit.training'] = fake\n"

@@ -24,6 +24,10 @@ def table(tmp_path: Path) -> "subprocess.Popen[str]":
     (tmp_path / "plan.toml").write_text(PLAN)
     words = ["table", str(tmp_path / "plan.toml"), "--jobs", "2", "--runs"]
     script = f"import sys; sys.argv = ['privaudit', *{words}, {str(tmp_path)!r}]\n"
+    # A shell's background jobs ignore Ctrl-C, and hand that on.
+    script += (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    )
     call = "if __name__ == '__main__':\n from privaudit.cli import run; run()\n"
     (tmp_path / "main.py").write_text(script + call)
     return subprocess.Popen(
