@@ -129,7 +129,7 @@ class DPFedOTP(PrivatePairTrainer):
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
         shared = view.last_broadcast(client).tensors["global"]
-        missing = ["the client's local prompt"]
+        missing = ["the client's local prompt", *self.left_in(view)]
         if self.mode == "published-code":
             return self._integrated(shared, view, client)
         if view.sees_updates_of(client):
@@ -140,11 +140,12 @@ class DPFedOTP(PrivatePairTrainer):
 
     def _integrated(self, shared: Tensor, view: View, client: ClientId) -> Rebuilt:
         if not view.sees_updates_of(client):
-            return Rebuilt({"context": shared}, ("the client's local prompt",))
+            hidden = ("the client's local prompt", *self.left_in(view))
+            return Rebuilt({"context": shared}, hidden)
         local = self.begin({"local": zeros_like(shared)})
         for message in view.updates_of(client):
             local = self.descend(local, {"local": message.tensors["gradient"]})
-        missing = ["the local prompt's random start"]
+        missing = ["the local prompt's random start", *self.left_in(view)]
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
         return Rebuilt({"context": shared + local["local"]}, tuple(missing), 0, True)

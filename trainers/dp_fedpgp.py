@@ -100,7 +100,7 @@ class DPFedPGP(PrivatePairTrainer):
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
         shared = view.last_broadcast(client).tensors["context"]
-        missing = ["the client's low-rank prompt"]
+        missing = ["the client's low-rank prompt", *self.left_in(view)]
         if not view.sees_updates_of(client):
             missing.append("the client's own training in its last round")
             return Rebuilt({"context": shared}, tuple(missing))
@@ -111,7 +111,7 @@ class DPFedPGP(PrivatePairTrainer):
         for update in view.updates_of(client):
             moved = self.descend(moved, {"context": update.tensors["gradient"]})
         share = 2 * self.rank * CONTEXT_STD**2
-        missing = ["the factors' random start"]
+        missing = ["the factors' random start", *self.left_in(view)]
         if self.epsilon is not None:
             missing.append("the noise on the factors")
         guess = shared + share * moved["context"]

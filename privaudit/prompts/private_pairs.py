@@ -10,6 +10,7 @@ from privaudit.privacy.mechanism import Release
 from privaudit.prompts.private_prompts import VELOCITY, PrivateLocalTrainer
 from privaudit.prompts.record_gradients import Penalty, RecordLosses
 from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
 from privaudit.trainer import (
     ClientId,
     Cohort,
@@ -91,6 +92,13 @@ class PrivatePairTrainer(PrivateLocalTrainer):
             return self.descend(server, {self.shared: mean}), events
         events = self.prompt_event(task, "global", "server", parties)
         return {self.shared: mean}, events
+
+    def left_in(self, view: View) -> tuple[str, ...]:
+        """Say what a rebuild leaves in that the view's owner could take out."""
+        adds_noise = self.mode != "sound" and self.epsilon is not None
+        if adds_noise and view.sums():
+            return ("the shared prompt without the server's own noise",)
+        return ()
 
     def _kept_event(self, task: PublicTask, parties: int, tensors: int) -> Events:
         """Describe the noise on the kept part.
