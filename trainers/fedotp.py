@@ -7,7 +7,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.learning import Batch, LocalSgd, start_context
+from privaudit.prompts.averaging import (
+    UNTRAINED,
+    AveragingTrainer,
+    last_sent,
+    weigh,
+)
+from privaudit.prompts.learning import Batch, start_context
 from privaudit.prompts.optimal_transport import Stop, Transport
 from privaudit.prompts.pairs import pair_texts
 from privaudit.prompts.transported_logits import query_transported, transported_losses
@@ -18,8 +24,6 @@ from privaudit.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     PublicTask,
     Rebuilt,
@@ -32,7 +36,7 @@ from privaudit.trainer import (
 
 @TRAINERS.register("fedotp")
 @dataclass(frozen=True)
-class FedOTP(LocalSgd):
+class FedOTP(AveragingTrainer):
     """Train both prompts on the client, send the global one, keep the local one.
 
     A class's logit is the similarity of the picture's parts and the class's two prompts
@@ -77,10 +81,6 @@ class FedOTP(LocalSgd):
         """Return a random local prompt of the client's own."""
         return {"local": start_context(task, seeds, client)}
 
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the averaged global prompt to everyone."""
-        return {"global": server["global"]}
-
     def local_update(
         self,
         task: PublicTask,
@@ -97,21 +97,8 @@ class FedOTP(LocalSgd):
             )
 
         trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
-        weight = cohort.sizes.to(loss.dtype)
-        sent = {"global": trained["global"] * weight[:, None, None], "weight": weight}
+        sent = weigh(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
-
-    def aggregate(
-        self,
-        task: PublicTask,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
-    ) -> tuple[Tensors, Events]:
-        """Return the mean weighted by shard sizes; nobody's records change nothing."""
-        if inbox["weight"] == 0:
-            return server, ()
-        return {"global": inbox["global"] / inbox["weight"]}, ()
 
     def release(
         self,
@@ -148,12 +135,9 @@ class FedOTP(LocalSgd):
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
+        hidden, sent = "the client's local prompt", last_sent(view, client)
+        if sent is not None:
+            both = {"global": sent["global"], "local": sent["global"]}
+            return Rebuilt(both, (hidden,))
         shared = view.last_broadcast(client).tensors["global"]
-        missing = ["the client's local prompt"]
-        if view.sees_updates_of(client):
-            update = view.updates_of(client)[-1].tensors
-            if update["weight"] > 0:
-                shared = update["global"] / update["weight"]
-        else:
-            missing.append("the client's own training in its last round")
-        return Rebuilt({"global": shared, "local": shared}, tuple(missing))
+        return Rebuilt({"global": shared, "local": shared}, (hidden, UNTRAINED))

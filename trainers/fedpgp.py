@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from privaudit.prompts.averaging import (
+    UNTRAINED,
+    AveragingTrainer,
+    last_sent,
+    weigh,
+)
 from privaudit.prompts.contrast import (
     complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
-from privaudit.prompts.learning import Batch, LocalSgd, start_context
+from privaudit.prompts.learning import Batch
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -22,8 +27,6 @@ from privaudit.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     PublicTask,
     Rebuilt,
@@ -33,7 +36,7 @@ from privaudit.trainer import (
 
 @TRAINERS.register("fedpgp")
 @dataclass(frozen=True)
-class FedPGP(LocalSgd):
+class FedPGP(AveragingTrainer):
     """Train sigma + U V on the client, send sigma, keep U and V.
 
     To the cross-entropy comes a contrast: sigma's text features shall be nearer to
@@ -54,17 +57,9 @@ class FedPGP(LocalSgd):
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
-        """Return a random global prompt."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""
         return low_rank_start(task, client, self.rank, seeds)
-
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the averaged global prompt to everyone."""
-        return {"context": server["context"]}
 
     def local_update(
         self,
@@ -80,27 +75,13 @@ class FedPGP(LocalSgd):
             return self._losses(task, parameters, batch)
 
         trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
-        weight = cohort.sizes.to(loss.dtype)
-        sigma = trained.pop("context")
-        sent = {"context": sigma * weight[:, None, None], "weight": weight}
+        sent = weigh(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
 
     def _losses(self, task: PublicTask, parameters: Stacked, batch: Batch) -> Tensor:
         return contrasted_losses(
             task, parameters, batch, self.contrast, self.temperature
         )
-
-    def aggregate(
-        self,
-        task: PublicTask,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
-    ) -> tuple[Tensors, Events]:
-        """Return the mean weighted by shard sizes; nobody's records change nothing."""
-        if inbox["weight"] == 0:
-            return server, ()
-        return {"context": inbox["context"] / inbox["weight"]}, ()
 
     def release(
         self,
@@ -125,19 +106,14 @@ class FedPGP(LocalSgd):
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
-        missing = ["the client's low-rank prompt"]
-        update: Tensors = {"weight": torch.tensor(0.0)}
-        if view.sees_updates_of(client):
-            update = view.updates_of(client)[-1].tensors
-        if update["weight"] == 0:
-            missing.append("the client's own training in its last round")
+        hidden, sent = "the client's low-rank prompt", last_sent(view, client)
+        if sent is None:
             shared = view.last_broadcast(client).tensors["context"]
-            return Rebuilt({"context": shared}, tuple(missing))
-        sigma = update["context"] / update["weight"]
+            return Rebuilt({"context": shared}, (hidden, UNTRAINED))
         if not self.contrast:
-            return Rebuilt({"context": sigma}, tuple(missing))
-        context = self._complete(task, sigma)
-        return Rebuilt({"context": context}, tuple(missing), 0, True)
+            return Rebuilt(sent, (hidden,))
+        context = self._complete(task, sent["context"])
+        return Rebuilt({"context": context}, (hidden,), 0, True)
 
     def _complete(self, task: PublicTask, sigma: Tensor) -> Tensor:
         def losses(parameters: Stacked, batch: Batch) -> Tensor:

@@ -46,7 +46,8 @@ class AveragingTrainer(LocalSgd):
         """Return the means weighted by shard sizes; nobody's records change nothing."""
         if inbox["weight"] == 0:
             return server, ()
-        return {name: inbox[name] / inbox["weight"] for name in server}, ()
+        sums = {name: tensor for name, tensor in inbox.items() if name != "weight"}
+        return {name: total / inbox["weight"] for name, total in sums.items()}, ()
 
     def release(
         self,
