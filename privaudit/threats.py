@@ -21,12 +21,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from torch import Tensor
+
 from privaudit.errors import UnknownNameError, ViewError
 from privaudit.privacy.secure_sum import secure_sum
 from privaudit.tensors import Tensors
 from privaudit.transcript import SERVER, Message
 
 Adversary = Literal["server", "server-aggregate", "peer", "released"]
+
+
+@dataclass(frozen=True)
+class RoundSum:
+    """One round as a server knows it that needs sums only.
+
+    Attributes:
+        parties: How many clients took part.
+        broadcast: What one of them received; all did, where uploads are summed.
+        total: The sum of what they sent.
+    """
+
+    parties: int
+    broadcast: Tensors
+    total: Tensors
+
+    def mean(self, name: str) -> Tensor:
+        """Return the plain mean over the participants."""
+        return self.total[name] / self.parties
 
 
 @dataclass(frozen=True)
@@ -68,29 +89,18 @@ class View:
             )
         return sent
 
-    def sums(self) -> tuple[tuple[int, Tensors], ...]:
-        """Return each round's number of participants, and the sum of what they sent.
+    def sums(self) -> tuple["RoundSum", ...]:
+        """Return what clients sent in each round, summed, beside what they received.
 
         Empty where the view holds neither uploads nor their sums.
         """
         found = []
         for group in _by_round(self.messages):
             sent = [m.tensors for m in group if m.kind in ("update", "sum")]
-            if sent:
-                parties = sum(m.kind == "broadcast" for m in group)
-                found.append((parties, secure_sum(sent)))
+            down = [m.tensors for m in group if m.kind == "broadcast"]
+            if sent and down:
+                found.append(RoundSum(len(down), down[0], secure_sum(sent)))
         return tuple(found)
-
-    def first_broadcast(self) -> Message:
-        """Return the first thing the server sent to anybody.
-
-        Raises:
-            ViewError: This adversary sees no broadcast at all.
-        """
-        for message in self.messages:
-            if message.kind == "broadcast":
-                return message
-        raise ViewError(f"The {self.adversary} view holds nothing the server sent.")
 
     def last_broadcast(self, client: str) -> Message:
         """Return the last thing the server sent to ``client``, or else to anybody.

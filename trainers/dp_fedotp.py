@@ -128,24 +128,21 @@ class DPFedOTP(PrivatePairTrainer):
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
-        shared = view.last_broadcast(client).tensors["global"]
-        missing = ["the client's local prompt", *self.left_in(view)]
+        shared = self.shared_part(view, client)
         if self.mode == "published-code":
             return self._integrated(shared, view, client)
-        if view.sees_updates_of(client):
-            shared = view.updates_of(client)[-1].tensors["global"]
-        else:
+        missing = ["the client's local prompt"]
+        if not view.sees_updates_of(client):
             missing.append("the client's own training in its last round")
         return Rebuilt({"global": shared, "local": shared}, tuple(missing))
 
     def _integrated(self, shared: Tensor, view: View, client: ClientId) -> Rebuilt:
         if not view.sees_updates_of(client):
-            hidden = ("the client's local prompt", *self.left_in(view))
-            return Rebuilt({"context": shared}, hidden)
+            return Rebuilt({"context": shared}, ("the client's local prompt",))
         local = self.begin({"local": zeros_like(shared)})
         for message in view.updates_of(client):
             local = self.descend(local, {"local": message.tensors["gradient"]})
-        missing = ["the local prompt's random start", *self.left_in(view)]
+        missing = ["the local prompt's random start"]
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
         return Rebuilt({"context": shared + local["local"]}, tuple(missing), 0, True)

@@ -99,19 +99,18 @@ class DPFedPGP(PrivatePairTrainer):
         """
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
-        shared = view.last_broadcast(client).tensors["context"]
-        missing = ["the client's low-rank prompt", *self.left_in(view)]
+        shared = self.shared_part(view, client)
+        missing = ["the client's low-rank prompt"]
         if not view.sees_updates_of(client):
             missing.append("the client's own training in its last round")
             return Rebuilt({"context": shared}, tuple(missing))
         if self.mode != "published-code":
-            last = view.updates_of(client)[-1].tensors["context"]
-            return Rebuilt({"context": last}, tuple(missing))
+            return Rebuilt({"context": shared}, tuple(missing))
         moved = self.begin({"context": zeros_like(shared)})
         for update in view.updates_of(client):
             moved = self.descend(moved, {"context": update.tensors["gradient"]})
         share = 2 * self.rank * CONTEXT_STD**2
-        missing = ["the factors' random start", *self.left_in(view)]
+        missing = ["the factors' random start"]
         if self.epsilon is not None:
             missing.append("the noise on the factors")
         guess = shared + share * moved["context"]

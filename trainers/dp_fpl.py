@@ -220,11 +220,12 @@ class DPFPL(PrivateTrainer):
         The server adds its noise to what it broadcasts, and knows the sums before.
         """
         adds_noise = self.noise_at == "server" and self.epsilon is not None
-        if not (adds_noise and view.sums()):
+        rounds = view.sums() if adds_noise else ()
+        if not rounds:
             return view.last_broadcast(client).tensors["context"]
-        state = self._with_velocity(dict(view.first_broadcast().tensors))
-        for parties, total in view.sums():
-            mean = total["gradient"] / (parties * self.divisor(task))
+        state = self._with_velocity(dict(rounds[0].broadcast))
+        for one in rounds:
+            mean = one.mean("gradient") / self.divisor(task)
             state = self._descend(state, "context", mean, self.learning_rate_global)
         return state["context"]
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import pydantic.dataclasses
+import torch
 from torch import Tensor
 
 from privaudit.privacy.mechanism import Release
@@ -93,12 +94,43 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         events = self.prompt_event(task, "global", "server", parties)
         return {self.shared: mean}, events
 
-    def left_in(self, view: View) -> tuple[str, ...]:
-        """Say what a rebuild leaves in that the view's owner could take out."""
+    def without_own_noise(self, view: View) -> Tensor | None:
+        """Return the shared prompt as clean sums make it; None where they are not seen.
+
+        A server adds its noise to what it broadcasts, and knows the sums before.
+        """
         adds_noise = self.mode != "sound" and self.epsilon is not None
-        if adds_noise and view.sums():
-            return ("the shared prompt without the server's own noise",)
-        return ()
+        rounds = view.sums() if adds_noise else ()
+        if not rounds:
+            return None
+        state = {self.shared: rounds[0].broadcast[self.shared]}
+        if self.mode == "published-code":
+            state = self.begin(state)
+            for one in rounds:
+                state = self.descend(state, {self.shared: one.mean("gradient")})
+            return state[self.shared]
+        moves = [one.mean(self.shared) - one.broadcast[self.shared] for one in rounds]
+        return state[self.shared] + torch.stack(moves).sum(dim=0)
+
+    def shared_part(self, view: View, client: ClientId) -> Tensor:
+        """Return the best shared prompt for a client: its own where uploads are seen.
+
+        Where the server's noise can be left out, in "published-paper", the client's own
+        moves take the place of the mean ones. (dp-fedpgp at epsilon 0.4 on digits, six
+        seeds, attack by loss: AUROC 0.524, with the mean moves alone 0.516, on the
+        client's last upload, noise and all, 0.509.)
+        """
+        clean = self.without_own_noise(view)
+        if self.mode == "published-code" or not view.sees_updates_of(client):
+            last = view.last_broadcast(client).tensors[self.shared]
+            return last if clean is None else clean
+        sent = view.updates_of(client)
+        if clean is None:
+            return sent[-1].tensors[self.shared]
+        received = {m.round: m.tensors[self.shared] for m in view.broadcasts_to(client)}
+        moves = [m.tensors[self.shared] - received[m.round] for m in sent]
+        of_mean = 1 / view.sums()[-1].parties
+        return clean + (1 - of_mean) * torch.stack(moves).sum(dim=0)
 
     def _kept_event(self, task: PublicTask, parties: int, tensors: int) -> Events:
         """Describe the noise on the kept part.
