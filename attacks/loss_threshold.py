@@ -10,8 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.tensors import Stacked
-from privaudit.trainer import Records, ask
+from privaudit.trainer import Records, label_log_probabilities
 
 
 @ATTACKS.register("loss-threshold")
@@ -34,10 +33,9 @@ class LossThreshold:
         return [self._score(adversary, target) for target in targets]
 
     def _score(self, adversary: Adversary, target: Target) -> Scores:
-        model = {k: v.unsqueeze(0) for k, v in target.rebuilt.model.items()}
-        scores = _log_likelihood(adversary, model, target.candidates)
+        scores = _log_likelihood(adversary, target, target.candidates)
         public = adversary.task.public
-        reference = _log_likelihood(adversary, model, public)
+        reference = _log_likelihood(adversary, target, public)
         weights = _class_weights(target.candidates.labels, public.labels)
         threshold = _weighted_median(reference, weights)
         how = "median of public records, classes weighted as among the candidates"
@@ -45,10 +43,11 @@ class LossThreshold:
 
 
 def _log_likelihood(
-    adversary: Adversary, model: Stacked, records: Records
+    adversary: Adversary, target: Target, records: Records
 ) -> Float[np.ndarray, " records"]:
-    answers = ask(adversary.trainer, adversary.task, model, records)[0]
-    return answers.gather(1, records.labels.unsqueeze(1)).squeeze(1).numpy()
+    models = [target.rebuilt.model]
+    trainer, task = adversary.trainer, adversary.task
+    return label_log_probabilities(trainer, task, models, records)[0].numpy()
 
 
 def _class_weights(wanted: Tensor, labels: Tensor) -> Float[np.ndarray, " records"]:

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from privaudit.attack import Adversary, Target
-from privaudit.tensors import Tensors
-from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer, ask_each
+from privaudit.trainer import (
+    PublicTask,
+    Rebuilt,
+    Records,
+    Trainer,
+    label_log_probabilities,
+)
 
 
 def link(
@@ -43,7 +47,7 @@ def link(
     for group in _with_equal_suspects(rebuilt, several):
         suspects = rebuilt[group[0]].suspects
         together = _joined([candidates[i] for i in group])
-        fits = _log_likelihoods(trainer, task, suspects, together)
+        fits = label_log_probabilities(trainer, task, suspects, together)
         sizes = [len(candidates[i]) for i in group]
         for i, fit in zip(group, fits.split(sizes, dim=1), strict=True):
             best = suspects[int(fit.mean(dim=1).argmax())]
@@ -71,14 +75,6 @@ def _joined(parts: Sequence[Records]) -> Records:
         torch.cat([part.labels for part in parts]),
         torch.cat(tokens) if tokens else None,
     )
-
-
-def _log_likelihoods(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
-) -> Tensor:
-    answers = ask_each(trainer, task, models, records)
-    labels = records.labels.expand(len(models), -1).unsqueeze(2)
-    return answers.gather(2, labels).squeeze(2)
 
 
 def link_targets(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:

@@ -52,7 +52,7 @@ class Population:
         """Return a client's candidates, members and others alike."""
         return self.records.pick(torch.from_numpy(self.indices(client)))
 
-    @property
+    @cached_property
     def tests(self) -> Records:
         """The records that utility is measured on."""
         return self.records.pick(self._tests)

@@ -136,10 +136,14 @@ def _replay(
 def _rounds_to_replay(
     adversary: Adversary, client: ClientId, has_state: bool
 ) -> Iterator[tuple[Round, Tensors]]:
-    """Yield the rounds behind the last upload: one, if the client keeps nothing."""
+    """Yield the rounds that a rebuilt model depends on: mostly all.
+
+    The last upload's alone, if the client keeps nothing and no other upload counts.
+    """
     received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
     trained = [message.round for message in adversary.view.updates_of(client)]
-    for index in trained if has_state else trained[-1:]:
+    needs_all = has_state or adversary.trainer.rebuilds_from_all
+    for index in trained if needs_all else trained[-1:]:
         peers = tuple(
             m.sender
             for m in adversary.view.messages

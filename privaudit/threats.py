@@ -19,6 +19,7 @@ the rounds. So `server` and `released` cannot be ordered.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -89,8 +90,9 @@ class View:
             )
         return sent
 
+    @cached_property
     def sums(self) -> tuple["RoundSum", ...]:
-        """Return what clients sent in each round, summed, beside what they received.
+        """What clients sent in each round, summed, beside what they received.
 
         Empty where the view holds neither uploads nor their sums.
         """
@@ -101,6 +103,17 @@ class View:
             if sent and down:
                 found.append(RoundSum(len(down), down[0], secure_sum(sent)))
         return tuple(found)
+
+    def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
+        """Return each upload of a tensor less what the client had received of it.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
+        received = {m.round: m.tensors[name] for m in self.broadcasts_to(client)}
+        return tuple(
+            m.tensors[name] - received[m.round] for m in self.updates_of(client)
+        )
 
     def last_broadcast(self, client: str) -> Message:
         """Return the last thing the server sent to ``client``, or else to anybody.

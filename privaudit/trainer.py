@@ -246,10 +246,13 @@ class Trainer(Protocol):
         usual_rounds: Trained if nobody says how many.
         image_tokens: Whether it needs the parts of pictures, not their whole only. Its
             parameters may decide: ask an instance.
+        rebuilds_from_all: Whether ``rebuild`` adds up all that a client sent, not its
+            last upload only: its shadows then need all rounds too.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
     usual_rounds: ClassVar[int]
+    rebuilds_from_all: ClassVar[bool]
 
     @property
     def image_tokens(self) -> bool:
@@ -331,6 +334,15 @@ def ask(
         signals["log_probabilities"] for signals in trainer.query(task, models, records)
     ]
     return torch.cat(chunks, dim=1)
+
+
+def label_log_probabilities(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Float[Tensor, "models records"]:
+    """Return every model's log-probability of every record's label."""
+    answers = ask_each(trainer, task, models, records)
+    labels = records.labels.expand(len(models), -1).unsqueeze(2)
+    return answers.gather(2, labels).squeeze(2)
 
 
 def ask_each(

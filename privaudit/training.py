@@ -259,7 +259,7 @@ def _measured(training: _Training, index: int) -> dict[str, float | None]:
         models, _ = give_away(training.trainer, task, federation, index)
         utility = measure_clients(training.trainer, training.population, models)
         for name in names:
-            estimate = getattr(utility, name, None)
+            estimate = getattr(utility, name)
             found[f"{name}_accuracy"] = estimate and estimate.value
     return found
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
-from privaudit.trainer import PublicTask, Records
+from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.transcript import Message
 
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
 
@@ -38,6 +40,30 @@ def toy_records(count: int, seed: int = 0) -> Records:
     parts = torch.randn(count, PARTS, DIM, generator=generator)
     tokens = normalize(centres[labels].unsqueeze(1) + 2 * parts, dim=-1)
     return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels, tokens)
+
+
+def train_toy(
+    trainer: Trainer,
+    task: PublicTask,
+    shards: dict[str, Records],
+    seed: int = 0,
+    cohort_size: int = 128,
+) -> list[Message]:
+    """Train a federation in memory, and return all that was sent."""
+    federation = Federation.begin(trainer, task, shards, Seeds(seed))
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        (record,) = run_round(
+            trainer, task, [federation], index, cohort_size=cohort_size
+        )
+        messages.extend(record.messages)
+    _, last = give_away(trainer, task, federation, task.rounds)
+    return [*messages, *last]
+
+
+@pytest.fixture
+def train() -> Callable[..., list[Message]]:
+    return train_toy
 
 
 @pytest.fixture

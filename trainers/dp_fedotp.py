@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, zeros_like
+from torch import Tensor
 
 from privaudit.prompts.learning import Batch, start_context
 from privaudit.prompts.optimal_transport import Transport
@@ -139,10 +139,8 @@ class DPFedOTP(PrivatePairTrainer):
     def _integrated(self, shared: Tensor, view: View, client: ClientId) -> Rebuilt:
         if not view.sees_updates_of(client):
             return Rebuilt({"context": shared}, ("the client's local prompt",))
-        local = self.begin({"local": zeros_like(shared)})
-        for message in view.updates_of(client):
-            local = self.descend(local, {"local": message.tensors["gradient"]})
+        local = self.integrated(view, client)
         missing = ["the local prompt's random start"]
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        return Rebuilt({"context": shared + local["local"]}, tuple(missing), 0, True)
+        return Rebuilt({"context": shared + local}, tuple(missing), 0, True)

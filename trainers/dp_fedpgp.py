@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, zeros_like
+from torch import Tensor
 
 from privaudit.prompts.contrast import (
     low_rank_start,
@@ -106,12 +106,9 @@ class DPFedPGP(PrivatePairTrainer):
             return Rebuilt({"context": shared}, tuple(missing))
         if self.mode != "published-code":
             return Rebuilt({"context": shared}, tuple(missing))
-        moved = self.begin({"context": zeros_like(shared)})
-        for update in view.updates_of(client):
-            moved = self.descend(moved, {"context": update.tensors["gradient"]})
         share = 2 * self.rank * CONTEXT_STD**2
         missing = ["the factors' random start"]
         if self.epsilon is not None:
             missing.append("the noise on the factors")
-        guess = shared + share * moved["context"]
+        guess = shared + share * self.integrated(view, client)
         return Rebuilt({"context": guess}, tuple(missing), 0, True)

@@ -39,8 +39,6 @@ from privaudit.trainer import (
     Round,
 )
 
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
-
 
 @TRAINERS.register("dp-fpl")
 @dataclass(frozen=True)
@@ -108,14 +106,14 @@ class DPFPL(PrivateTrainer):
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return a random global prompt, and the code's momentum."""
-        return self._with_velocity({"context": start_context(task, seeds)})
+        return self.begin({"context": start_context(task, seeds)})
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random local prompt of the client's own, N(0, 0.02^2)."""
         shape = (task.prompts.context_tokens, task.prompts.width)
         generator = seeds.generator("local prompt", client=client)
         local = torch.randn(shape, generator=generator) * CONTEXT_STD
-        return self._with_velocity({"local": local})
+        return self.begin({"local": local})
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the global prompt to everyone."""
@@ -151,7 +149,7 @@ class DPFPL(PrivateTrainer):
             upload, mechanisms.upload_std, "upload noise", cohort, at
         )
         step = self._local_gradient(local, factors) / self.divisor(task)
-        moved = self._descend(kept, "local", step, self.learning_rate_local)
+        moved = self.step_along(kept, {"local": step}, self.learning_rate_local)
         events = self._events(task, mechanisms, by_client=True)
         return LocalResult(upload, moved, gradients.losses, events)
 
@@ -172,7 +170,7 @@ class DPFPL(PrivateTrainer):
         generator = at.generator("server noise")
         noise = self.noise(total, mechanisms.server_std, generator)
         mean = (total + noise) / (parties * self.divisor(task))
-        moved = self._descend(server, "context", mean, self.learning_rate_global)
+        moved = self.step_along(server, {"context": mean}, self.learning_rate_global)
         return moved, self._events(task, mechanisms, by_client=False)
 
     def release(
@@ -201,11 +199,11 @@ class DPFPL(PrivateTrainer):
         if not view.sees_updates_of(client):
             hidden = ("the client's local prompt",)
             return Rebuilt({"context": shared}, hidden, shared={"context": shared})
-        state = self._with_velocity({"local": torch.zeros_like(shared)})
+        state = self.begin({"local": torch.zeros_like(shared)})
         scale = self._local_share_of_upload(task) / self.divisor(task)
         for message in view.updates_of(client):
             step = scale * message.tensors["gradient"]
-            state = self._descend(state, "local", step, self.learning_rate_local)
+            state = self.step_along(state, {"local": step}, self.learning_rate_local)
         missing = ["the local prompt's random start"]
         if self.rank != "full":
             missing.append("the factors' random start")
@@ -220,13 +218,13 @@ class DPFPL(PrivateTrainer):
         The server adds its noise to what it broadcasts, and knows the sums before.
         """
         adds_noise = self.noise_at == "server" and self.epsilon is not None
-        rounds = view.sums() if adds_noise else ()
+        rounds = view.sums if adds_noise else ()
         if not rounds:
             return view.last_broadcast(client).tensors["context"]
-        state = self._with_velocity(dict(rounds[0].broadcast))
+        state = self.begin(rounds[0].broadcast)
         for one in rounds:
             mean = one.mean("gradient") / self.divisor(task)
-            state = self._descend(state, "context", mean, self.learning_rate_global)
+            state = self.step_along(state, {"context": mean}, self.learning_rate_global)
         return state["context"]
 
     def _local_share_of_upload(self, task: PublicTask) -> float:
@@ -287,17 +285,3 @@ class DPFPL(PrivateTrainer):
         tensors = 1 if self.rank == "full" else 2
         local = self.event(task, "local", mechanisms.local, tensors, "client", parties)
         return (local,) if noise_at == "server" else (local, shared)
-
-    def _with_velocity(self, state: dict[str, Tensor]) -> Tensors:
-        if self.mode == "published-code":
-            state["velocity"] = torch.zeros_like(next(iter(state.values())))
-        return state
-
-    def _descend(
-        self, state: Stacked, name: str, gradient: Tensor, learning_rate: float
-    ) -> dict[str, Tensor]:
-        """Return the state after a step of SGD, the code's with momentum and decay."""
-        if "velocity" not in state:
-            return {name: state[name] - learning_rate * gradient}
-        velocity = MOMENTUM * state["velocity"] + gradient + WEIGHT_DECAY * state[name]
-        return {name: state[name] - learning_rate * velocity, "velocity": velocity}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -14,7 +14,7 @@ from privaudit.errors import ConfigError
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import MechanismEvent
-from privaudit.prompts.experts import PromptExperts, own_prompt
+from privaudit.prompts.experts import PromptExperts
 from privaudit.prompts.learning import (
     Batch,
     Objective,
@@ -22,8 +22,7 @@ from privaudit.prompts.learning import (
     fit,
 )
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -75,6 +74,8 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         momentum: In these, in [0, 1).
     """
 
+    rebuilds_from_all: ClassVar[bool] = True
+
     personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
     epochs: Annotated[int, Field(ge=1)] = 50
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
@@ -97,14 +98,6 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
                 'noise. Take "attention" or "linear", whose gates stay'
             )
         return self
-
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return the client's gate, and a mark that all its rounds count.
-
-        Shadows of a client that keeps nothing replay its last round only, and here a
-        rebuild takes all of them.
-        """
-        return {**super().start_client(task, client, seeds), "rounds": torch.zeros(())}
 
     def local_update(
         self,
@@ -215,11 +208,10 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             rebuilt = super().from_uploads(task, view, client, heard)
             hidden = "the personal prompt, without the noise"
             return replace(rebuilt, missing=(*rebuilt.missing, hidden))
-        received = {m.round: m.tensors["context"] for m in view.broadcasts_to(client)}
-        moves = [own_prompt(m.tensors) - received[m.round] for m in heard]
         shared = view.last_broadcast(client).tensors["context"]
         share = len(task.clients) ** -0.5 - 1 / len(task.clients)
-        drawn = shared + share * torch.stack(moves).sum(dim=0)
+        moves = torch.stack(view.moves_of(client, "context"))  # each weighs 1
+        drawn = shared + share * moves.sum(dim=0)
         missing = ("the personal prompt, which is not what is sent", "the gate")
         return Rebuilt({"context": drawn}, missing)
 

@@ -24,7 +24,6 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.transcript import SERVER
 
 
 @TRAINERS.register("dp-promptfl")
@@ -53,18 +52,11 @@ class DPPromptFL(PrivateLocalTrainer):
     """
 
     usual_rounds: ClassVar[int] = 20
+    rebuilds_from_all: ClassVar[bool] = True
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return a random context, and the code's momentum."""
         return self.begin({"context": start_context(task, seeds)})
-
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return a count of rounds; training does not use it.
-
-        A client that keeps state is replayed from its first round on: what ``rebuild``
-        adds up over the rounds of a client must be there for its shadows too.
-        """
-        return {"rounds": torch.tensor(0)}
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the context to everyone."""
@@ -83,10 +75,10 @@ class DPPromptFL(PrivateLocalTrainer):
         def record_losses(parameters: Stacked, batch: Batch) -> Tensor:
             return context_losses(task, parameters["context"], batch)
 
-        parties, counted = len(at.participants), {"rounds": kept["rounds"] + 1}
+        parties = len(at.participants)
         if self.mode == "sound":
             trained, loss = self.train(task, cohort, received, record_losses, at)
-            return LocalResult(trained, counted, loss, self.steps_event(task, parties))
+            return LocalResult(trained, {}, loss, self.steps_event(task, parties))
         if self.mode == "published-paper":
             clean, loss = self.train(task, cohort, received, record_losses, at)
             events = self.prompt_event(task, "global", "client", parties)
@@ -95,7 +87,7 @@ class DPPromptFL(PrivateLocalTrainer):
             clean = {"gradient": found["context"]}
             events = self.gradient_event(task, "global", "client", parties)
         sent = self.add_noise(clean, self.noise_std(task), "noise", cohort, at)
-        return LocalResult(sent, counted, loss, events)
+        return LocalResult(sent, {}, loss, events)
 
     def aggregate(
         self,
@@ -139,23 +131,12 @@ class DPPromptFL(PrivateLocalTrainer):
         if not view.sees_updates_of(client):
             missing = ("the client's own training",)
             return Rebuilt({"context": shared}, missing)
-        uploads = view.updates_of(client)
-        parties = sum(
-            message.receiver == SERVER and message.round == uploads[-1].round
-            for message in view.messages
-        )
+        parties = view.sums[-1].parties
         share = parties**-0.5 - 1 / parties
-        drawn = shared + share * self._own_moves(view, client)
-        return Rebuilt({"context": drawn})
+        return Rebuilt({"context": shared + share * self._own_moves(view, client)})
 
     def _own_moves(self, view: View, client: ClientId) -> Float[Tensor, "tokens width"]:
         """Return the sum of what each upload would make of the prompt by itself."""
-        received = {m.round: m.tensors["context"] for m in view.broadcasts_to(client)}
-        uploads = view.updates_of(client)
-        if self.mode != "published-code":
-            moves = [m.tensors["context"] - received[m.round] for m in uploads]
-            return torch.stack(moves).sum(dim=0)
-        state = self.begin({"context": torch.zeros_like(received[uploads[0].round])})
-        for message in uploads:
-            state = self.descend(state, {"context": message.tensors["gradient"]})
-        return state["context"]
+        if self.mode == "published-code":
+            return self.integrated(view, client)
+        return torch.stack(view.moves_of(client, "context")).sum(dim=0)

@@ -76,7 +76,13 @@ def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stac
     So that the server needs only the sums of both.
     """
     first = next(iter(trained.values()))
-    weight = cohort.sizes.to(first.dtype)
+    return times_weight(trained, cohort.sizes.to(first.dtype))
+
+
+def times_weight(
+    trained: Mapping[str, Float[Tensor, "k ..."]], weight: Float[Tensor, " k"]
+) -> dict[str, Tensor]:
+    """Return tensors times each client's weight, and the weight beside them."""
     scaled = {
         name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
         for name, tensor in trained.items()

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.prompts.averaging import times_weight
 from privaudit.prompts.expert_gate import gate_part, named_gate
 from privaudit.prompts.expert_mixture import ExpertMixture
 from privaudit.prompts.expert_pool import (
@@ -116,11 +117,7 @@ class PromptExperts(ExpertMixture):
         shared = {"context": trained["context"]}
         if self.gate == "aggregated":
             shared |= named_gate(gate_part(trained))
-        weighted = {
-            name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
-            for name, tensor in shared.items()
-        }
-        return {**weighted, "weight": weight}
+        return times_weight(shared, weight)
 
     def keep(self, kept: Stacked, trained: Stacked) -> dict[str, Tensor]:
         """Return the private state after a round of local training."""

@@ -225,6 +225,7 @@ class PromptTrainer:
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     usual_rounds: ClassVar[int] = 10
     image_tokens: ClassVar[bool] = False
+    rebuilds_from_all: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""

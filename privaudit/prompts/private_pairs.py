@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from privaudit.privacy.mechanism import Release
-from privaudit.prompts.private_prompts import VELOCITY, PrivateLocalTrainer
+from privaudit.prompts.private_prompts import PrivateLocalTrainer
+from privaudit.prompts.private_training import VELOCITY
 from privaudit.prompts.record_gradients import Penalty, RecordLosses
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -100,7 +101,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         A server adds its noise to what it broadcasts, and knows the sums before.
         """
         adds_noise = self.mode != "sound" and self.epsilon is not None
-        rounds = view.sums() if adds_noise else ()
+        rounds = view.sums if adds_noise else ()
         if not rounds:
             return None
         state = {self.shared: rounds[0].broadcast[self.shared]}
@@ -124,13 +125,11 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         if self.mode == "published-code" or not view.sees_updates_of(client):
             last = view.last_broadcast(client).tensors[self.shared]
             return last if clean is None else clean
-        sent = view.updates_of(client)
         if clean is None:
-            return sent[-1].tensors[self.shared]
-        received = {m.round: m.tensors[self.shared] for m in view.broadcasts_to(client)}
-        moves = [m.tensors[self.shared] - received[m.round] for m in sent]
-        of_mean = 1 / view.sums()[-1].parties
-        return clean + (1 - of_mean) * torch.stack(moves).sum(dim=0)
+            return view.updates_of(client)[-1].tensors[self.shared]
+        moves = torch.stack(view.moves_of(client, self.shared))
+        of_mean = 1 / view.sums[-1].parties
+        return clean + (1 - of_mean) * moves.sum(dim=0)
 
     def _kept_event(self, task: PublicTask, parties: int, tensors: int) -> Events:
         """Describe the noise on the kept part.

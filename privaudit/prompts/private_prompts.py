@@ -20,7 +20,8 @@ term of the loss that no record enters (a contrast of prompts, say) goes in as
 "published-code"
     ``gradients`` returns the clipped gradients of one batch, each tensor by itself, to
     be noised and sent (``gradient_event``), or applied by ``descend``, which has the
-    code's momentum and weight decay; states come from ``begin``.
+    code's momentum and weight decay; states come from ``begin``. What uploaded
+    gradients add up to is ``integrated``.
 
 Without an epsilon the steps are the same, without noise (and, but for
 "published-paper", without clipping); events then certify nothing.
@@ -50,10 +51,8 @@ from privaudit.prompts.learning import Batch, logits_of
 from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.prompts.record_gradients import Penalty, RecordGradients, RecordLosses
 from privaudit.tensors import Stacked
-from privaudit.trainer import Cohort, Events, PublicTask, Round
-
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
-VELOCITY = " velocity"
+from privaudit.threats import View
+from privaudit.trainer import ClientId, Cohort, Events, PublicTask, Round
 
 
 def context_losses(
@@ -165,28 +164,20 @@ class PrivateLocalTrainer(PrivateTrainer):
             total = _add(self._sum(some, self.clip_norm, mask), total)
         return total
 
-    def begin(self, parameters: Stacked) -> dict[str, Tensor]:
-        """Return a state at rest: the parameters, and the code's velocities."""
-        if self.mode != "published-code":
-            return dict(parameters)
-        still = {name + VELOCITY: torch.zeros_like(p) for name, p in parameters.items()}
-        return dict(parameters) | still
-
     def descend(self, state: Stacked, gradients: Stacked) -> dict[str, Tensor]:
-        """Return the state after a step of SGD, the code's with momentum and decay.
+        """Return the state after a step at the trainer's rate."""
+        return self.step_along(state, gradients, self.learning_rate)
 
-        Args:
-            state: From :meth:`begin`.
-            gradients: By some or all of the parameters; the others stand still.
+    def integrated(self, view: View, client: ClientId) -> Tensor:
+        """Return how far the gradients that a client sent move a prompt at rest.
+
+        In "published-code", where uploads are gradients.
         """
-        moved = dict(state)
-        for name, gradient in gradients.items():
-            if self.mode == "published-code":
-                decayed = gradient + WEIGHT_DECAY * state[name]
-                gradient = MOMENTUM * state[name + VELOCITY] + decayed
-                moved[name + VELOCITY] = gradient
-            moved[name] = state[name] - self.learning_rate * gradient
-        return moved
+        sent = [message.tensors["gradient"] for message in view.updates_of(client)]
+        state = self.begin({"moved": torch.zeros_like(sent[0])})
+        for gradient in sent:
+            state = self.descend(state, {"moved": gradient})
+        return state["moved"]
 
     def steps_event(self, task: PublicTask, parties: int) -> Events:
         """Describe the local steps of one round, in "sound": all that protects it."""

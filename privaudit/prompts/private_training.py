@@ -20,6 +20,9 @@ from privaudit.prompts.learning import Batch, PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
+VELOCITY = " velocity"
+
 Mode = Literal["sound", "published-paper", "published-code"]
 Clip = Literal["sample", "batch"]
 Split = Callable[[Tensor], dict[str, Tensor]]
@@ -187,6 +190,32 @@ class PrivateTrainer(PromptTrainer):
             return clip_joint(gradients, clip_norm, mask)
         alone = [clip_joint({n: g}, clip_norm, mask) for n, g in gradients.items()]
         return {name: tensor for part in alone for name, tensor in part.items()}
+
+    def begin(self, parameters: Stacked) -> dict[str, Tensor]:
+        """Return a state at rest: the parameters, and the code's velocities."""
+        if self.mode != "published-code":
+            return dict(parameters)
+        still = {name + VELOCITY: torch.zeros_like(p) for name, p in parameters.items()}
+        return dict(parameters) | still
+
+    def step_along(
+        self, state: Stacked, gradients: Stacked, learning_rate: float
+    ) -> dict[str, Tensor]:
+        """Return the state after a step of SGD, the code's with momentum and decay.
+
+        Args:
+            state: From :meth:`begin`.
+            gradients: By some or all of the parameters; the others stand still.
+            learning_rate: Above 0.
+        """
+        moved = dict(state)
+        for name, gradient in gradients.items():
+            if self.mode == "published-code":
+                decayed = gradient + WEIGHT_DECAY * state[name]
+                gradient = MOMENTUM * state[name + VELOCITY] + decayed
+                moved[name + VELOCITY] = gradient
+            moved[name] = state[name] - learning_rate * gradient
+        return moved
 
     def event(
         self,

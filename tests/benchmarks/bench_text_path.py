@@ -6,12 +6,10 @@ machine, and the shorter side waits more often; BENCH_THREADS=2 is for a quiet m
 """
 
 import os
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -20,30 +18,10 @@ from privaudit.models.plain_text import plain_prompt_features
 from privaudit.models.prompt_tokens import prompt_tokens
 from privaudit.models.promptable_clip import ClassPrompts
 from privaudit.models.torchvision_shim import import_open_clip
+from tests.benchmarks.measuring import CLASS_NAMES, CONTEXT_TOKENS, spread
 
-CONTEXT_TOKENS = 16
 PLAIN_PASSES = 2
 FAST_PASSES_EACH = 6
-# Class names of CIFAR-100: 1 to 3 tokens each, as most data sets have.
-NAMES = """
-apple,aquarium fish,baby,bear,beaver,bed,bee,beetle,bicycle,bottle,bowl,boy,bridge,bus,
-butterfly,camel,can,castle,caterpillar,cattle,chair,chimpanzee,clock,cloud,cockroach,
-couch,crab,crocodile,cup,dinosaur,dolphin,elephant,flatfish,forest,fox,girl,hamster,
-house,kangaroo,keyboard,lamp,lawn mower,leopard,lion,lizard,lobster,man,maple tree,
-motorcycle,mountain,mouse,mushroom,oak tree,orange,orchid,otter,palm tree,pear,
-pickup truck,pine tree,plain,plate,poppy,porcupine,possum,rabbit,raccoon,ray,road,
-rocket,rose,sea,seal,shark,shrew,skunk,skyscraper,snail,snake,spider,squirrel,streetcar,
-sunflower,sweet pepper,table,tank,telephone,television,tiger,tractor,train,trout,tulip,
-turtle,wardrobe,whale,willow tree,wolf,woman,worm
-"""
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(int(os.environ.get("BENCH_THREADS", "1")))
-    yield
-    torch.set_num_threads(before)
 
 
 class Pass(NamedTuple):
@@ -55,7 +33,7 @@ class Pass(NamedTuple):
 
 
 def test_text_path_against_open_clips_own_tower() -> None:
-    names = [name.strip() for name in NAMES.replace("\n", "").split(",")]
+    names = CLASS_NAMES
     open_clip: Any = import_open_clip()
     clip = random_text_tower(open_clip)
     tokenizer = open_clip.get_tokenizer("ViT-B-16")
@@ -126,11 +104,6 @@ def report(load: float, rows: list[tuple[Pass, Pass, Pass]]) -> None:
             f"{(fast.features - slow.features).abs().max():.1e} (cosine at least "
             f"{cosine:.6f}), gradient by {relative(fast.gradient, slow.gradient):.1e}"
         )
-
-
-def spread(values: list[float]) -> str:
-    """Median and range."""
-    return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

@@ -16,9 +16,20 @@ from privaudit.models.plain_text import plain_prompt_features
 from privaudit.models.prompt_tokens import PromptTokens, prompt_tokens
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.models.torchvision_shim import import_open_clip
-from tests.benchmarks.bench_text_path import NAMES
 
 CONTEXT_TOKENS, POSITIONS = 16, 77
+# Class names of CIFAR-100: 1 to 3 tokens each, as most data sets have.
+NAMES = """
+apple,aquarium fish,baby,bear,beaver,bed,bee,beetle,bicycle,bottle,bowl,boy,bridge,bus,
+butterfly,camel,can,castle,caterpillar,cattle,chair,chimpanzee,clock,cloud,cockroach,
+couch,crab,crocodile,cup,dinosaur,dolphin,elephant,flatfish,forest,fox,girl,hamster,
+house,kangaroo,keyboard,lamp,lawn mower,leopard,lion,lizard,lobster,man,maple tree,
+motorcycle,mountain,mouse,mushroom,oak tree,orange,orchid,otter,palm tree,pear,
+pickup truck,pine tree,plain,plate,poppy,porcupine,possum,rabbit,raccoon,ray,road,
+rocket,rose,sea,seal,shark,shrew,skunk,skyscraper,snail,snake,spider,squirrel,streetcar,
+sunflower,sweet pepper,table,tank,telephone,television,tiger,tractor,train,trout,tulip,
+turtle,wardrobe,whale,willow tree,wolf,woman,worm
+"""
 CLASS_NAMES = tuple(name.strip() for name in NAMES.replace("\n", "").split(","))
 Result = TypeVar("Result")
 

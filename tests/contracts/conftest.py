@@ -6,36 +6,11 @@ import pytest
 import torch
 
 from privaudit.attack import Adversary, Target
-from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.trainer import PublicTask, Records
 from privaudit.trainers.coop import CoOp
 from privaudit.transcript import Message
-
-
-def train_toy(
-    trainer: Trainer,
-    task: PublicTask,
-    shards: dict[str, Records],
-    seed: int = 0,
-    cohort_size: int = 128,
-) -> list[Message]:
-    """Train a federation in memory, and return all that was sent."""
-    federation = Federation.begin(trainer, task, shards, Seeds(seed))
-    messages: list[Message] = []
-    for index in range(task.rounds):
-        (record,) = run_round(
-            trainer, task, [federation], index, cohort_size=cohort_size
-        )
-        messages.extend(record.messages)
-    _, last = give_away(trainer, task, federation, task.rounds)
-    return [*messages, *last]
-
-
-@pytest.fixture
-def train() -> Callable[..., list[Message]]:
-    return train_toy
 
 
 @dataclass(frozen=True)
@@ -49,7 +24,9 @@ class Attacked:
 
 @pytest.fixture
 def attacked(
-    task: PublicTask, make_records: Callable[..., Records]
+    task: PublicTask,
+    make_records: Callable[..., Records],
+    train: Callable[..., list[Message]],
 ) -> Callable[[bool], Attacked]:
     """Release prompts that have learned noise by heart, or that never saw it."""
 
@@ -68,7 +45,7 @@ def attacked(
             shards[client] = shard
             truth.append(coin)
         threat = find_threat("released")
-        view = threat(train_toy(trainer, world, shards))
+        view = threat(train(trainer, world, shards))
         adversary = Adversary(trainer, world, threat, view, Seeds(1))
         targets = [
             Target(client, trainer.rebuild(world, view, client), records)

@@ -530,8 +530,8 @@ def test_a_server_takes_its_own_noise_away(
     )
     shared = trainer.rebuild(task, view, "client-0").shared
     assert shared is not None
-    clean = view.sums()[0].broadcast["context"]
-    for one in view.sums():
+    clean = view.sums[0].broadcast["context"]
+    for one in view.sums:
         mean = one.mean("gradient") / trainer.divisor(task)
         clean = clean - trainer.learning_rate_global * mean
     torch.testing.assert_close(shared["context"], clean)
