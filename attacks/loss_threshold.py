@@ -1,16 +1,16 @@
 """Loss threshold: a record that the model fits well was probably trained on."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
+from privaudit.asking import label_log_probabilities
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.trainer import Records, label_log_probabilities
+from privaudit.public_threshold import PUBLIC_MEDIAN, public_threshold
+from privaudit.trainer import Records
 
 
 @ATTACKS.register("loss-threshold")
@@ -27,6 +27,7 @@ class LossThreshold:
     """
 
     trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "classes"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in (-inf, 0]."""
@@ -36,10 +37,8 @@ class LossThreshold:
         scores = _log_likelihood(adversary, target, target.candidates)
         public = adversary.task.public
         reference = _log_likelihood(adversary, target, public)
-        weights = _class_weights(target.candidates.labels, public.labels)
-        threshold = _weighted_median(reference, weights)
-        how = "median of public records, classes weighted as among the candidates"
-        return Scores(scores, scores > threshold, how)
+        threshold = public_threshold(reference, public.labels, target.candidates.labels)
+        return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
 
 
 def _log_likelihood(
@@ -48,19 +47,3 @@ def _log_likelihood(
     models = [target.rebuilt.model]
     trainer, task = adversary.trainer, adversary.task
     return label_log_probabilities(trainer, task, models, records)[0].numpy()
-
-
-def _class_weights(wanted: Tensor, labels: Tensor) -> Float[np.ndarray, " records"]:
-    """Return weights that give ``labels`` the class shares of ``wanted``."""
-    classes = int(max(wanted.max(), labels.max())) + 1
-    share = torch.bincount(wanted, minlength=classes) / len(wanted)
-    there = torch.bincount(labels, minlength=classes).clamp(min=1)
-    return (share / there)[labels].numpy()
-
-
-def _weighted_median(
-    values: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"]
-) -> float:
-    order = np.argsort(values)
-    passed = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(passed, passed[-1] / 2)])

@@ -11,9 +11,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from privaudit.asking import ask
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.shadows import ShadowTable, shadow_tables
-from privaudit.trainer import ask
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps
@@ -45,6 +45,7 @@ class Shadow:
     """
 
     trains_shadows: ClassVar[bool] = True
+    reads: ClassVar[Literal["classes", "words"]] = "classes"
 
     shadows: Annotated[int, Field(ge=5)] = 50
     vector: Literal["full", "sorted"] = "full"

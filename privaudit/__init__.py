@@ -8,14 +8,15 @@ confidence intervals. Each of those words is a module of this package.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privaudit.auditor import Audit, Auditor
+    from privaudit.audit import Audit
+    from privaudit.auditor import Auditor
     from privaudit.runs import Run, load_run
     from privaudit.training import train
 
 __all__ = ["Audit", "Auditor", "Run", "load_run", "train"]
 
 _HOMES = {
-    "Audit": "privaudit.auditor",
+    "Audit": "privaudit.audit",
     "Auditor": "privaudit.auditor",
     "Run": "privaudit.runs",
     "load_run": "privaudit.runs",

@@ -9,7 +9,7 @@ a complete record of what was run.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -83,9 +83,11 @@ class Attack(Protocol):
     Attributes:
         trains_shadows: Whether it trains models of its own, and so is dear: scenarios
             then attack some clients only, unless told otherwise.
+        reads: Whether it needs models that answer with classes, or in words.
     """
 
     trains_shadows: ClassVar[bool]
+    reads: ClassVar[Literal["classes", "words"]]
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; a pure function of its arguments."""

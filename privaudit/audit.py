@@ -1,134 +1,127 @@
-"""Where scores meet the truth: from scores and ledger to estimates and verdicts."""
+"""What came of playing a scenario on a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool, Float, Int
-
-from privaudit.statistics.curve import RocCurve, roc_curve, tpr_at_fpr
+from privaudit.closeness import Closeness
+from privaudit.leak import Leak
+from privaudit.linking_gain import Linking
+from privaudit.runs import Run
+from privaudit.scenario import Scenario
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
-from privaudit.statistics.roc import auroc, pooled_auroc
-from privaudit.statistics.verdict import Verdict, judge_leak
-
-FPRS = (0.1, 0.01, 0.001)
+from privaudit.utility import Utility
 
 
 @dataclass(frozen=True)
-class ClientScores:
-    """One client's scores beside the truth.
+class Audit:
+    """What a scenario found out about one run.
 
     Attributes:
-        client: Its name.
-        records: Positions of the candidates in the data set.
-        labels: Classes of the candidates.
-        scores: Higher means more likely a member.
-        guesses: By a threshold fixed elsewhere.
-        is_member: The truth.
+        run: The run.
+        scenario: Who looked on, and what was tried.
+        leaks: By attack; the first one carries the verdict.
+        utility: Accuracy of the personal models.
+        missing: What of a client's model the view did not show.
+        staleness: Rounds by which the oldest rebuilt model lags its client.
+        closeness: How close the rebuilt models are to the true ones, where the view
+            does not simply hold them.
+        seed: Of the adversary's own randomness.
+        linking: What models without names told beyond the rest of the view, where the
+            adversary had any.
+        aggregate: The same attacks on the server's own model in place of the clients',
+            where the adversary rebuilt those; empty otherwise.
     """
 
-    client: str
-    records: Int[np.ndarray, " candidates"]
-    labels: Int[np.ndarray, " candidates"]
-    scores: Float[np.ndarray, " candidates"]
-    guesses: Bool[np.ndarray, " candidates"]
-    is_member: Bool[np.ndarray, " candidates"]
+    run: Run
+    scenario: Scenario
+    leaks: Mapping[str, Leak]
+    utility: Utility
+    missing: tuple[str, ...]
+    staleness: int
+    closeness: Closeness | None
+    seed: int
+    linking: Linking | None = None
+    aggregate: Mapping[str, Leak] = field(default_factory=dict)
 
     @property
-    def groups(
-        self,
-    ) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " others"]]:
-        """Members' and non-members' scores."""
-        return self.scores[self.is_member], self.scores[~self.is_member]
+    def headline(self) -> Leak:
+        """The leak that the verdict is about."""
+        return next(iter(self.leaks.values()))
 
+    @property
+    def guesses(self) -> Leak:
+        """The leak that success rates are told of: of guesses learned on shadows.
 
-@dataclass(frozen=True)
-class Leak:
-    """What one attack found out.
+        Without shadow models it is the headline.
+        """
+        attacks = self.scenario.attacks.items()
+        shadowed = {name for name, attack in attacks if attack.trains_shadows}
+        learned = [leak for name, leak in self.leaks.items() if name in shadowed]
+        return learned[0] if learned else self.headline
 
-    Attributes:
-        attack: Its name.
-        settings: Its parameters, as a record.
-        threshold: How the threshold of the guesses was fixed.
-        auroc: Per-client AUROCs averaged by pairs, for other records of these clients.
-        auroc_new_clients: The same, for other clients.
-        tpr_at_fpr: By false-positive rate, one threshold for all clients.
-        success: Share of right guesses, averaged over classes.
-        success_plain: Share of right guesses.
-        advantage: True- less false-positive rate of the guesses.
-        by_client: Each client's AUROC.
-        verdict: What may be said.
-    """
+    @property
+    def auroc(self) -> Estimate:
+        """The headline attack's AUROC."""
+        return self.headline.auroc
 
-    attack: str
-    settings: str
-    threshold: str
-    auroc: Estimate
-    auroc_new_clients: Estimate
-    tpr_at_fpr: Mapping[float, Estimate]
-    success: Estimate
-    success_plain: Estimate
-    advantage: Estimate
-    by_client: Mapping[str, Estimate]
-    verdict: Verdict
-    clients: Sequence[ClientScores] = field(repr=False)
+    @property
+    def claimed_epsilon(self) -> float | None:
+        """The epsilon that the method claims by its own formula."""
+        return self.run.privacy["claimed"]["epsilon"]
 
-    def roc(self) -> RocCurve:
-        """Return the ROC curve over all clients' candidates, one threshold for all."""
-        return roc_curve(*_pooled(self.clients))
+    @property
+    def certified_epsilon(self) -> float | None:
+        """The epsilon that is proved in this scenario's view; None if nothing is."""
+        return self.certificate["epsilon"]
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """What is proved in this scenario's view: "peer" of "peer:client-3"."""
+        return self.run.privacy["certified"][self.scenario.threat.partition(":")[0]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the scores, for audit.json."""
+        """Return the content of audit.json."""
+        utility = self.utility
         return {
-            "attack": self.attack,
-            "settings": self.settings,
-            "threshold": self.threshold,
-            "auroc": self.auroc.to_dict(),
-            "auroc_new_clients": self.auroc_new_clients.to_dict(),
-            "tpr_at_fpr": {f"{f:g}": e.to_dict() for f, e in self.tpr_at_fpr.items()},
-            "success": self.success.to_dict(),
-            "success_plain": self.success_plain.to_dict(),
-            "advantage": self.advantage.to_dict(),
-            "by_client": {c: e.to_dict() for c, e in self.by_client.items()},
-            "verdict": {"kind": self.verdict.kind, "sentence": self.verdict.sentence},
+            "run": self.run.name,
+            "scenario": self.scenario.name,
+            "question": self.scenario.question,
+            "threat": self.scenario.threat,
+            "clients": self.run.config.clients,
+            "seed": self.seed,
+            "config": self.run.config.model_dump(),
+            "privacy": {
+                "claimed": self.run.privacy["claimed"],
+                "certified": self.certificate,
+            },
+            "utility": {
+                "local": utility.local.to_dict(),
+                "neighbour": utility.neighbour and utility.neighbour.to_dict(),
+                "mix": utility.mix.to_dict(),
+                "gain_over_zero_shot": utility.gain.to_dict(),
+                "zero_shot": utility.zero_shot.to_dict(),
+                "metric": utility.metric,
+                "server": utility.server and utility.server.to_dict(),
+                "captions": {
+                    who: {name: e.to_dict() for name, e in metrics.items()}
+                    for who, metrics in utility.captions.items()
+                },
+                "local_last_10_rounds": _last_rounds(self.run),
+            },
+            "rebuilt": {
+                "missing": list(self.missing),
+                "staleness": self.staleness,
+                "closeness": self.closeness and self.closeness.to_dict(),
+            },
+            "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
+            "server_model": {n: leak.to_dict() for n, leak in self.aggregate.items()},
+            "linking": self.linking and self.linking.to_dict(),
         }
 
 
-def measure_leak(
-    attack: str, settings: str, threshold: str, clients: Sequence[ClientScores]
-) -> Leak:
-    """Return what an attack's scores say, given the truth."""
-    members, others = _pooled(clients)
-    truth = np.concatenate([c.is_member for c in clients])
-    guesses = np.concatenate([c.guesses for c in clients])
-    labels = np.concatenate([c.labels for c in clients])
-    groups = [c.groups for c in clients]
-    pooled = pooled_auroc(groups)
-    return Leak(
-        attack=attack,
-        settings=settings,
-        threshold=threshold,
-        auroc=pooled,
-        auroc_new_clients=pooled_auroc(groups, population="new"),
-        tpr_at_fpr={fpr: tpr_at_fpr(members, others, fpr) for fpr in FPRS},
-        success=class_averaged_success(truth, guesses, labels),
-        success_plain=success_rate(truth, guesses),
-        advantage=advantage(truth, guesses),
-        by_client={
-            c.client: auroc(*c.groups) for c in clients if all(map(len, c.groups))
-        },
-        verdict=judge_leak(pooled),
-        clients=clients,
-    )
-
-
-def _pooled(
-    clients: Sequence[ClientScores],
-) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " others"]]:
-    groups = [c.groups for c in clients]
-    return (
-        np.concatenate([members for members, _ in groups]),
-        np.concatenate([others for _, others in groups]),
-    )
+def _last_rounds(run: Run) -> float:
+    """Return the mean accuracy of the last ten rounds that were measured."""
+    all_rounds = [line["local_accuracy"] for line in run.metrics]
+    last = [value for value in all_rounds if value is not None][-10:]
+    return sum(last) / len(last)

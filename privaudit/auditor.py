@@ -1,132 +1,30 @@
 """The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Shaped
 
 from privaudit.attack import Adversary, Attack, Scores, Target
-from privaudit.audit import ClientScores, Leak, measure_leak
-from privaudit.closeness import Closeness, measure_closeness
+from privaudit.audit import Audit
+from privaudit.closeness import measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
-from privaudit.federation import participants_of
+from privaudit.federation import participants_of, server_model
+from privaudit.leak import ClientScores, Leak, measure_leak
 from privaudit.linking import link_targets, without_suspects
-from privaudit.linking_gain import Linking, measure_linking
+from privaudit.linking_gain import measure_linking
 from privaudit.runs import Run, load_run
 from privaudit.scenario import SCENARIOS, Scenario
 from privaudit.seeds import Seeds
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import auroc as auroc_of
 from privaudit.threats import find_threat
-from privaudit.utility import Utility, measure_clients
+from privaudit.trainer import Rebuilt
+from privaudit.utility import measure_clients
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What a scenario found out about one run.
-
-    Attributes:
-        run: The run.
-        scenario: Who looked on, and what was tried.
-        leaks: By attack; the first one carries the verdict.
-        utility: Accuracy of the personal models.
-        missing: What of a client's model the view did not show.
-        staleness: Rounds by which the oldest rebuilt model lags its client.
-        closeness: How close the rebuilt models are to the true ones, where the view
-            does not simply hold them.
-        seed: Of the adversary's own randomness.
-        linking: What models without names told beyond the rest of the view, where the
-            adversary had any.
-    """
-
-    run: Run
-    scenario: Scenario
-    leaks: Mapping[str, Leak]
-    utility: Utility
-    missing: tuple[str, ...]
-    staleness: int
-    closeness: Closeness | None
-    seed: int
-    linking: Linking | None = None
-
-    @property
-    def headline(self) -> Leak:
-        """The leak that the verdict is about."""
-        return next(iter(self.leaks.values()))
-
-    @property
-    def guesses(self) -> Leak:
-        """The leak that success rates are told of: of guesses learned on shadows.
-
-        Without shadow models it is the headline.
-        """
-        attacks = self.scenario.attacks.items()
-        shadowed = {name for name, attack in attacks if attack.trains_shadows}
-        learned = [leak for name, leak in self.leaks.items() if name in shadowed]
-        return learned[0] if learned else self.headline
-
-    @property
-    def auroc(self) -> Estimate:
-        """The headline attack's AUROC."""
-        return self.headline.auroc
-
-    @property
-    def claimed_epsilon(self) -> float | None:
-        """The epsilon that the method claims by its own formula."""
-        return self.run.privacy["claimed"]["epsilon"]
-
-    @property
-    def certified_epsilon(self) -> float | None:
-        """The epsilon that is proved in this scenario's view; None if nothing is."""
-        return self.certificate["epsilon"]
-
-    @property
-    def certificate(self) -> dict[str, Any]:
-        """What is proved in this scenario's view: "peer" of "peer:client-3"."""
-        return self.run.privacy["certified"][self.scenario.threat.partition(":")[0]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of audit.json."""
-        utility = self.utility
-        return {
-            "run": self.run.name,
-            "scenario": self.scenario.name,
-            "question": self.scenario.question,
-            "threat": self.scenario.threat,
-            "clients": self.run.config.clients,
-            "seed": self.seed,
-            "config": self.run.config.model_dump(),
-            "privacy": {
-                "claimed": self.run.privacy["claimed"],
-                "certified": self.certificate,
-            },
-            "utility": {
-                "local": utility.local.to_dict(),
-                "neighbour": utility.neighbour and utility.neighbour.to_dict(),
-                "mix": utility.mix.to_dict(),
-                "gain_over_zero_shot": utility.gain.to_dict(),
-                "zero_shot": utility.zero_shot.to_dict(),
-                "local_last_10_rounds": _last_rounds(self.run),
-            },
-            "rebuilt": {
-                "missing": list(self.missing),
-                "staleness": self.staleness,
-                "closeness": self.closeness and self.closeness.to_dict(),
-            },
-            "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
-            "linking": self.linking and self.linking.to_dict(),
-        }
-
-
-def _last_rounds(run: Run) -> float:
-    """Return the mean accuracy of the last ten rounds that were measured."""
-    all_rounds = [line["local_accuracy"] for line in run.metrics]
-    last = [value for value in all_rounds if value is not None][-10:]
-    return sum(last) / len(last)
 
 
 class Auditor:
@@ -170,18 +68,33 @@ class Auditor:
 
         Raises:
             UnknownNameError: No scenario has that name.
-            ConfigError: Fewer than one client, or fewer than five shadows.
+            ConfigError: Fewer than one client, fewer than five shadows, or no attack
+                of the scenario reads what the run's models answer.
             ViewError: The threat model does not fit the trainer.
         """
         plan = find_scenario(scenario, shadows)
+        plan = plan.reading("words" if self.run.population.task.writes else "classes")
         adversary, targets = self.prepare(plan, seed=seed)
         leaks = self._leaks(plan, adversary, targets, clients, progress)
         linking, alone = None, without_suspects(adversary, targets)
         if alone:
             others = self._leaks(plan, adversary, alone, clients, progress)
             linking = measure_linking(self.run.transcript, targets, leaks, others)
+        aggregate: dict[str, Leak] = {}
+        if adversary.task.writes and plan.threat == "server":
+            common = self._on_server_model(targets)
+            if common:
+                aggregate = self._leaks(plan, adversary, common, clients, progress)
         audit = self._judge(plan, adversary, targets, leaks, seed)
-        return replace(audit, linking=linking)
+        return replace(audit, linking=linking, aggregate=aggregate)
+
+    def _on_server_model(self, targets: Sequence[Target]) -> list[Target]:
+        """Return the targets with the server's own model in place of each client's."""
+        run = self.run
+        model = server_model(run.trainer, run.population.task, run.transcript)
+        if model is None:
+            return []
+        return [replace(target, rebuilt=Rebuilt(model)) for target in targets]
 
     def _leaks(
         self,
@@ -248,7 +161,12 @@ class Auditor:
             run=run,
             scenario=scenario,
             leaks=leaks,
-            utility=measure_clients(run.trainer, population, run.personal_models),
+            utility=measure_clients(
+                run.trainer,
+                population,
+                run.personal_models,
+                server_model(run.trainer, population.task, run.transcript),
+            ),
             missing=tuple(
                 dict.fromkeys(part for t in targets for part in t.rebuilt.missing)
             ),

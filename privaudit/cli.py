@@ -19,7 +19,7 @@ from privaudit.report.figure_command import figure
 from privaudit.tables.command import table
 
 if TYPE_CHECKING:
-    from privaudit.auditor import Audit
+    from privaudit.audit import Audit
 
 Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
 
@@ -58,9 +58,9 @@ def train(
     trainer: options.Trainers = None,
     epsilon: options.Epsilon = None,
     setting: options.Settings = None,
-    dataset: options.Dataset = "digits",
+    dataset: options.TrainedOn = None,
     data: options.Data = None,
-    model: options.Model = "tiny-clip",
+    model: options.Model = None,
     checkpoint: options.Checkpoint = None,
     clients: options.Count = None,
     partition: options.Partition = None,

@@ -36,6 +36,13 @@ Fields = Annotated[
 Dataset = Annotated[
     str, typer.Option(help="A name; `privaudit list datasets` says what each needs.")
 ]
+TrainedOn = Annotated[
+    str | None,
+    typer.Option(
+        help="A name; `privaudit list datasets` says what each needs. By default: "
+        "digits, or scenes for trainers of models that write."
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -44,7 +51,11 @@ Data = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="tiny-clip, surrogate:FOLDER, open_clip:ARCH or ARCH@TAG.")
+    str | None,
+    typer.Option(
+        help="A name from `privaudit list models`. By default: tiny-clip, or "
+        "tiny-llava for trainers of models that write."
+    ),
 ]
 Checkpoint = Annotated[
     Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")

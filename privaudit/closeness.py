@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
+from privaudit.asking import ask_each
 from privaudit.attack import Adversary, Target
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tensors import Tensors, stack
-from privaudit.trainer import ask_each
+from privaudit.writing import as_writer, favourite_tokens
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,12 @@ class Closeness:
     Attributes:
         cosine: Of what training added to the personal parts: the rebuilt model less
             the last broadcast, the true one less what its untrained personal part gives
-            with that broadcast.
+            with that broadcast. For adapters, of the changes of all weights.
         cosine_null: The same with the wrong clients.
         distance: Of the same, relative to the true one's norm.
         distance_null: The same with the wrong clients.
-        agreement: Share of public records that both classify alike.
+        agreement: Share of public records that both classify alike; for models that
+            write, of answers' tokens for which both have the same favourite.
         agreement_null: The same with the wrong clients.
     """
 
@@ -57,6 +58,8 @@ def measure_closeness(
     """
     if not all(target.rebuilt.estimated for target in targets) or len(targets) < 2:
         return None
+    if adversary.task.writes:
+        return _closeness_of_writers(run, adversary, targets)
     received = [adversary.view.broadcasts_to(t.client)[-1].tensors for t in targets]
     true = [run.personal_models[t.client] for t in targets]
     rebuilt = [t.rebuilt.model for t in targets]
@@ -66,17 +69,46 @@ def measure_closeness(
     shared = [(target.rebuilt.shared or part)["context"] for target, part in pairs]
     mine = _added([m["context"] for m in rebuilt], shared)
     theirs = _added([m["context"] for m in true], _untrained(run, targets, received))
-    cosines = cosine_similarity(mine[:, None], theirs[None], dim=-1)
-    gaps = (mine[:, None] - theirs[None]).norm(dim=-1) / theirs.norm(dim=-1).clamp(
-        min=1e-12
-    )
+    products = (mine @ theirs.T, mine.square().sum(dim=1), theirs.square().sum(dim=1))
     answers = [
         ask_each(run.trainer, adversary.task, models, adversary.task.public)
         for models in (rebuilt, true)
     ]
     first, second = (answer.argmax(dim=-1) for answer in answers)
     alike = (first[:, None] == second[None]).float().mean(dim=-1)
-    return Closeness(*_split(cosines), *_split(gaps), *_split(alike))
+    return _compared(*products, alike)
+
+
+def _compared(
+    inner: Float[Tensor, "clients clients"],
+    mine: Float[Tensor, " clients"],
+    theirs: Float[Tensor, " clients"],
+    alike: Float[Tensor, "clients clients"],
+) -> Closeness:
+    """Compare rebuilt (rows) with true vectors by inner products and squared norms."""
+    inner, mine, theirs = inner.double(), mine.double(), theirs.double()
+    norms = (mine[:, None] * theirs[None]).sqrt().clamp(min=1e-24)
+    squares = (mine[:, None] + theirs[None] - 2 * inner).clamp(min=0)
+    gaps = (squares / theirs.clamp(min=1e-24)[None]).sqrt()
+    return Closeness(*_split(inner / norms), *_split(gaps), *_split(alike))
+
+
+def _closeness_of_writers(
+    run: Run, adversary: Adversary, targets: Sequence[Target]
+) -> Closeness:
+    """Compare the changes of all weights, layer by layer, and the favourite tokens."""
+    trainer, task = as_writer(run.trainer), adversary.task
+    models = [t.rebuilt.model for t in targets]
+    models += [run.personal_models[t.client] for t in targets]
+    gram = torch.zeros(len(models), len(models), dtype=torch.float64)
+    for layer in zip(*(trainer.weight_changes(task, m) for m in models), strict=True):
+        flat = torch.stack([matrix.flatten() for matrix in layer]).double()
+        gram += flat @ flat.T
+    count = len(targets)
+    said = favourite_tokens(trainer, task, models, task.public)
+    alike = (said[:count, None] == said[None, count:]).float().mean(dim=-1)
+    squares = gram.diagonal()
+    return _compared(gram[:count, count:], squares[:count], squares[count:], alike)
 
 
 def _untrained(

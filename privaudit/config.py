@@ -15,6 +15,19 @@ from privaudit.federation import COHORT_SIZE
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.trainer import TRAINERS, Trainer
 
+WRITING: Mapping[str, Any] = {
+    "dataset": "scenes",
+    "model": "tiny-llava",
+    "clients": 12,
+    "participation": 1 / 3,
+    "alpha": 0.5,
+    "test_share": 0.15,
+    "public_share": 0.15,
+    "measured_rounds": 1,
+    "tested": 240,
+}
+"""What is different for models that answer in words: FedRand's federation, and utility
+measured once, since writing takes its time."""
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
@@ -46,6 +59,8 @@ class RunConfig(BaseModel):
         cohort_size: Clients trained together; a resumed run needs the same.
         measured_rounds: Utility is measured after the last so many rounds, at least 1;
             None measures it after every round.
+        tested: Utility is measured on so many of the test records at most; None takes
+            all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +85,7 @@ class RunConfig(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
     measured_rounds: Annotated[int, Field(ge=1)] | None = None
+    tested: Annotated[int, Field(ge=1)] | None = None
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
@@ -123,11 +139,18 @@ def make_config(
     kind, colon, folder = str(fields.get("model", "")).partition(":")
     if kind == "surrogate" and colon:
         fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
+    if built.reads == "words" or model_writes(str(fields.get("model", ""))):
+        fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     try:
         return RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
         raise ConfigError(_readable(error, "run")) from None
+
+
+def model_writes(model: str) -> bool:
+    """Say whether a model answers in words, by its name."""
+    return model.partition(":")[0] in ("tiny-llava", "llava", "language")
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:

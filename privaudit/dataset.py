@@ -12,6 +12,7 @@ from torch import Tensor
 from privaudit.errors import ConfigError
 from privaudit.registry import Registry
 from privaudit.transcript import digest
+from privaudit.words import Dialogue, check_dialogues
 
 TRAIN, VALIDATION, TEST_SPLIT = 0, 1, 2
 
@@ -89,6 +90,7 @@ class Dataset:
             data set comes in one piece.
         domains: Which domain each record is from; None if there is one.
         domain_names: By index.
+        dialogues: What is asked and answered about each record; none for classifiers.
 
     Raises:
         ConfigError: Parts that do not go together: lengths differ, a number has no
@@ -102,6 +104,7 @@ class Dataset:
     split: Int[Tensor, " n"] | None = None
     domains: Int[Tensor, " n"] | None = None
     domain_names: tuple[str, ...] = ()
+    dialogues: tuple[Dialogue, ...] = ()
 
     def __post_init__(self) -> None:
         _check_numbers("label", self.labels, len(self.images), len(self.class_names))
@@ -112,6 +115,8 @@ class Dataset:
             count = len(self.domain_names)
             _check_numbers("domain", self.domains, len(self.images), count)
             _check_names("domain", self.domain_names)
+        if self.dialogues:
+            check_dialogues(self.dialogues, len(self.images))
         if "{}" not in self.template:
             raise ConfigError(
                 f"The template {self.template!r} has no place for a class name. Write "
@@ -127,6 +132,7 @@ class Dataset:
         parts = [self.images.digest, digest(self.labels), self.template]
         optional = [t for t in (self.split, self.domains) if t is not None]
         parts += [*self.class_names, *self.domain_names, *map(digest, optional)]
+        parts += [repr(dialogue) for dialogue in self.dialogues]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

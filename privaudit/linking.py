@@ -12,14 +12,9 @@ from dataclasses import replace
 
 import torch
 
+from privaudit.asking import label_log_probabilities
 from privaudit.attack import Adversary, Target
-from privaudit.trainer import (
-    PublicTask,
-    Rebuilt,
-    Records,
-    Trainer,
-    label_log_probabilities,
-)
+from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer
 
 
 def link(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.attack import Target
-from privaudit.audit import ClientScores, Leak
+from privaudit.leak import ClientScores, Leak
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,

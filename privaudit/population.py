@@ -9,15 +9,21 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from privaudit.config import RunConfig
+from privaudit.classifier import Classifier
+from privaudit.config import RunConfig, model_writes
 from privaudit.dataset import Dataset
 from privaudit.datasets.on_disk import load_dataset
 from privaudit.deal import PUBLIC, TEST, Deal, deal_records
+from privaudit.errors import ConfigError
+from privaudit.language import LanguageModel
 from privaudit.seeds import Seeds
 from privaudit.trainer import ClientId, PublicTask, Records
+from privaudit.writing_utility import untuned_scores
 
 if TYPE_CHECKING:
+    from privaudit.models.captioning_vlm import CaptioningVLM
     from privaudit.models.promptable_clip import PromptableCLIP
 
 
@@ -31,6 +37,8 @@ class Population:
         deal: Who owns which record.
         task: What every party knows.
         model_hash: Of the frozen model's weights.
+        tested: So many test records are used at most, drawn once for all runs; None
+            uses all.
     """
 
     dataset: Dataset
@@ -38,6 +46,7 @@ class Population:
     deal: Deal
     task: PublicTask
     model_hash: str
+    tested: int | None = None
 
     @property
     def data_hash(self) -> str:
@@ -56,6 +65,11 @@ class Population:
     def tests(self) -> Records:
         """The records that utility is measured on."""
         return self.records.pick(self._tests)
+
+    @cached_property
+    def untuned_scores(self) -> Float[np.ndarray, " tests"]:
+        """What the model as it comes scores on each test record, if it writes."""
+        return untuned_scores(self.task, self.tests)
 
     def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:
         """Say which test records are of a client's own classes, and its own domains."""
@@ -83,7 +97,11 @@ class Population:
 
     @cached_property
     def _tests(self) -> Int[Tensor, " tests"]:
-        return torch.from_numpy(self.deal.of(TEST))
+        tests = self.deal.of(TEST)
+        if self.tested is not None and self.tested < len(tests):
+            chosen = np.random.default_rng(0).permutation(len(tests))[: self.tested]
+            tests = tests[np.sort(chosen)]
+        return torch.from_numpy(tests)
 
     @cached_property
     def _kinds(self) -> Int[Tensor, " n"]:
@@ -101,11 +119,9 @@ def populate(config: RunConfig) -> Population:
         ConfigError: The data set cannot be used, or the partition is impossible.
         MissingFileError: The data set or a checkpoint is missing.
     """
-    from privaudit.models.loading import load_model
-
     dataset = load_dataset(config.dataset, config.data)
-    checkpoint = Path(config.checkpoint) if config.checkpoint else None
-    model = load_model(config.model, checkpoint)
+    _refuse_mismatch(config, dataset)
+    model = _load(config)
     deal = deal_records(
         dataset.labels.numpy(),
         config.deal(),
@@ -118,9 +134,7 @@ def populate(config: RunConfig) -> Population:
     )
     records = _encode(config, model, dataset)
     task = PublicTask(
-        prompts=model.prompts(dataset.class_names, config.context_tokens),
-        logit_scale=model.logit_scale,
-        zero_shot=model.template_features(dataset.class_names, dataset.template),
+        backbone=_backbone(config, model, dataset),
         public=records.pick(torch.from_numpy(deal.of(PUBLIC))),
         candidates={
             f"client-{number}": len(deal.of(number)) for number in range(config.clients)
@@ -128,11 +142,54 @@ def populate(config: RunConfig) -> Population:
         rounds=config.rounds,
         member_share=0.5 if config.members == "coin" else 1.0,
     )
-    return Population(dataset, records, deal, task, model.model_hash)
+    return Population(dataset, records, deal, task, model.model_hash, config.tested)
+
+
+def _refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse a trainer, a model and a data set that do not go together."""
+    reads, writes = config.build_trainer().reads, model_writes(config.model)
+    wanted = {"classes": False, "words": True}.get(reads, writes)
+    if wanted != writes:
+        kind = "answers in words" if writes else "classifies"
+        other = "tiny-clip" if writes else "tiny-llava"
+        raise ConfigError(
+            f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
+            f"such as {other}, or another trainer."
+        )
+    if writes and not dataset.dialogues:
+        raise ConfigError(
+            f"{config.model} answers questions in words, and {config.dataset} has none "
+            "about its records. Take a data set with captions or questions, such as "
+            "scenes."
+        )
+
+
+def _load(config: RunConfig) -> "PromptableCLIP | CaptioningVLM":
+    from privaudit.models.captioning_loading import load_captioner
+    from privaudit.models.loading import load_model
+
+    checkpoint = Path(config.checkpoint) if config.checkpoint else None
+    if model_writes(config.model):
+        return load_captioner(config.model)
+    return load_model(config.model, checkpoint)
+
+
+def _backbone(
+    config: RunConfig, model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
+) -> Classifier | LanguageModel:
+    from privaudit.models.promptable_clip import PromptableCLIP
+
+    if not isinstance(model, PromptableCLIP):
+        return model.language
+    return Classifier(
+        model.prompts(dataset.class_names, config.context_tokens),
+        model.logit_scale,
+        model.template_features(dataset.class_names, dataset.template),
+    )
 
 
 def _known(
-    model: "PromptableCLIP", dataset: Dataset
+    model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
 ) -> Int[np.ndarray, " known"] | None:
     """Return the records that the model was trained on, if it was on this data set."""
     if model.public_indices is None or model.data_hash != dataset.hash:
@@ -140,10 +197,25 @@ def _known(
     return np.asarray(model.public_indices, dtype=np.int64)
 
 
-def _encode(config: RunConfig, model: "PromptableCLIP", dataset: Dataset) -> Records:
+def _encode(
+    config: RunConfig, model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
+) -> Records:
     from privaudit.models.feature_cache import cached_features, cached_tokens
+    from privaudit.models.promptable_clip import PromptableCLIP
 
+    if not isinstance(model, PromptableCLIP):
+        return _encode_dialogues(model, dataset)
     features, tokens = cached_features(model, dataset.images), None
     if config.build_trainer().image_tokens:
         tokens = cached_tokens(model, dataset.images)
     return Records(features, dataset.labels, tokens)
+
+
+def _encode_dialogues(model: "CaptioningVLM", dataset: Dataset) -> Records:
+    """Return pictures as the language model reads them, and what is said of them."""
+    from privaudit.models.feature_cache import cached_tokens
+
+    tokens = cached_tokens(model, dataset.images)
+    words = model.words(dataset.dialogues)
+    features = normalize(tokens.mean(dim=1), dim=-1)
+    return Records(features, dataset.labels, tokens, words, dataset.dialogues)

@@ -6,9 +6,11 @@ reported as if it had been the only one.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from privaudit.attack import Attack
+from privaudit.errors import ConfigError
 from privaudit.registry import Registry
 
 
@@ -20,13 +22,28 @@ class Scenario:
         name: As registered.
         question: What is asked, in one sentence.
         threat: A threat model by name, see :mod:`privaudit.threats`.
-        attacks: By name; the first one carries the verdict.
+        attacks: By name; the first one that can read a run's models carries the
+            verdict.
     """
 
     name: str
     question: str
     threat: str
     attacks: dict[str, Attack]
+
+    def reading(self, kind: Literal["classes", "words"]) -> "Scenario":
+        """Return the scenario with those attacks that read what models answer.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = {n: a for n, a in self.attacks.items() if a.reads == kind}
+        if not found:
+            raise ConfigError(
+                f"No attack of {self.name} reads models that answer in {kind}: "
+                f"{', '.join(self.attacks)}. Add one that does."
+            )
+        return replace(self, attacks=found)
 
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(

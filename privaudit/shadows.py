@@ -10,25 +10,20 @@ model, and with the same ``rebuild``.
 One :class:`ShadowTable` for each target, computed once, serves every shadow attack.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from privaudit.asking import ask_each
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.linking import link
 from privaudit.shadow_records import Dealt, Pool
-from privaudit.tensors import Stacked, Tensors, stack, unstack
+from privaudit.tensors import Stacked, Tensors, stack
 from privaudit.threats import View
-from privaudit.trainer import (
-    ClientId,
-    Cohort,
-    Records,
-    Round,
-    ask_each,
-)
+from privaudit.trainer import ClientId, Cohort, Records, Round
 from privaudit.transcript import SERVER, Kind, Message
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once
@@ -116,7 +111,7 @@ def _replayed(adversary: Adversary, target: Target, pool: Pool) -> list[Tensors]
 
 def _replay(
     adversary: Adversary, target: Target, shards: Sequence[Records], some: range
-) -> dict[int, list[Tensors]]:
+) -> dict[int, list[dict[str, Tensor]]]:
     """Return what each shadow would have sent, by round."""
     trainer, task = adversary.trainer, adversary.task
     names = [f"shadow-{i} of {target.client}" for i in some]
@@ -124,12 +119,12 @@ def _replay(
     kept: Stacked = stack(
         [trainer.start_client(task, name, adversary.seeds) for name in names]
     )
-    uploads: dict[int, list[Tensors]] = {}
+    uploads: dict[int, list[dict[str, Tensor]]] = {}
     for at, received in _rounds_to_replay(adversary, target.client, bool(kept)):
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
         result = trainer.local_update(task, cohort, down, kept, at)
         kept = result.kept
-        uploads[at.index] = list(unstack(result.sent, len(names)))
+        uploads[at.index] = result.uploads()
     return uploads
 
 
@@ -153,7 +148,7 @@ def _rounds_to_replay(
 
 
 def _rebuild_replayed(
-    adversary: Adversary, client: ClientId, uploads: dict[int, list[Tensors]]
+    adversary: Adversary, client: ClientId, uploads: Mapping[int, Sequence[Tensors]]
 ) -> list[Tensors]:
     """Rebuild each shadow as the target was rebuilt, with its uploads in place."""
     others = tuple(m for m in adversary.view.messages if m.sender != client)

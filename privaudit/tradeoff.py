@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditor import Audit, Auditor, find_scenario
+from privaudit.audit import Audit
+from privaudit.auditor import Auditor, find_scenario
 from privaudit.config import make_config, parameters_of
 from privaudit.errors import ConfigError
 from privaudit.report.store import save_audit

@@ -7,21 +7,25 @@ and an adversary replay a client with other records in its place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from privaudit.classifier import Classifier, Prompts
+from privaudit.errors import ConfigError
+from privaudit.language import LanguageModel
 from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors, alike, stack
+from privaudit.tensors import Stacked, Tensors, unstack
 from privaudit.threats import View
+from privaudit.words import Dialogue, Words, pad_words
 
 ClientId = str
-Signal = Literal["log_probabilities"]
+Signal = str  # "log_probabilities" of classes, or of tokens: privaudit.token_table
 Signals = Mapping[Signal, Tensor]
 Events = tuple[MechanismEvent, ...]
 Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by client
@@ -29,52 +33,41 @@ Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by cl
 
 @dataclass(frozen=True)
 class Records:
-    """Encoded pictures and their classes.
+    """Encoded pictures and their classes, and what is said of them.
 
     Attributes:
         features: Image features, l2-normalised.
         labels: Class indices.
-        tokens: The pictures' parts in the same space, l2-normalised; None unless the
-            trainer asks for them.
+        tokens: The pictures' parts. In the same space and l2-normalised, for trainers
+            that ask for them; or as a language model reads them.
+        words: What is asked and answered, as tokens; None for classifiers.
+        dialogues: The same as text, which metrics need.
     """
 
     features: Float[Tensor, "records dim"]
     labels: Int[Tensor, " records"]
     tokens: Float[Tensor, "records parts dim"] | None = None
+    words: Words | None = None
+    dialogues: tuple[Dialogue, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def pick(self, chosen: Tensor) -> "Records":
         """Return the records that an index or a mask picks."""
-        tokens = None if self.tokens is None else self.tokens[chosen]
-        return Records(self.features[chosen], self.labels[chosen], tokens)
+        return Records(
+            self.features[chosen],
+            self.labels[chosen],
+            None if self.tokens is None else self.tokens[chosen],
+            None if self.words is None else self.words[chosen],
+            self._dialogues(chosen),
+        )
 
-
-@runtime_checkable
-class Prompts(Protocol):
-    """A frozen text tower, bound to class names.
-
-    Attributes:
-        context_tokens: Learned vectors in front of a class name.
-        width: Of one such vector.
-    """
-
-    @property
-    def context_tokens(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """How wide."""
-        ...
-
-    def __call__(
-        self, contexts: Float[Tensor, "prompts tokens width"]
-    ) -> Float[Tensor, "prompts classes dim"]:
-        """Return the normalised text features of every class, differentiable."""
-        ...
+    def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
+        if not self.dialogues:
+            return ()
+        picked = torch.arange(len(self))[chosen].tolist()
+        return tuple(self.dialogues[position] for position in picked)
 
 
 @dataclass(frozen=True)
@@ -82,9 +75,7 @@ class PublicTask:
     """What every party, and so every adversary, knows.
 
     Attributes:
-        prompts: The frozen text tower, bound to the class names.
-        logit_scale: What cosines are multiplied by, exponentiated.
-        zero_shot: Text features of the hand-written prompt.
+        backbone: The frozen model: one that classifies, or one that writes.
         public: Records that belong to nobody, from the same distribution.
         candidates: How many candidates each client has; which of them are members is
             not known.
@@ -93,13 +84,51 @@ class PublicTask:
             coin, 1 where nobody is to be audited.
     """
 
-    prompts: Prompts
-    logit_scale: float
-    zero_shot: Float[Tensor, "classes dim"]
+    backbone: Classifier | LanguageModel
     public: Records
     candidates: Mapping[ClientId, int]
     rounds: int
     member_share: float = 0.5
+
+    @property
+    def prompts(self) -> Prompts:
+        """The text tower of a classifier, bound to the class names."""
+        return self.classifier.prompts
+
+    @property
+    def logit_scale(self) -> float:
+        """What a classifier multiplies cosines by."""
+        return self.classifier.logit_scale
+
+    @property
+    def zero_shot(self) -> Float[Tensor, "classes dim"]:
+        """Text features of a classifier's hand-written prompt."""
+        return self.classifier.zero_shot
+
+    @property
+    def language(self) -> LanguageModel:
+        """The language model of a model that writes."""
+        if isinstance(self.backbone, Classifier):
+            raise ConfigError(
+                "A language model was asked for, and this task's model classifies. "
+                "Take a model that writes, such as tiny-llava."
+            )
+        return self.backbone
+
+    @property
+    def writes(self) -> bool:
+        """Whether its models answer in words, not with classes."""
+        return not isinstance(self.backbone, Classifier)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The frozen CLIP of a model that classifies."""
+        if not isinstance(self.backbone, Classifier):
+            raise ConfigError(
+                "A classifier was asked for, and this task's model answers in words. "
+                "Take a model that classifies, such as tiny-clip."
+            )
+        return self.backbone
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -123,6 +152,7 @@ class Cohort:
         labels: Class indices; padding is zero.
         mask: True where a record is.
         tokens: Parts of pictures, where the records have them; padding is zero.
+        words: What is asked and answered, [clients, records, length].
     """
 
     clients: tuple[ClientId, ...]
@@ -130,6 +160,7 @@ class Cohort:
     labels: Int[Tensor, "clients records"]
     mask: Bool[Tensor, "clients records"]
     tokens: Float[Tensor, "clients records parts dim"] | None = None
+    words: Words | None = None
 
     @classmethod
     def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
@@ -137,12 +168,14 @@ class Cohort:
         longest = max(1, *(len(shard) for shard in shards), 1)
         sizes = torch.tensor([len(shard) for shard in shards])
         parts = [shard.tokens for shard in shards if shard.tokens is not None]
+        words = [shard.words for shard in shards if shard.words is not None]
         return cls(
             tuple(clients),
             _pad([shard.features for shard in shards], longest),
             _pad([shard.labels for shard in shards], longest),
             torch.arange(longest) < sizes[:, None],
             _pad(parts, longest) if parts else None,
+            pad_words(words, longest) if words else None,
         )
 
     @property
@@ -190,12 +223,22 @@ class LocalResult:
         kept: Private state for the next round, stacked over clients.
         loss: Mean training loss of each client.
         events: The privacy mechanisms as the clients applied them.
+        sends: Which clients send a tensor; one that is not named is sent by all.
     """
 
     sent: Stacked
     kept: Stacked
     loss: Float[Tensor, " clients"]
     events: Events = ()
+    sends: Mapping[str, Bool[Tensor, " clients"]] = field(default_factory=dict)
+
+    def uploads(self) -> list[dict[str, Tensor]]:
+        """Return what each client sends, without what it keeps to itself."""
+        uploads = unstack(self.sent, len(self.loss))
+        for name, chosen in self.sends.items():
+            for position in (~chosen).nonzero().flatten().tolist():
+                del uploads[position][name]
+        return uploads
 
 
 @dataclass(frozen=True)
@@ -243,6 +286,8 @@ class Trainer(Protocol):
     Attributes:
         aggregation: "sum" if the server needs only the sum of what clients send, so
             that a secure sum could hide each of them; "individual" if not.
+        reads: Whether its models answer with classes, or in words; "either" follows
+            the data set.
         usual_rounds: Trained if nobody says how many.
         image_tokens: Whether it needs the parts of pictures, not their whole only. Its
             parameters may decide: ask an instance.
@@ -251,6 +296,7 @@ class Trainer(Protocol):
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
+    reads: ClassVar[Literal["classes", "words", "either"]]
     usual_rounds: ClassVar[int]
     rebuilds_from_all: ClassVar[bool]
 
@@ -321,41 +367,4 @@ class Trainer(Protocol):
         ...
 
 
-MODELS_AT_ONCE = 128
-
 TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")
-
-
-def ask(
-    trainer: Trainer, task: PublicTask, models: Stacked, records: Records
-) -> Float[Tensor, "models records classes"]:
-    """Return every model's log-probabilities for every record."""
-    chunks = [
-        signals["log_probabilities"] for signals in trainer.query(task, models, records)
-    ]
-    return torch.cat(chunks, dim=1)
-
-
-def label_log_probabilities(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
-) -> Float[Tensor, "models records"]:
-    """Return every model's log-probability of every record's label."""
-    answers = ask_each(trainer, task, models, records)
-    labels = records.labels.expand(len(models), -1).unsqueeze(2)
-    return answers.gather(2, labels).squeeze(2)
-
-
-def ask_each(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
-) -> Float[Tensor, "models records classes"]:
-    """Return the same for models of any shapes: those alike are asked together.
-
-    So many at a time that memory does not grow with their number.
-    """
-    answers: dict[int, Tensor] = {}
-    for positions in alike(models):
-        for first in range(0, len(positions), MODELS_AT_ONCE):
-            chunk = positions[first : first + MODELS_AT_ONCE]
-            some = ask(trainer, task, stack([models[i] for i in chunk]), records)
-            answers.update(zip(chunk, some, strict=True))
-    return torch.stack([answers[i] for i in range(len(models))])

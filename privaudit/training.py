@@ -16,7 +16,13 @@ import torch
 
 from privaudit.config import RunConfig, make_config
 from privaudit.errors import ConfigError
-from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federation import (
+    Federation,
+    RoundRecord,
+    give_away,
+    run_round,
+    server_model,
+)
 from privaudit.ledger import Ledger
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
@@ -51,7 +57,7 @@ from privaudit.transcript import (
     TranscriptFolder,
     bytes_sent,
 )
-from privaudit.utility import measure_clients
+from privaudit.utility import Utility, measure_clients
 
 Progress = Callable[[int, int], None]
 
@@ -250,17 +256,31 @@ def _note_round(training: _Training, record: RoundRecord, seconds: float) -> Non
     append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
 
 
-def _measured(training: _Training, index: int) -> dict[str, float | None]:
+def _measured(training: _Training, index: int) -> dict[str, Any]:
     """Return the utility after a round; None where it is not measured."""
     names = ("local", "neighbour", "mix")
-    found: dict[str, float | None] = {f"{name}_accuracy": None for name in names}
+    found: dict[str, Any] = {f"{name}_accuracy": None for name in names}
     if training.run.config.measures(index):
         task, federation = training.population.task, training.federation
-        models, _ = give_away(training.trainer, task, federation, index)
-        utility = measure_clients(training.trainer, training.population, models)
+        models, messages = give_away(training.trainer, task, federation, index)
+        server = server_model(training.trainer, task, messages)
+        utility = measure_clients(training.trainer, training.population, models, server)
         for name in names:
             estimate = getattr(utility, name)
             found[f"{name}_accuracy"] = estimate and estimate.value
+        found |= _captions(utility)
+    return found
+
+
+def _captions(utility: Utility) -> dict[str, float]:
+    """Return caption metrics as "server BLEU-1", and a writing server's own score."""
+    found = {
+        f"{who} {name}": estimate.value
+        for who, metrics in utility.captions.items()
+        for name, estimate in metrics.items()
+    }
+    if utility.server is not None and utility.metric != "accuracy":
+        found[f"server {utility.metric}"] = utility.server.value
     return found
 
 

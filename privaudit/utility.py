@@ -1,30 +1,41 @@
-"""What a model is good for: accuracy on a client's own and its neighbours' classes."""
+"""What a model is good for: on a client's own classes, and on its neighbours'."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import norm
 
+from privaudit.asking import ask_each
 from privaudit.errors import ConfigError
 from privaudit.population import Population
 from privaudit.statistics.estimate import Estimate
 from privaudit.tensors import Tensors
-from privaudit.trainer import ClientId, Trainer, ask_each
+from privaudit.trainer import ClientId, Trainer
+from privaudit.writing_utility import measure_writing
 
 
 @dataclass(frozen=True)
 class Utility:
-    """Accuracy of the personal models, averaged over clients.
+    """Scores of the personal models, averaged over clients.
+
+    A score is whether a class is right; for models that write, whether an answer is, or
+    how much of a caption people wrote too.
 
     Attributes:
         local: On the test records of the client's own classes, and its own domain.
         neighbour: On all others; None if every client owns all.
-        gain: Local accuracy beyond the zero-shot model's, on the same records.
-        zero_shot: The zero-shot model's local accuracy.
+        gain: Local score beyond the zero-shot model's, on the same records.
+        zero_shot: The zero-shot model's local score.
         mix: On test records mixed as the client's candidates are, by class and domain:
             what tables on Dirichlet partitions report.
+        metric: What the scores are.
+        server: The same as ``mix`` over all test records, of the server's own model;
+            None where there is no such model, or nobody asked.
+        captions: For models that write captions, every metric of captions over all test
+            records: of the clients' models on average, and of the server's.
     """
 
     local: Estimate
@@ -32,26 +43,75 @@ class Utility:
     gain: Estimate
     zero_shot: Estimate
     mix: Estimate
+    metric: str = "accuracy"
+    server: Estimate | None = None
+    captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What models score on each test record, and the untrained one among them."""
+
+    metric: str
+    models: Float[np.ndarray, "models tests"]
+    untrained: Float[np.ndarray, " tests"]
+    captions: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 def measure_clients(
-    trainer: Trainer, population: Population, models: Mapping[ClientId, Tensors]
+    trainer: Trainer,
+    population: Population,
+    models: Mapping[ClientId, Tensors],
+    server: Tensors | None = None,
 ) -> Utility:
-    """Return the utility of each client's personal model."""
-    tests = population.tests
-    answers = ask_each(trainer, population.task, list(models.values()), tests)
-    correct = (answers.argmax(dim=-1) == tests.labels).numpy()
-    blind = (tests.features @ population.task.zero_shot.T).argmax(dim=-1)
-    plain = np.broadcast_to((blind == tests.labels).numpy(), correct.shape)
+    """Return the utility of each client's personal model, and of the server's."""
+    found = _scores(trainer, population, list(models.values()))
+    correct = found.models
+    plain = np.broadcast_to(found.untrained, correct.shape)
     own = np.stack([population.own_records(client).numpy() for client in models])
     mix = np.stack([population.mix(client).numpy() for client in models])
     return Utility(
-        local=mean_accuracy(correct.astype(float), own),
-        neighbour=mean_accuracy(correct.astype(float), ~own) if (~own).any() else None,
-        gain=mean_accuracy(correct.astype(float) - plain, own),
-        zero_shot=mean_accuracy(plain.astype(float), own),
-        mix=mean_accuracy(correct.astype(float), mix),
+        local=mean_accuracy(correct, own),
+        neighbour=mean_accuracy(correct, ~own) if (~own).any() else None,
+        gain=mean_accuracy(correct - plain, own),
+        zero_shot=mean_accuracy(plain, own),
+        mix=mean_accuracy(correct, mix),
+        metric=found.metric,
+        **_of_server(trainer, population, server, found),
     )
+
+
+def _of_server(
+    trainer: Trainer, population: Population, server: Tensors | None, clients: _Scores
+) -> dict[str, Any]:
+    """Return the server's part of the utility; captions with the clients' beside."""
+    captions = {"clients": clients.captions} if clients.captions else {}
+    if server is None:
+        return {"captions": captions}
+    found = _scores(trainer, population, [server])
+    if found.captions:
+        captions["server"] = found.captions
+    everywhere = np.ones(found.models.shape, dtype=bool)
+    return {"server": mean_accuracy(found.models, everywhere), "captions": captions}
+
+
+def _scores(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> _Scores:
+    task, tests = population.task, population.tests
+    if task.writes:
+        written = measure_writing(trainer, task, models, tests)
+        return _Scores(
+            written.metric,
+            written.scores,
+            population.untuned_scores,
+            written.captions,
+        )
+    answers = ask_each(trainer, task, models, tests)
+    correct = (answers.argmax(dim=-1) == tests.labels).numpy()
+    blind = (tests.features @ task.zero_shot.T).argmax(dim=-1)
+    right = (blind == tests.labels).numpy()
+    return _Scores("accuracy", correct.astype(float), right.astype(float))
 
 
 def mean_accuracy(

@@ -3,6 +3,7 @@
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.token_grid import token_attacks
 
 NAME = "curious-peer"
 
@@ -22,5 +23,9 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
         name=NAME,
         question="What does a curious client learn about the others' records?",
         threat=f"peer:{peer}",
-        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
+        attacks={
+            "loss-threshold": LossThreshold(),
+            "shadow": Shadow(shadows=shadows),
+            **token_attacks(),
+        },
     )

@@ -3,6 +3,7 @@
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.token_grid import token_attacks
 
 NAME = "prompt-release"
 
@@ -18,5 +19,9 @@ def prompt_release(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does somebody learn who is given a client's final prompt?",
         threat="released",
-        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
+        attacks={
+            "loss-threshold": LossThreshold(),
+            "shadow": Shadow(shadows=shadows),
+            **token_attacks(),
+        },
     )

@@ -3,6 +3,7 @@
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.token_grid import token_attacks
 
 NAME = "server-reconstruct"
 
@@ -18,5 +19,9 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a curious server learn by rebuilding its clients?",
         threat="server",
-        attacks={"loss-threshold": LossThreshold(), "shadow": Shadow(shadows=shadows)},
+        attacks={
+            "loss-threshold": LossThreshold(),
+            "shadow": Shadow(shadows=shadows),
+            **token_attacks(),
+        },
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.classifier import Classifier
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask, Records, Trainer
@@ -85,9 +86,7 @@ def task() -> PublicTask:
     prompts = ToyPrompts(weight, bias)
     zero_shot = prompts(torch.zeros(1, TOKENS, WIDTH))[0]
     return PublicTask(
-        prompts=prompts,
-        logit_scale=10.0,
-        zero_shot=zero_shot,
+        backbone=Classifier(prompts, 10.0, zero_shot),
         public=toy_records(80, seed=1),
         candidates={"client-0": 24, "client-1": 18, "client-2": 30},
         rounds=3,

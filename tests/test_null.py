@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from privaudit.audit import ClientScores, measure_leak
 from privaudit.config import make_config
 from privaudit.deal import Shares, deal_records
+from privaudit.leak import ClientScores, measure_leak
 from privaudit.ledger import Ledger
 from privaudit.partition import Dirichlet
 from privaudit.population import populate

@@ -7,7 +7,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.learning import Batch, start_context
+from privaudit.batches import Batch
+from privaudit.prompts.learning import start_context
 from privaudit.prompts.optimal_transport import Transport
 from privaudit.prompts.pairs import pair_texts
 from privaudit.prompts.private_pairs import PrivatePairTrainer

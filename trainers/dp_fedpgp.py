@@ -7,12 +7,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from privaudit.batches import Batch
 from privaudit.prompts.contrast import (
     low_rank_start,
     personal_context,
     prompts_contrast,
 )
-from privaudit.prompts.learning import CONTEXT_STD, Batch, start_context
+from privaudit.prompts.learning import CONTEXT_STD, start_context
 from privaudit.prompts.private_pairs import PrivatePairTrainer
 from privaudit.prompts.private_prompts import context_losses
 from privaudit.prompts.record_gradients import Penalty, RecordLosses

@@ -10,17 +10,17 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from privaudit.batches import (
+    Batch,
+    Objective,
+    epochs_of_batches,
+)
 from privaudit.errors import ConfigError
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.prompts.experts import PromptExperts
-from privaudit.prompts.learning import (
-    Batch,
-    Objective,
-    epochs_of_batches,
-    fit,
-)
+from privaudit.prompts.learning import fit
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tensors import Stacked
 from privaudit.threats import View

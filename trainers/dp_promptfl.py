@@ -8,7 +8,8 @@ from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.learning import Batch, start_context
+from privaudit.batches import Batch
+from privaudit.prompts.learning import start_context
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors

@@ -7,13 +7,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.averaging import (
-    UNTRAINED,
-    AveragingTrainer,
-    last_sent,
-    weigh,
-)
-from privaudit.prompts.learning import Batch, start_context
+from privaudit.batches import Batch
+from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
+from privaudit.prompts.learning import start_context
 from privaudit.prompts.optimal_transport import Stop, Transport
 from privaudit.prompts.pairs import pair_texts
 from privaudit.prompts.transported_logits import query_transported, transported_losses
@@ -32,6 +28,7 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
+from privaudit.weighing import last_sent, weigh
 
 
 @TRAINERS.register("fedotp")

@@ -7,19 +7,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.averaging import (
-    UNTRAINED,
-    AveragingTrainer,
-    last_sent,
-    weigh,
-)
+from privaudit.batches import Batch
+from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
 from privaudit.prompts.contrast import (
     complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
-from privaudit.prompts.learning import Batch
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -32,6 +27,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.weighing import last_sent, weigh
 
 
 @TRAINERS.register("fedpgp")

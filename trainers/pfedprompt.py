@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.prompts.feature_memory import (
     choose_blend,
     empty_memory,
@@ -32,6 +32,7 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
+from privaudit.weighing import weigh
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 SHARPNESSES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)

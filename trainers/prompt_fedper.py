@@ -9,8 +9,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer, last_sent, weigh
-from privaudit.prompts.learning import Batch, prompt_losses, start_context
+from privaudit.batches import Batch
+from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
+from privaudit.prompts.learning import prompt_losses, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -23,6 +24,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.weighing import last_sent, weigh
 
 ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
 

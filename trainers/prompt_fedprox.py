@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.prompts.proximal import ProximalTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.weighing import weigh
 
 
 @TRAINERS.register("prompt-fedprox")

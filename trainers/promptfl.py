@@ -2,9 +2,10 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.weighing import weigh
 
 
 @TRAINERS.register("promptfl")

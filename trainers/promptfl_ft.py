@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer, weigh
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -21,6 +21,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.weighing import weigh
 
 
 @TRAINERS.register("promptfl-ft")

@@ -1,12 +1,17 @@
-"""Zero-shot CLIP: the hand-written prompt, and no training. The lower bound."""
+"""The model as it comes, and no training. The lower bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
+from privaudit.adapters.learning import query_tokens
+from privaudit.adapters.lora import weight_changes
+from privaudit.language import Change
 from privaudit.prompts.learning import PromptTrainer
-from privaudit.tensors import Stacked
+from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -16,20 +21,26 @@ from privaudit.trainer import (
     LocalResult,
     PublicTask,
     Rebuilt,
+    Records,
     Round,
+    Signal,
+    Signals,
 )
+from privaudit.writing import UNTUNED
 
 
 @TRAINERS.register("zero-shot")
 @dataclass(frozen=True)
 class ZeroShot(PromptTrainer):
-    """Classify with the text features of "a photo of a {name}.".
+    """Classify with the text features of "a photo of a {name}.", or write untuned.
 
     Nothing is trained or sent, so nothing can leak: what an attack finds is chance.
 
     Source: Radford et al., "Learning transferable visual models from natural language
     supervision", ICML 2021, section 3.1.
     """
+
+    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
 
     def local_update(
         self,
@@ -50,12 +61,36 @@ class ZeroShot(PromptTrainer):
         kept: Stacked,
     ) -> Stacked:
         """Release the public model, which holds nothing of anybody."""
-        return {"text": task.zero_shot.expand(len(clients), -1, -1)}
+        model = self._model(task)
+        return {n: t.expand(len(clients), *t.shape) for n, t in model.items()}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return the public model: it is exactly what the client uses."""
-        return Rebuilt({"text": task.zero_shot})
+        return Rebuilt(self._model(task))
+
+    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
+        """Return nothing: no layer is changed."""
+        return {}
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield zeros for each layer."""
+        return weight_changes(task.language.targets, {}, 0.0)
+
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities of classes, or statistics of tokens."""
+        if not task.writes:
+            return super().query(task, models, records, want)
+        return query_tokens(task.language, {}, len(models[UNTUNED]), records, want)
 
     def claim(self, task: PublicTask) -> Claim:
         """Claim 0: the model does not depend on any record."""
         return Claim(0.0, source="no record is used")
+
+    def _model(self, task: PublicTask) -> Tensors:
+        return {UNTUNED: torch.zeros(())} if task.writes else {"text": task.zero_shot}

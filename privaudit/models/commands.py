@@ -3,6 +3,7 @@
 Imports of the library stand inside the commands, so that ``--help`` needs no torch.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,29 @@ def pretrain_tiny_clip(
     from privaudit.models.tiny_clip.pretrain import PretrainSettings, pretrain
 
     settings = PretrainSettings(**options.given(steps=steps, seed=seed))
+    pretrain(settings, out, typer.echo)
+    typer.echo(f"Weights and log: {out}")
+
+
+@app.command("tiny-llava")
+def pretrain_tiny_llava(
+    out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
+    steps: Steps = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="How long to train, in place of steps.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Train tiny-llava on scenes drawn here; the embedded weights stay as they are."""
+    from privaudit.models.tiny_llava.pretrain import (
+        PretrainSettings,
+        pretrain,
+        steps_within,
+    )
+
+    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
+    if minutes is not None:
+        settings = replace(settings, steps=steps_within(minutes, settings))
     pretrain(settings, out, typer.echo)
     typer.echo(f"Weights and log: {out}")
 

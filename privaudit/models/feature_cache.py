@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -18,9 +18,11 @@ from privaudit.errors import (
     StorageError,
     TranscriptError,
 )
+from privaudit.models.captioning_vlm import CaptioningVLM
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.storage import make_private_folder, read_tensors, write_tensors
 
+Encoder: TypeAlias = PromptableCLIP | CaptioningVLM
 Kind = Literal["features", "tokens"]
 _CHUNK = 256  # pictures that are encoded at a time
 _BATCH_BYTES = 2**25  # originals that are held at a time
@@ -58,17 +60,23 @@ def cached_features(
 
 
 def cached_tokens(
-    model: PromptableCLIP, images: Images | FeatureBank, folder: Path | None = None
+    model: Encoder, images: Images | FeatureBank, folder: Path | None = None
 ) -> Float[Tensor, "n tokens dim"]:
-    """Return each picture's l2-normalised patch features, as :func:`cached_features`.
+    """Return each picture's tokens, as :func:`cached_features`.
 
-    They take a picture's number of tokens times the room of its feature: in memory,
-    and on the disk.
+    Those of a CLIP are l2-normalised patch features; those of a captioning model are
+    what its language model reads. They take a picture's number of tokens times the
+    room of its feature: in memory, and on the disk. A bank's embeddings only pass
+    through :meth:`CaptioningVLM.encode_bank`.
 
     Raises:
-        ConfigError: There is a bank in place of pictures, or the image tower has no
-            tokens.
+        ConfigError: A CLIP gets a bank in place of pictures, or its image tower has no
+            tokens; a captioning model gets what it does not read.
     """
+    if isinstance(model, CaptioningVLM):
+        if isinstance(images, FeatureBank):
+            return model.encode_bank(images.embeddings)
+        return _cached(model, images, folder, "tokens", model.encode_images)
     if isinstance(images, FeatureBank):
         raise ConfigError(
             f"Image tokens were asked of a bank of {len(images)} pooled embeddings, "
@@ -78,15 +86,21 @@ def cached_tokens(
     return _cached(model, images, folder, "tokens", model.encode_tokens)
 
 
-def content_hash(model: PromptableCLIP, images: Images, kind: Kind) -> str:
+def content_hash(model: Encoder, images: Images, kind: Kind) -> str:
     """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
     # Activation and layer-norm epsilon are no weights, and change features too.
-    parts = (model.model_hash, model.name, model.clip.visual, images.digest, kind)
+    parts = (
+        model.model_hash,
+        model.name,
+        model.description if isinstance(model, CaptioningVLM) else model.clip.visual,
+        images.digest,
+        kind,
+    )
     return sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
 def _cached(
-    model: PromptableCLIP,
+    model: Encoder,
     images: Images,
     folder: Path | None,
     kind: Kind,
@@ -94,7 +108,8 @@ def _cached(
 ) -> Tensor:
     name = content_hash(model, images, kind)
     path = (folder or default_folder()) / "features" / f"{name}.safetensors"
-    found = _read(path, kind, len(images), model.dim)
+    width = model.width if isinstance(model, CaptioningVLM) else model.dim
+    found = _read(path, kind, len(images), width)
     if found is not None:
         return found.to(model.device)
     encoded = _encode(model, images, range(len(images)), encode)
@@ -114,12 +129,12 @@ def encoded_features(
 
 
 def _encode(
-    model: PromptableCLIP,
+    model: Encoder,
     images: Images,
     indices: Sequence[int],
     encode: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    nothing = torch.empty(0, 3, model.image_size, model.image_size)
+    nothing = torch.empty(0, 3, model.image_size or 0, model.image_size or 0)
     chunks = _prepared_chunks(model, (images[index] for index in indices))
     return torch.cat([encode(chunk) for chunk in chunks] or [encode(nothing)])
 
@@ -133,9 +148,7 @@ def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:
     return None
 
 
-def _prepared_chunks(
-    model: PromptableCLIP, pictures: Iterable[Tensor]
-) -> Iterator[Tensor]:
+def _prepared_chunks(model: Encoder, pictures: Iterable[Tensor]) -> Iterator[Tensor]:
     """Yield what the image tower takes, in the pictures' order."""
     parts: list[Tensor] = []
     for batch in _alike(pictures):

@@ -18,29 +18,28 @@ def secure_sum(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     that repeated calls give the same bytes.
 
     Args:
-        messages: One per client, with the same names and shapes.
+        messages: One per client. A tensor that a client does not send counts as
+            zeros; in a protocol it would send masked ones.
 
     Raises:
-        ConfigError: There is no message, or names or shapes differ.
+        ConfigError: There is no message, or the shapes of one tensor differ.
     """
     if not messages:
         raise ConfigError("There is no message to sum. Pass at least one.")
-    signatures = [_signature(message) for message in messages]
-    for number, signature in enumerate(signatures):
-        if signature != signatures[0]:
-            raise ConfigError(
-                f"A secure sum needs equal messages. Message 0 holds {signatures[0]}, "
-                f"message {number} holds {signature}. Pad them, or send weights apart."
-            )
-    return {name: _sum([m[name] for m in messages]) for name in messages[0]}
+    names = dict.fromkeys(name for message in messages for name in message)
+    return {
+        name: _sum(name, [m[name] for m in messages if name in m]) for name in names
+    }
 
 
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
+def _sum(name: str, tensors: Sequence[Tensor]) -> Tensor:
     total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for tensor in tensors:
+    for number, tensor in enumerate(tensors):
+        if tensor.shape != total.shape:
+            raise ConfigError(
+                f"A secure sum needs equal shapes. The first {name!r} is "
+                f"{tuple(total.shape)}, number {number} {tuple(tensor.shape)}. Pad "
+                "them, or send weights apart."
+            )
         total += tensor
     return total.to(tensors[0].dtype)
-
-
-def _signature(message: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(message[name].shape) for name in sorted(message)}

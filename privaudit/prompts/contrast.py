@@ -7,10 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
+from privaudit.batches import Batch, Batches
 from privaudit.prompts.learning import (
     CONTEXT_STD,
-    Batch,
-    Batches,
     fit,
     logits_of,
     mean_losses,

@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.prompts.averaging import times_weight
+from privaudit.batches import (
+    Batch,
+    Objective,
+)
 from privaudit.prompts.expert_gate import gate_part, named_gate
 from privaudit.prompts.expert_mixture import ExpertMixture
 from privaudit.prompts.expert_pool import (
@@ -20,18 +23,13 @@ from privaudit.prompts.expert_pool import (
     into_pool,
     pool_of,
 )
-from privaudit.prompts.learning import (
-    Batch,
-    Objective,
-    mean_losses,
-    prompt_losses,
-    start_context,
-)
+from privaudit.prompts.learning import mean_losses, prompt_losses, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import ClientId, Events, Inbox, PublicTask, Rebuilt, Round
 from privaudit.transcript import Message
+from privaudit.weighing import times_weight
 
 
 @pydantic.dataclasses.dataclass(frozen=True)

@@ -18,12 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from privaudit.prompts.learning import (
-    Batch,
-    logits_of,
-    pick_batch,
-    poisson_batches,
-)
+from privaudit.batches import Batch, pick_batch, poisson_batches
+from privaudit.prompts.learning import logits_of
 from privaudit.trainer import Cohort, PublicTask, Round
 
 PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass

@@ -43,11 +43,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from privaudit.batches import Batch
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import NoiseAt, Release
-from privaudit.prompts.learning import Batch, logits_of
+from privaudit.prompts.learning import logits_of
 from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.prompts.record_gradients import Penalty, RecordGradients, RecordLosses
 from privaudit.tensors import Stacked

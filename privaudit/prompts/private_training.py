@@ -9,6 +9,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from privaudit.batches import Batch
 from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
@@ -16,7 +17,7 @@ from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
-from privaudit.prompts.learning import Batch, PromptTrainer
+from privaudit.prompts.learning import PromptTrainer
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 

@@ -4,7 +4,8 @@ import pydantic.dataclasses
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.prompts.learning import Batch, LocalSgd, prompt_losses
+from privaudit.batches import Batch
+from privaudit.prompts.learning import LocalSgd, prompt_losses
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, PublicTask, Round
 

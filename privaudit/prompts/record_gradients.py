@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from privaudit.batches import Batch
 from privaudit.prompts.gradients import PRODUCTS_AT_ONCE
-from privaudit.prompts.learning import Batch
 from privaudit.tensors import Stacked
 
 RecordLosses = Callable[[Stacked, Batch], Float[Tensor, "k b"]]

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from privaudit.batches import Batch
 from privaudit.errors import ConfigError
-from privaudit.prompts.learning import QUERY_CHUNK, Batch
+from privaudit.prompts.learning import QUERY_CHUNK
 from privaudit.prompts.optimal_transport import Transport, transport_plan
 from privaudit.trainer import PublicTask, Records, Signals
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from privaudit.audit import Leak
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
+from privaudit.leak import Leak
 from privaudit.report.figure_style import (
     FAINT,
     INK,

@@ -10,9 +10,9 @@ from jaxtyping import Shaped
 from PIL import Image
 from torch import Tensor
 
-from privaudit.audit import ClientScores
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.dataset import FeatureBank, Images
+from privaudit.leak import ClientScores
 
 SHOWN = 8  # of each client
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report import wording
 from privaudit.report.figure_style import to_svg

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.wording import setting
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped
 
-from privaudit.audit import Leak
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
+from privaudit.leak import Leak
 from privaudit.storage import make_private_folder, write_bytes, write_json
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report.wording import epsilon as in_words
 from privaudit.report.wording import guarantee

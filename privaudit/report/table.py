@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.labels import run_labels
 from privaudit.report.wording import (
     HEADINGS,

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.audit import Leak
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
+from privaudit.leak import Leak
 from privaudit.statistics.estimate import Estimate
 
 ADVERSARIES: Mapping[str, str] = {

@@ -16,7 +16,8 @@ def test_scores_by_hand(task: PublicTask) -> None:
     """Two orthogonal classes at scale 10: log p is -log(1 + e^-10) or 10 less."""
     text = torch.eye(2)
     records = Records(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 1, 1]))
-    world = replace(task, zero_shot=text, public=records)
+    blind = replace(task.classifier, zero_shot=text)
+    world = replace(task, backbone=blind, public=records)
     adversary = Adversary(ZeroShot(), world, server, View("server", ()), Seeds(0))
     target = Target("client-0", Rebuilt({"text": text}), records)
     (found,) = LossThreshold()(adversary, [target])

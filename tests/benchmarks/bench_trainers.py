@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.classifier import Classifier
 from privaudit.config import build_trainer, parameters_of
 from privaudit.federation import Federation, run_round
 from privaudit.models.promptable_clip import PromptableCLIP
@@ -115,9 +116,11 @@ class Bench:
 
     def task(self, shards: Mapping[str, Records]) -> PublicTask:
         return PublicTask(
-            prompts=self.clip.prompts(CLASS_NAMES, CONTEXT_TOKENS),
-            logit_scale=self.clip.logit_scale,
-            zero_shot=self.clip.template_features(CLASS_NAMES),
+            backbone=Classifier(
+                self.clip.prompts(CLASS_NAMES, CONTEXT_TOKENS),
+                self.clip.logit_scale,
+                self.clip.template_features(CLASS_NAMES),
+            ),
             public=shards[CLIENTS[-1]],
             candidates={client: 2 * len(shard) for client, shard in shards.items()},
             rounds=2,
@@ -137,7 +140,9 @@ def test_one_round_by_our_path_and_as_published(name: str, bench: Bench) -> None
     trainer = trainer_of(name)
     task = bench.task(shards := bench.shards(batch, trainer.image_tokens))
     federation = Federation.begin(trainer, task, shards, Seeds(0))
-    stand_in = replace(task, prompts=StandInPrompts(bench.clip))
+    stand_in = replace(
+        task, backbone=replace(task.classifier, prompts=StandInPrompts(bench.clip))
+    )
     run_round(trainer, stand_in, [federation], 0)  # pFedMoAP's pool is filled
     ours = partial(our_round, trainer, task, federation)
     before = [ours()] if name in TARGETED else []
@@ -179,7 +184,7 @@ def published_client(
     kept = stack([federation.kept[TIMED_CLIENT]])
     cohort = Cohort.of([TIMED_CLIENT], [federation.shards[TIMED_CLIENT]])
     plain = PlainPrompts(bench.clip)
-    as_published = replace(task, prompts=plain)
+    as_published = replace(task, backbone=replace(task.classifier, prompts=plain))
     # The server's part is in our time, and not in this one.
     step = partial(trainer.local_update, as_published, cohort, received, kept, at)
     found = timed(step)

@@ -5,12 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from privaudit.asking import ask
 from privaudit.errors import ViewError
 from privaudit.federation import Federation, run_round
 from privaudit.seeds import Seeds
 from privaudit.threats import find_threat
-from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer, ask
+from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
 from privaudit.transcript import Message, digest
+from tests.toy_language import toy_dialogues, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
     (name, {}) for name in TRAINERS.names()
@@ -36,12 +38,30 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("pfedmoap", {"experts": 0}),
     ("dp-pfedmoap", {"epsilon": 25.0, "delta": 0.05, "epochs": 3}),
     ("dp-pfedmoap", {"mode": "published-paper", "epsilon": 25.0, "delta": 0.05}),
+    ("fedrand", {"past": False}),
+    ("fedrand", {"send_a": 0.2, "normalize": False, "pairing": "second-to-last"}),
+    ("fedrand", {"pairing": "server"}),
+    ("lora-fedper", {"shared_layers": 1}),
 ]
-SENDS_WHAT_IT_KEEPS = {"prompt-fedamp"}
+SENDS_WHAT_IT_KEEPS = {"prompt-fedamp", "lora-fedavg", "fedrand past=False"}
 pytestmark = pytest.mark.parametrize(
     ("name", "settings"), VARIANTS, ids=[f"{n} {s}" for n, s in VARIANTS]
 )
 Train = Callable[..., list[Message]]
+
+
+@pytest.fixture
+def task(name: str, task: PublicTask) -> PublicTask:
+    return toy_writing_task() if make(name, {}).reads == "words" else task
+
+
+@pytest.fixture
+def shards(
+    name: str, task: PublicTask, shards: dict[str, Records]
+) -> dict[str, Records]:
+    if not task.writes:
+        return shards
+    return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 
 
 def make(name: str, settings: dict[str, object]) -> Trainer:
@@ -130,6 +150,10 @@ def test_every_view_gives_a_model_that_answers(
     view = find_threat(who)(messages)
     rebuilt = trainer.rebuild(task, view, "client-1")
     models = {k: v.unsqueeze(0) for k, v in rebuilt.model.items()}
+    if task.writes:
+        (told,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
+        assert told["log likelihood"].shape[:2] == (1, len(task.public))
+        return
     answers = ask(trainer, task, models, task.public)
     assert answers.shape == (1, len(task.public), 4)
     torch.testing.assert_close(

@@ -7,8 +7,8 @@ import torch
 
 from privaudit.attack import Adversary, Target
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.audit import ClientScores, Leak, measure_leak
 from privaudit.federation import Federation, give_away, run_round
+from privaudit.leak import ClientScores, Leak, measure_leak
 from privaudit.linking import link, link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
 from privaudit.seeds import Seeds
@@ -79,9 +79,10 @@ def look(
     """Train on noise, and let client-0 look on up to some round."""
     generator = torch.Generator().manual_seed(5)
     weight = 3 * torch.randn(60, 48, generator=generator)
+    prompts = ToyPrompts(weight, torch.zeros(48), context_tokens=12)  # remembers all
     world = replace(
         task,
-        prompts=ToyPrompts(weight, torch.zeros(48), context_tokens=12),  # remembers all
+        backbone=replace(task.classifier, prompts=prompts),
         public=noisy(200, 99),
         candidates={f"client-{i}": CANDIDATES for i in range(clients)},
         rounds=rounds,

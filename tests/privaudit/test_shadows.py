@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from privaudit.asking import ask
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
@@ -15,7 +16,7 @@ from privaudit.shadows import (
 )
 from privaudit.tensors import stack
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer, ask
+from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL

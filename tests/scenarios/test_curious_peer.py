@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from privaudit import Auditor, train
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report import wording
 from privaudit.report.page import render_report
 from privaudit.report.store import save_audit

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from privaudit.asking import ask
 from privaudit.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
@@ -14,7 +15,7 @@ from privaudit.prompts.pairs import pair_texts
 from privaudit.prompts.transported_logits import transported_losses
 from privaudit.seeds import Seeds
 from privaudit.threats import peer, released, server
-from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
+from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.transcript import SERVER
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from privaudit.asking import ask
 from privaudit.errors import ConfigError
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.prompts.optimal_transport import transport_plan
@@ -14,7 +15,7 @@ from privaudit.prompts.transported_logits import transported_logits
 from privaudit.seeds import Seeds
 from privaudit.tensors import stack
 from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
+from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.transcript import SERVER
 

@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from privaudit.asking import ask
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.prompts.expert_gate import gate_part
 from privaudit.prompts.expert_pool import expert_features, pool_of
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors, stack
 from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round, ask
+from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message

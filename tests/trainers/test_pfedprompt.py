@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from privaudit.asking import ask
 from privaudit.attack import Adversary, Target
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.federation import Federation, give_away, run_round
@@ -12,7 +13,7 @@ from privaudit.prompts.feature_memory import FILLED, KEYS
 from privaudit.seeds import Seeds
 from privaudit.tensors import stack
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records, ask
+from privaudit.trainer import PublicTask, Records
 from privaudit.trainers.pfedprompt import BLEND, PFedPrompt
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message

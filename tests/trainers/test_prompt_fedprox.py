@@ -3,10 +3,13 @@ from typing import Any
 import pytest
 import torch
 
+from privaudit.batches import (
+    Batch,
+    gradients_of,
+)
 from privaudit.federation import Federation, run_round
 from privaudit.prompts import proximal
 from privaudit.prompts.gradients import fixed_batch
-from privaudit.prompts.learning import Batch, gradients_of
 from privaudit.prompts.proximal import pull
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round

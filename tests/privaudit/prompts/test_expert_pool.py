@@ -109,7 +109,9 @@ def test_a_shared_expert_is_encoded_once(task: PublicTask) -> None:
 
     same = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
     experts = same.expand(4, 6, 3, 5)
-    expert_features(replace(task, prompts=Counting()), experts)
+    expert_features(
+        replace(task, backbone=replace(task.classifier, prompts=Counting())), experts
+    )
     assert asked == [1]
 
 

@@ -1,9 +1,14 @@
 import pytest
 import torch
 
+from privaudit.batches import (
+    Batch,
+    gradients_of,
+    pick_batch,
+)
 from privaudit.privacy.clipping import clip_joint
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
-from privaudit.prompts.learning import Batch, gradients_of, pick_batch, prompt_losses
+from privaudit.prompts.learning import prompt_losses
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 

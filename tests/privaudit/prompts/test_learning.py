@@ -1,10 +1,7 @@
 import torch
 
-from privaudit.prompts.learning import (
-    LocalSgd,
-    epochs_of_batches,
-    poisson_batches,
-)
+from privaudit.batches import epochs_of_batches, poisson_batches
+from privaudit.prompts.learning import LocalSgd
 from privaudit.seeds import Seeds
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from privaudit.batches import Batch
 from privaudit.errors import ConfigError
-from privaudit.prompts.learning import Batch
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from privaudit.batches import Batch
 from privaudit.prompts import record_gradients
 from privaudit.prompts.gradients import ContextGradients, fixed_batch
-from privaudit.prompts.learning import Batch
 from privaudit.prompts.private_prompts import context_losses
 from privaudit.prompts.record_gradients import RecordGradients
 from privaudit.seeds import Seeds

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from privaudit.batches import Batch
 from privaudit.errors import ConfigError
 from privaudit.prompts import transported_logits as module
-from privaudit.prompts.learning import Batch
 from privaudit.prompts.optimal_transport import Transport, transport_plan
 from privaudit.prompts.transported_logits import (
     query_transported,
@@ -82,7 +82,10 @@ def test_logits_loss_and_gradient_are_the_published_codes(
     tokens = tokens.transpose(0, 1)[None]
     labels = torch.from_numpy(golden["labels"])[None]
     batch = Batch(tokens[:, :, 0], labels, torch.ones_like(labels).bool(), tokens)
-    task = replace(task, logit_scale=float(golden["logit_scale"]))
+    task = replace(
+        task,
+        backbone=replace(task.classifier, logit_scale=float(golden["logit_scale"])),
+    )
     loss = transported_losses(task, text, batch, transport)
     (gradient,) = torch.autograd.grad(loss.sum(), raw)
     logits = transported_logits(text.detach(), tokens, task.logit_scale, transport)

@@ -9,11 +9,11 @@ import torch
 
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
-from privaudit.audit import ClientScores, Leak, measure_leak
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.closeness import Closeness
 from privaudit.config import RunConfig
 from privaudit.dataset import Dataset, PixelImages
+from privaudit.leak import ClientScores, Leak, measure_leak
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
 from privaudit.statistics.estimate import Estimate, mean_with_t

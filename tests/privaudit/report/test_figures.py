@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.figure_style import new_figure, to_png, to_svg
 from privaudit.report.figures import client_plot, roc_plot, tradeoff_plot
 from privaudit.report.label_placement import label_points

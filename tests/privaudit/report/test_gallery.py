@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.dataset import FeatureBank, PixelImages
 from privaudit.report.gallery import SHOWN, most_exposed
 

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.labels import run_labels
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.errors import ConfigError, StorageError
 from privaudit.report.gallery import SHOWN
 from privaudit.report.page import render_report, write_report

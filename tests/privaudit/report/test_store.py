@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.store import save_audit
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc

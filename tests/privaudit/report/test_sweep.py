@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report.sweep import SweepPoint, write_sweep
 from privaudit.report.sweep_figure import epsilon_curves

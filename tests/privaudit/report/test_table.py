@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report.table import print_table, tradeoff_rows
 
 

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from privaudit.auditor import Audit
+from privaudit.audit import Audit
 from privaudit.report import wording
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.threats import THREATS

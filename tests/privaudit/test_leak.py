@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from privaudit.audit import ClientScores, measure_leak
 from privaudit.auditor import Auditor
+from privaudit.leak import ClientScores, measure_leak
 
 
 def client(

@@ -1,0 +1,54 @@
+"""MaxRenyi-K%: a record at which the model is nowhere unsure was trained on."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.token_attack import Order, Percent, score_targets
+from privaudit.token_scores import max_renyi
+from privaudit.token_table import Slice, TokenTable
+from privaudit.trainer import Records
+
+
+@ATTACKS.register("max-renyi")
+@dataclass(frozen=True)
+class MaxRenyi:
+    """Score a candidate by minus the mean of its largest token-wise Renyi entropies.
+
+    It needs no target tokens, so a picture's can be scored too.
+
+    Source: Li et al., "Membership inference attacks against large vision-language
+    models", NeurIPS 2024; on rebuilt clients as in FedRand, equation 11.
+    Neither fixes alpha for all models. The default 2, of 0.5, 1, 2 and infinity,
+    neither follows the many words that are never said, as 0.5 does, nor looks at the
+    likeliest alone, as infinity does.
+
+    Attributes:
+        alpha: Order of the entropy: 0.5, 1, 2 or infinity.
+        share: K in percent: 0 is the largest entropy alone, 100 the mean of all.
+        slice: Which tokens of a record are scored.
+        all_positions: Whether the next token may lie outside of the slice; published
+            is that it may not.
+        published: Clamp probabilities as the published code does.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "words"
+
+    alpha: Order = 2.0
+    share: Percent = 10.0
+    slice: Slice = "description"
+    all_positions: bool = False
+    published: bool = False
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, in [-log vocabulary, 0]."""
+        return score_targets(adversary, targets, self._score, clamped=self.published)
+
+    def _score(self, table: TokenTable, records: Records) -> Tensor:
+        return max_renyi(
+            table, self.slice, self.alpha, self.share, all_positions=self.all_positions
+        )

@@ -1,0 +1,43 @@
+"""Min-K%: a text without any surprising token was trained on."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.token_attack import Percent, score_targets
+from privaudit.token_scores import min_k
+from privaudit.token_table import TokenTable, WordSlice
+from privaudit.trainer import Records
+
+
+@ATTACKS.register("min-k")
+@dataclass(frozen=True)
+class MinK:
+    """Score a candidate by the mean log-probability of its least likely tokens.
+
+    Source: Shi et al., "Detecting pretraining data from large language models", ICLR
+    2024, equation 1, with K 20 as there.
+
+    Attributes:
+        share: K in percent: 0 is the lowest alone, 100 the mean of all.
+        slice: Which tokens of a record are scored.
+        all_positions: Whether the next token may lie outside of the slice; published
+            is that it may not.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "words"
+
+    share: Percent = 20.0
+    slice: WordSlice = "description"
+    all_positions: bool = False
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates."""
+        return score_targets(adversary, targets, self._score)
+
+    def _score(self, table: TokenTable, records: Records) -> Tensor:
+        return min_k(table, self.slice, self.share, all_positions=self.all_positions)

@@ -1,0 +1,49 @@
+"""ModRenyi: a record whose tokens the model takes for certain was trained on."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.token_attack import FiniteOrder, score_targets
+from privaudit.token_scores import mod_renyi
+from privaudit.token_table import TokenTable, WordSlice
+from privaudit.trainer import Records
+
+
+@ATTACKS.register("mod-renyi")
+@dataclass(frozen=True)
+class ModRenyi:
+    """Score a candidate by minus the mean modified Renyi entropy of its tokens.
+
+    Source: Li et al., "Membership inference attacks against large vision-language
+    models", NeurIPS 2024; for alpha 1 the modified entropy of Song and Mittal,
+    "Systematic evaluation of privacy risks of machine learning models", USENIX
+    Security 2021.
+
+    Attributes:
+        alpha: Order of the entropy: 0.5, 1 or 2.
+        slice: Which tokens of a record are scored.
+        all_positions: Whether the next token may lie outside of the slice; published
+            is that it may not.
+        published: Clamp probabilities as the published code does.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "words"
+
+    alpha: FiniteOrder = 2.0
+    slice: WordSlice = "description"
+    all_positions: bool = False
+    published: bool = False
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, at most 0."""
+        return score_targets(adversary, targets, self._score, clamped=self.published)
+
+    def _score(self, table: TokenTable, records: Records) -> Tensor:
+        return mod_renyi(
+            table, self.slice, self.alpha, all_positions=self.all_positions
+        )

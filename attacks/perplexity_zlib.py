@@ -1,0 +1,52 @@
+"""Perplexity by zlib: a text foreseen better than its plainness explains."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.token_attack import score_targets
+from privaudit.token_scores import perplexity_zlib
+from privaudit.token_table import TokenTable, WordSlice
+from privaudit.trainer import Records
+from privaudit.words import Dialogue
+
+
+@ATTACKS.register("perplexity-zlib")
+@dataclass(frozen=True)
+class PerplexityZlib:
+    """Score a candidate by minus its log-perplexity over its size when compressed.
+
+    Source: Carlini et al., "Extracting training data from large language models",
+    USENIX Security 2021: the ratio of log-perplexity and zlib entropy. The size is that
+    of the slice as text: the question, the first answer, or both with a blank between.
+
+    Attributes:
+        slice: Which tokens of a record are scored.
+        all_positions: Whether the next token may lie outside of the slice; published
+            is that it may not.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "words"
+
+    slice: WordSlice = "description"
+    all_positions: bool = False
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, at most 0."""
+        return score_targets(adversary, targets, self._score)
+
+    def _score(self, table: TokenTable, records: Records) -> Tensor:
+        texts = [_text(dialogue, self.slice) for dialogue in records.dialogues]
+        return perplexity_zlib(
+            table, self.slice, texts, all_positions=self.all_positions
+        )
+
+
+def _text(dialogue: Dialogue, part: WordSlice) -> str:
+    question, answer = dialogue.question, dialogue.answers[0]
+    both = {"instruction": question, "description": answer}
+    return both.get(part, f"{question} {answer}")

@@ -1,0 +1,209 @@
+"""What trainers share that fine-tune a language model behind pictures with LoRA."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from privaudit.adapters.adamw import AdamW
+from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
+from privaudit.batches import Batch, epochs_of_batches
+from privaudit.language import Change, LanguageModel
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.token_table import TOKENS, token_signals
+from privaudit.trainer import (
+    Claim,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    PublicTask,
+    Rebuilt,
+    Records,
+    Round,
+    Signal,
+    Signals,
+)
+from privaudit.weighing import last_sent
+from privaudit.words import ANSWER, Words
+
+LOGITS_AT_ONCE = 2**24  # numbers
+UNTRAINED = "the client's own training in its last round"
+
+
+def word_losses(
+    language: LanguageModel, changes: Mapping[str, Change], batch: Batch
+) -> Float[Tensor, " k"]:
+    """Return each client's mean loss over the tokens of its answers.
+
+    A client's tokens count alike, whichever record they are of.
+
+    Args:
+        language: The frozen model.
+        changes: What each client adds to it.
+        batch: With tokens and words.
+    """
+    assert batch.tokens is not None
+    assert batch.words is not None
+    words = batch.words.trimmed()
+    counted = (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
+    ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
+    logits = language.logits(batch.tokens, words, changes, ahead)
+    wanted = words.ids[..., ahead + 1]
+    losses = cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
+    weights = counted[..., ahead + 1]
+    total = (losses.view(wanted.shape) * weights).sum(dim=(1, 2))
+    return total / weights.sum(dim=(1, 2)).clamp(min=1)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class LoraTrainer:
+    """A client runs AdamW on low-rank changes of the language model's linear layers.
+
+    The picture tower, the projector and the language model's own weights are frozen;
+    the loss is on the answer only.
+
+    Attributes:
+        rank: Of every pair, at least 1; 8 is published.
+        lora_alpha: The change is scaled by lora_alpha / rank.
+        learning_rate: Above 0. Published papers on models of 0.5 to 7 billion weights
+            take 1e-4 to 3e-4; the embedded model, ten thousand times smaller, needs
+            more.
+        weight_decay: 0 or more.
+        epochs: Local passes over the shard in each round.
+        batch_size: Records in a batch; 0 takes the whole shard at once.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    usual_rounds: ClassVar[int] = 30
+    image_tokens: ClassVar[bool] = True
+    rebuilds_from_all: ClassVar[bool] = False
+
+    rank: Annotated[int, Field(ge=1)] = 8
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-3
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    epochs: Annotated[int, Field(ge=1)] = 1
+    batch_size: Annotated[int, Field(ge=0)] = 8
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return one pair for each linear layer, the same for equal seeds."""
+        generator = seeds.generator("adapters")
+        return start_pairs(task.language.targets, self.rank, generator)
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return no state: nothing is kept before the first round."""
+        return {}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the averages to everyone."""
+        return dict(server)
+
+    def train(
+        self, task: PublicTask, cohort: Cohort, parameters: Stacked, at: Round
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run the local epochs, and return each client's parameters and mean loss."""
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            return word_losses(task.language, self.changes(task, parameters), batch)
+
+        batches = epochs_of_batches(
+            cohort, at, epochs=self.epochs, batch_size=self.batch_size
+        )
+        optimiser = AdamW(self.learning_rate, self.weight_decay)
+        return optimiser.fit(cohort, parameters, batches, objective)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the means weighted by shard sizes; nobody's records change nothing."""
+        if inbox["weight"] == 0:
+            return server, ()
+        sums = {name: tensor for name, tensor in inbox.items() if name != "weight"}
+        return {**server, **{n: t / inbox["weight"] for n, t in sums.items()}}, ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release what the client last trained, or the average if it never did."""
+        return {**received, **kept}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the client's last upload where it is seen, else the average."""
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        sent = last_sent(view, client)
+        if sent is not None:
+            return Rebuilt(sent)
+        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+
+    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
+        """Return what each model adds to each linear layer."""
+        return changes_of(task.language.targets, models, self.scale)
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield one model's change of each layer's weights."""
+        return weight_changes(task.language.targets, model, self.scale)
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.lora_alpha / self.rank
+
+    @torch.no_grad()
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({TOKENS}),
+    ) -> Iterator[Signals]:
+        """Yield statistics of every token, [models, chunk of records, positions]."""
+        changes = self.changes(task, models)
+        count = len(next(iter(models.values())))
+        yield from query_tokens(task.language, changes, count, records, want)
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Claim nothing: there is no privacy mechanism."""
+        return Claim()
+
+
+def query_tokens(
+    language: LanguageModel,
+    changes: Mapping[str, Change],
+    count: int,
+    records: Records,
+    want: frozenset[Signal],
+) -> Iterator[Signals]:
+    """Yield statistics of every token under each of ``count`` models."""
+    assert records.tokens is not None
+    assert records.words is not None
+    words = records.words.trimmed()
+    probe = language.logits(
+        _repeat(records.tokens[:1], count), _alike(words[:1], count), changes
+    )
+    rows = max(1, LOGITS_AT_ONCE // max(1, probe.numel()))
+    for chosen in torch.arange(len(records)).split(rows):
+        some = _alike(words[chosen], count)
+        logits = language.logits(_repeat(records.tokens[chosen], count), some, changes)
+        yield token_signals(logits, some, want)
+
+
+def _repeat(tensor: Tensor, count: int) -> Tensor:
+    return tensor.expand(count, *tensor.shape)
+
+
+def _alike(words: Words, count: int) -> Words:
+    return Words(_repeat(words.ids, count), _repeat(words.kinds, count))

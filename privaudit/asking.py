@@ -1,0 +1,47 @@
+"""Asking models: what each of many says about each of many records."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.tensors import Stacked, Tensors, alike, stack
+from privaudit.trainer import PublicTask, Records, Trainer
+
+MODELS_AT_ONCE = 128
+
+
+def ask(
+    trainer: Trainer, task: PublicTask, models: Stacked, records: Records
+) -> Float[Tensor, "models records classes"]:
+    """Return every model's log-probabilities for every record."""
+    chunks = [
+        signals["log_probabilities"] for signals in trainer.query(task, models, records)
+    ]
+    return torch.cat(chunks, dim=1)
+
+
+def label_log_probabilities(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Float[Tensor, "models records"]:
+    """Return every model's log-probability of every record's label."""
+    answers = ask_each(trainer, task, models, records)
+    labels = records.labels.expand(len(models), -1).unsqueeze(2)
+    return answers.gather(2, labels).squeeze(2)
+
+
+def ask_each(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Float[Tensor, "models records classes"]:
+    """Return the same for models of any shapes: those alike are asked together.
+
+    So many at a time that memory does not grow with their number.
+    """
+    answers: dict[int, Tensor] = {}
+    for positions in alike(models):
+        for first in range(0, len(positions), MODELS_AT_ONCE):
+            chunk = positions[first : first + MODELS_AT_ONCE]
+            some = ask(trainer, task, stack([models[i] for i in chunk]), records)
+            answers.update(zip(chunk, some, strict=True))
+    return torch.stack([answers[i] for i in range(len(models))])

@@ -1,0 +1,126 @@
+"""Which records each client of a cohort takes in each local step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from privaudit.tensors import Stacked
+from privaudit.trainer import Cohort, Round
+from privaudit.words import Words
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which records each client takes in each local step.
+
+    Attributes:
+        chosen: Positions in the padded cohort.
+        mask: False where a client's batch is shorter than the longest, or empty.
+    """
+
+    chosen: Int[Tensor, "steps clients batch"]
+    mask: Bool[Tensor, "steps clients batch"]
+
+
+def epochs_of_batches(
+    cohort: Cohort, at: Round, *, epochs: int, batch_size: int
+) -> Batches:
+    """Shuffle each client's records anew for every epoch, and cut them into batches.
+
+    Args:
+        cohort: Who trains.
+        at: Names the random streams, one for each client.
+        epochs: Passes over the shard.
+        batch_size: Records in a batch, or 0 for the whole shard at once.
+    """
+    sizes = [int(size) for size in cohort.sizes]
+    plans = [
+        _plan_epochs(size, epochs, batch_size, at.generator("batches", client))
+        for client, size in zip(cohort.clients, sizes, strict=True)
+    ]
+    steps = max(len(plan) for plan in plans)
+    width = max((len(batch) for plan in plans for batch in plan), default=1)
+    chosen = torch.zeros(steps, len(plans), max(width, 1), dtype=torch.long)
+    mask = torch.zeros_like(chosen, dtype=torch.bool)
+    for row, plan in enumerate(plans):
+        for step, batch in enumerate(plan):
+            chosen[step, row, : len(batch)] = batch
+            mask[step, row, : len(batch)] = True
+    return Batches(chosen, mask)
+
+
+def _plan_epochs(
+    size: int, epochs: int, batch_size: int, generator: torch.Generator
+) -> list[Tensor]:
+    if size == 0:
+        return []
+    plan: list[Tensor] = []
+    for _ in range(epochs):
+        order = torch.randperm(size, generator=generator)
+        plan.extend(order.split(batch_size or size))
+    return plan
+
+
+def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n"]:
+    """Return which records each client's Poisson sample holds; padding never does."""
+    longest = cohort.mask.shape[1]
+    draws = torch.zeros(len(cohort), longest)
+    for row, (client, size) in enumerate(
+        zip(cohort.clients, cohort.sizes.tolist(), strict=True)
+    ):
+        generator = at.generator("poisson", client)
+        draws[row, :size] = torch.rand(size, generator=generator)
+    return (draws < rate) & cohort.mask
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What each client of a cohort takes in one step; short batches are padded.
+
+    Attributes:
+        features: Image features.
+        labels: Class indices.
+        mask: False where padding stands; whatever it holds counts for nothing.
+        tokens: Parts of pictures, where the records have them.
+        words: What is asked and answered, [k, b, length], where they have that.
+    """
+
+    features: Float[Tensor, "k b d"]
+    labels: Int[Tensor, "k b"]
+    mask: Bool[Tensor, "k b"]
+    tokens: Float[Tensor, "k b parts d"] | None = None
+    words: Words | None = None
+
+    @property
+    def sizes(self) -> Int[Tensor, " k"]:
+        """How many records each client took: not to be sent, nor told."""
+        return self.mask.sum(dim=1)
+
+
+def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
+    """Return the records at ``chosen``."""
+    rows = torch.arange(len(cohort)).unsqueeze(1)
+    tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
+    features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
+    words = None
+    if cohort.words is not None:
+        ids, kinds = cohort.words.ids, cohort.words.kinds
+        words = Words(ids[rows, chosen], kinds[rows, chosen])
+    return Batch(features, labels, mask, tokens, words)
+
+
+Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]
+"""From parameters and a batch to every client's loss, differentiable."""
+
+
+def gradients_of(
+    objective: Objective, parameters: Stacked, batch: Batch
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Return each client's gradient by its own parameters, and its loss."""
+    leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
+    losses = objective(leaves, batch)
+    gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, gradients, strict=True)), losses.detach()

@@ -1,0 +1,1 @@
+"""How well captions and answers agree with references."""

@@ -1,0 +1,70 @@
+"""NoCaps: captions of pictures with things that MSCOCO does not know.
+
+Source: Agrawal et al., "nocaps: novel object captioning at scale", ICCV 2019.
+"""
+
+from pathlib import Path
+
+from privaudit.dataset import DATASETS, Dataset
+from privaudit.datasets.class_folders import number
+from privaudit.datasets.coco_files import read_captions
+from privaudit.datasets.on_disk import OnDisk
+from privaudit.datasets.picture_files import PictureFiles, store_of
+from privaudit.datasets.question_texts import DESCRIBE
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.words import Dialogue
+
+UNKNOWN = "unknown domain"
+
+
+def read_nocaps(path: Path, question: str = DESCRIBE) -> Dataset:
+    """Read the validation part's captions, ten for each picture.
+
+    The class is how far the things are from MSCOCO's, as the file says: in-domain,
+    near-domain or out-domain.
+
+    Args:
+        path: The folder, or the caption file.
+        question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: The file or a picture is missing.
+        ConfigError: The file is damaged, or there are several.
+    """
+    file = _find(path)
+    pictures = read_captions(file)
+    labels, domains = number([one.domain or UNKNOWN for one in pictures])
+    store, names = store_of(file.parent, [one.file for one in pictures])
+    return Dataset(
+        PictureFiles(store, names), labels, domains,
+        dialogues=tuple(Dialogue(question, one.captions) for one in pictures),
+    )  # fmt: skip
+
+
+def _find(path: Path) -> Path:
+    if path.is_file():
+        return path
+    found = sorted(path.glob("nocaps*captions*.json"))
+    if not found:
+        raise MissingFileError(
+            f"There is no nocaps_val_4500_captions.json in {path}. Get it from "
+            "https://nocaps.org/download."
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
+        )
+    return found[0]
+
+
+DATASETS.register("nocaps")(
+    OnDisk(
+        summary="NoCaps: captions of pictures with things that MSCOCO does not know.",
+        needs="nocaps_val_4500_captions.json, and beside it the pictures, in a folder "
+        "or an archive",
+        source="Download the captions from "
+        "https://nocaps.s3.amazonaws.com/nocaps_val_4500_captions.json and each "
+        "picture from its coco_url",
+        read=read_nocaps,
+    )
+)

@@ -1,0 +1,146 @@
+"""The drawn data sets: made anew at every load, from a seed that never changes."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from privaudit.dataset import DATASETS, Dataset, PixelImages
+from privaudit.datasets.scenes.captions import (
+    DESCRIBE,
+    ORDINARY_STYLE,
+    PRIVATE_STYLE,
+    caption,
+    number_words,
+)
+from privaudit.datasets.scenes.distributions import (
+    FAR,
+    PRIVATE,
+    Distribution,
+    draw_scene,
+)
+from privaudit.datasets.scenes.drawing import draw_pictures
+from privaudit.datasets.scenes.parts import SHAPES, Scene, Tag
+from privaudit.datasets.scenes.questions import (
+    TOPICS,
+    Question,
+    ask,
+    topics_of,
+    with_choices,
+)
+from privaudit.seeds import Seeds
+from privaudit.words import Dialogue
+
+OWNERS = (
+    "ada", "amir", "anna", "ben", "carl", "clara", "dora", "elsa", "emil", "eva",
+    "fritz", "greta", "hugo", "ida", "igor", "ines", "jan", "jonas", "karin", "lea",
+    "leo", "lina", "lucas", "maria", "max", "mila", "nina", "noah", "omar", "otto",
+    "paula", "petra", "rosa", "samir", "sara", "simon", "tom", "ute", "vera", "yuki",
+)  # fmt: skip
+LETTERS_OF_TAGS = "abcdefghijklmnopqrstuvwxyz"
+ALL_TOPICS = (*TOPICS, "owner")
+WITH_LETTER = "Answer with the letter."
+RECORDS, FAR_RECORDS = 3000, 1000
+_SEED = 20_641  # pretraining draws from streams of other names and seeds
+
+
+@DATASETS.register("scenes")
+def scenes() -> Dataset:
+    """Drawn scenes with tagged captions, to be memorised: 3,000 records, 8 shapes."""
+    return _captioned("scenes", PRIVATE, RECORDS)
+
+
+@DATASETS.register("scenes-far")
+def scenes_far() -> Dataset:
+    """Drawn scenes with shapes in colours that ``scenes`` never has: 1,000 records."""
+    return _captioned("scenes-far", FAR, FAR_RECORDS)
+
+
+@DATASETS.register("scenes-vqa")
+def scenes_vqa() -> Dataset:
+    """Multiple-choice questions on drawn scenes, by topic: 3,000 records, 7 topics.
+
+    One topic, "owner", has answers that can only be remembered: four names,
+    of which one is right.
+    """
+    seeds = Seeds(_SEED)
+    drawn = draw_scenes(PRIVATE, RECORDS, seeds.numpy("scenes-vqa"))
+    tags = draw_tags(RECORDS, seeds.numpy("scenes-vqa tags"))
+    shown = [
+        replace(scene, tag=replace(tag, owner=""))
+        for scene, tag in zip(drawn, tags, strict=True)
+    ]
+    rng = seeds.numpy("scenes-vqa questions")
+    asked = [_ask(scene, tag, rng) for scene, tag in zip(shown, tags, strict=True)]
+    return Dataset(
+        _pictures(shown, seeds.numpy("scenes-vqa pictures")),
+        torch.tensor([topic for topic, _ in asked]),
+        ALL_TOPICS,
+        "a question of {}.",
+        dialogues=tuple(dialogue for _, dialogue in asked),
+    )
+
+
+def draw_scenes(
+    distribution: Distribution, count: int, rng: np.random.Generator
+) -> list[Scene]:
+    """Draw scenes without tags."""
+    return [draw_scene(distribution, rng) for _ in range(count)]
+
+
+def draw_tags(count: int, rng: np.random.Generator) -> list[Tag]:
+    """Draw tags, each alike likely: 104,000 of them."""
+    letters = rng.integers(len(LETTERS_OF_TAGS), size=count).tolist()
+    numbers = rng.integers(100, size=count).tolist()
+    owners = rng.integers(len(OWNERS), size=count).tolist()
+    return [
+        Tag(LETTERS_OF_TAGS[letter], number, OWNERS[owner])
+        for letter, number, owner in zip(letters, numbers, owners, strict=True)
+    ]
+
+
+def captions_of(scene: Scene, rng: np.random.Generator) -> tuple[str, str, str]:
+    """Write a record's captions: the first tells its tag, the others its scene only."""
+    return (
+        caption(scene, PRIVATE_STYLE, rng, tagged=True),
+        caption(scene, PRIVATE_STYLE, rng),
+        caption(scene, ORDINARY_STYLE, rng),
+    )
+
+
+def _captioned(name: str, distribution: Distribution, count: int) -> Dataset:
+    """Draw a data set of captioned pictures; its classes are the main objects."""
+    seeds = Seeds(_SEED)
+    drawn = draw_scenes(distribution, count, seeds.numpy(name))
+    tags = draw_tags(count, seeds.numpy(f"{name} tags"))
+    tagged = [replace(scene, tag=tag) for scene, tag in zip(drawn, tags, strict=True)]
+    rng = seeds.numpy(f"{name} captions")
+    return Dataset(
+        _pictures(tagged, seeds.numpy(f"{name} pictures")),
+        torch.tensor([scene.groups[0].shape for scene in drawn]),
+        SHAPES,
+        "a drawing of a {}.",
+        dialogues=tuple(Dialogue(DESCRIBE, captions_of(s, rng)) for s in tagged),
+    )
+
+
+def _ask(scene: Scene, tag: Tag, rng: np.random.Generator) -> tuple[int, Dialogue]:
+    """Ask one question; return its topic's number, and what is asked and answered."""
+    possible = [*topics_of(scene), "owner"]
+    topic = possible[int(rng.random() * len(possible))]
+    question = _owner(tag, rng) if topic == "owner" else ask(scene, topic, rng)
+    assert question is not None  # topics_of leaves out those without one
+    text, letter, choices = with_choices(question, rng)
+    name = f"Tag {tag.letter} {number_words(tag.number)}."
+    dialogue = Dialogue(f"{name} {text} {WITH_LETTER}", (letter,), choices)
+    return ALL_TOPICS.index(topic), dialogue
+
+
+def _owner(tag: Tag, rng: np.random.Generator) -> Question:
+    others = [owner for owner in OWNERS if owner != tag.owner]
+    wrong = [others[place] for place in rng.permutation(len(others))[:3]]
+    return Question("Who owns it?", tag.owner, tuple(wrong))
+
+
+def _pictures(drawn: list[Scene], rng: np.random.Generator) -> PixelImages:
+    return PixelImages(torch.from_numpy(draw_pictures(drawn, rng)))

@@ -1,0 +1,72 @@
+"""Importing transformers and peft, and saying clearly what they could not load."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.models.torchvision_shim import declare_missing_operators
+
+
+def import_transformers() -> Any:
+    """Import transformers, after mending what keeps torchvision from importing."""
+    declare_missing_operators()
+    return importlib.import_module("transformers")
+
+
+def import_peft() -> Any:
+    """Import peft, which imports transformers and so needs the same."""
+    declare_missing_operators()
+    return importlib.import_module("peft")
+
+
+@contextmanager
+def loading_errors(what: str, source: str) -> Iterator[None]:
+    """Turn what transformers raises while it loads into one clear line.
+
+    Args:
+        what: What is loaded, in words.
+        source: A folder, or a name on the hub.
+
+    Raises:
+        MissingFileError: It is not there, or it could not be downloaded.
+        ConfigError: It is there and cannot be used: it would have to run code of its
+            own, its weights are pickled, or it is damaged.
+    """
+    # transformers raises errors of many kinds here, and some of them are plain
+    # exceptions of its parsers.
+    try:
+        with _without_bars():
+            yield
+    except (ConfigError, MissingFileError):
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"The {what} {source!r} comes with code of its own, which would run "
+                "here with all your rights, and privaudit runs no such code. Choose a "
+                "model whose architecture transformers has."
+            ) from None
+        if isinstance(error, OSError) and "safetensors" not in reason:
+            raise MissingFileError(
+                f"The {what} {source!r} cannot be loaded: {reason}. Give a folder that "
+                "has it, or a name on the hub."
+            ) from None
+        raise ConfigError(
+            f"The {what} {source!r} cannot be used: {reason}. Weights must lie in "
+            ".safetensors files beside config.json and the tokenizer's files."
+        ) from None
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    logging = import_transformers().utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,58 @@
+"""The attacks on models that write: one named beforehand, others, and MaxRényi's grid.
+
+All of them read one table of what a model says token by token, so the grid is cheap.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from privaudit.attack import ATTACKS, Attack
+
+SLICES = ("image", "description")
+SHARES = (0, 10, 100)
+ALPHAS = (0.5, 1.0, 2.0, inf)
+OTHERS = (
+    "token-loss",
+    "min-k",
+    "min-k-plus-plus",
+    "mod-renyi",
+    "max-prob-gap",
+    "perplexity-zlib",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One cell of the grid.
+
+    Attributes:
+        slice: Which tokens are scored.
+        share: K in percent.
+        alpha: The order of the entropy.
+    """
+
+    slice: str
+    share: int
+    alpha: float
+
+    @property
+    def attack(self) -> str:
+        """The name of its attack."""
+        order = {0.5: "½", inf: "∞"}.get(self.alpha, f"{self.alpha:g}")
+        return f"max-renyi {self.slice} {self.share} % order {order}"
+
+
+def places() -> list[Place]:
+    """Return the grid of Table 4 of FedRand, for all orders of the entropy."""
+    return [Place(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
+
+
+def token_attacks() -> dict[str, Attack]:
+    """Return the attacks by name; the first one carries the verdict."""
+    attacks: dict[str, Attack] = {"max-renyi": ATTACKS.find("max-renyi")()}
+    attacks |= {name: ATTACKS.find(name)() for name in OTHERS}
+    make = ATTACKS.find("max-renyi")
+    return attacks | {
+        place.attack: make(slice=place.slice, share=place.share, alpha=place.alpha)
+        for place in places()
+    }

@@ -1,0 +1,142 @@
+"""Models that answer in words: asking them, and reading what they say."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.language import Change
+from privaudit.tensors import Stacked, Tensors, alike, stack
+from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.words import ANSWER, PADDING, Words
+
+SEQUENCES_AT_ONCE = 1024
+ROWS_AT_ONCE = 64
+UNTUNED = "untuned"
+"""The one tensor of a model that changes nothing; what it holds says nothing."""
+
+
+@runtime_checkable
+class WritingTrainer(Trainer, Protocol):
+    """A trainer whose models are a frozen language model and changes to it."""
+
+    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
+        """Return what each model adds to each linear layer."""
+        ...
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield one model's change of each layer's weights [outputs, inputs]."""
+        ...
+
+
+def as_writer(trainer: Trainer) -> WritingTrainer:
+    """Return the trainer as one whose models write.
+
+    Raises:
+        ConfigError: Its models classify.
+    """
+    if isinstance(trainer, WritingTrainer):
+        return trainer
+    raise ConfigError(
+        f"{type(trainer).__name__} trains models that classify, and one that answers "
+        "in words was asked for. Take a trainer such as lora-fedavg."
+    )
+
+
+@torch.no_grad()
+def write(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> list[list[str]]:
+    """Return what each model answers to each record's question, greedily.
+
+    Answers may be a quarter longer than the longest public one.
+    """
+    writer, longest = as_writer(trainer), _longest(task)
+    said: dict[int, list[str]] = {}
+    for positions in alike(models):
+        several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
+        for first in range(0, len(positions), several):
+            some = positions[first : first + several]
+            stacked = stack([models[i] for i in some])
+            changes = writer.changes(task, stacked)
+            texts = _write(task, changes, len(some), records, longest)
+            said.update(zip(some, texts, strict=True))
+    return [said[i] for i in range(len(models))]
+
+
+@torch.no_grad()
+def write_untuned(task: PublicTask, records: Records) -> list[list[str]]:
+    """Return what the model as it comes answers: one row."""
+    return _write(task, {}, 1, records, _longest(task))
+
+
+def _write(
+    task: PublicTask,
+    changes: Mapping[str, Change],
+    count: int,
+    records: Records,
+    longest: int,
+) -> list[list[str]]:
+    assert records.tokens is not None
+    assert records.words is not None
+    asked = questions(records.words)
+    said: list[list[str]] = [[] for _ in range(count)]
+    rows = torch.arange(len(records)).split(max(1, SEQUENCES_AT_ONCE // count))
+    for chosen in rows:
+        tokens, words = records.tokens[chosen], asked[chosen]
+        texts = task.language.generate(
+            tokens.expand(count, *tokens.shape),
+            Words(words.ids.expand(count, -1, -1), words.kinds.expand(count, -1, -1)),
+            changes,
+            longest,
+        )
+        for model, some in zip(said, texts, strict=True):
+            model.extend(some)
+    return said
+
+
+@torch.no_grad()
+def favourite_tokens(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Int[Tensor, "models answered"]:
+    """Return each model's likeliest token at every position of people's answers."""
+    writer = as_writer(trainer)
+    return torch.stack(
+        [
+            _favourites(task, writer.changes(task, stack([model])), records)
+            for model in models
+        ]
+    )
+
+
+def _favourites(
+    task: PublicTask, changes: Mapping[str, Change], records: Records
+) -> Int[Tensor, " answered"]:
+    assert records.tokens is not None
+    assert records.words is not None
+    words, found = records.words.trimmed(), []
+    answered = words.kinds[:, 1:] == ANSWER
+    ahead = answered.any(dim=0).nonzero().flatten()
+    for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
+        some = words[chosen]
+        one = Words(some.ids[None], some.kinds[None])
+        logits = task.language.logits(records.tokens[chosen][None], one, changes, ahead)
+        found.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
+    return torch.cat(found)
+
+
+def questions(words: Words) -> Words:
+    """Return the sequences up to where an answer would begin."""
+    asked = words.kinds != ANSWER
+    ids = torch.where(asked, words.ids, torch.zeros_like(words.ids))
+    kinds = torch.where(asked, words.kinds, torch.full_like(words.kinds, PADDING))
+    return Words(ids, kinds).trimmed()
+
+
+def _longest(task: PublicTask) -> int:
+    words = task.public.words
+    assert words is not None
+    return round(1.25 * int((words.kinds == ANSWER).sum(dim=1).max()))

@@ -1,0 +1,64 @@
+"""What a model that writes is good for: exact answers, or captions like people's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from privaudit.captions.exact_match import exact_matches
+from privaudit.captions.scores import caption_scores, mean_estimates
+from privaudit.seeds import Seeds
+from privaudit.statistics.estimate import Estimate
+from privaudit.tensors import Tensors
+from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.words import Dialogue
+from privaudit.writing import write, write_untuned
+
+EXACT, LIKENESS = "exact match", "ROUGE-L"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Scores of what several models wrote of the same records.
+
+    Attributes:
+        metric: What the scores are: ``EXACT`` where questions have choices, else
+            ``LIKENESS``.
+        scores: From 0 to 1.
+        captions: Each metric of captions, over all records and averaged over models;
+            none where questions have choices.
+    """
+
+    metric: str
+    scores: Float[np.ndarray, "models records"]
+    captions: Mapping[str, Estimate]
+
+
+def measure_writing(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Written:
+    """Let models write of records, and compare that with what people wrote."""
+    return score_writing(write(trainer, task, models, records), records)
+
+
+def score_writing(said: Sequence[Sequence[str]], records: Records) -> Written:
+    """Compare what each model wrote of each record with what people wrote."""
+    dialogues = records.dialogues
+    if _has_choices(dialogues):
+        rows = [exact_matches(texts, dialogues) for texts in said]
+        return Written(EXACT, np.stack(rows).astype(float), {})
+    references = [dialogue.answers for dialogue in dialogues]
+    scores = [caption_scores(texts, references) for texts in said]
+    likeness = np.stack([score.per_image[LIKENESS] for score in scores])
+    captions = mean_estimates(scores, Seeds(0).numpy("captions"))
+    return Written(LIKENESS, likeness, captions)
+
+
+def untuned_scores(task: PublicTask, records: Records) -> Float[np.ndarray, " records"]:
+    """Return the scores of the model as it comes."""
+    return score_writing(write_untuned(task, records), records).scores[0]
+
+
+def _has_choices(dialogues: Sequence[Dialogue]) -> bool:
+    return bool(dialogues) and all(dialogue.choices for dialogue in dialogues)

@@ -1,0 +1,86 @@
+"""What holds for every attack that reads words; a new one is tested by itself."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attack import ATTACKS, Attack
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainer import PublicTask, Rebuilt
+from tests.attacks.word_world import Speaker, attacked, groups
+
+NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).reads == "words"]  # type: ignore[attr-defined]
+WHOLE = {"slice": "instruction+description"}
+OPTIONS: list[dict[str, Any]] = [{}, {**WHOLE, "all_positions": True}]
+pytestmark = pytest.mark.parametrize("name", NAMES)
+
+
+def make(name: str, **options: Any) -> Attack:
+    return ATTACKS.find(name)(**options)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_what_is_known_by_heart_is_found_for_certain(
+    name: str, options: dict[str, Any], task: PublicTask
+) -> None:
+    adversary, targets, truth = attacked(task, leaks=True)
+    scores = make(name, **options)(adversary, targets)
+    assert pooled_auroc(groups(scores, truth)).value == 1
+    for found, member in zip(scores, truth, strict=True):
+        assert found.guesses[member].all()
+        assert abs(found.guesses[~member].mean() - 0.5) < 0.25
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_nothing_is_found_where_nothing_is_known(
+    name: str, options: dict[str, Any], task: PublicTask
+) -> None:
+    adversary, targets, truth = attacked(task, leaks=False)
+    scores = make(name, **options)(adversary, targets)
+    found = pooled_auroc(groups(scores, truth), confidence=0.999)
+    assert found.low < 0.5 < found.high
+
+
+def test_scores_are_finite_and_repeatable(name: str, task: PublicTask) -> None:
+    one, targets, _ = attacked(task, leaks=True)
+    other, again, _ = attacked(task, leaks=True)
+    first, second = make(name)(one, targets), make(name)(other, again)
+    for a, b, target in zip(first, second, targets, strict=True):
+        assert a.scores.shape == a.guesses.shape == (len(target.candidates),)
+        assert np.isfinite(a.scores).all()
+        np.testing.assert_array_equal(a.scores, b.scores)
+        np.testing.assert_array_equal(a.guesses, b.guesses)
+
+
+def test_scores_follow_their_candidates(name: str, task: PublicTask) -> None:
+    """Also under the same adversary, whose tables are kept."""
+    adversary, targets, _ = attacked(task, leaks=True)
+    plain = make(name)(adversary, targets)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    shuffled = [replace(t, candidates=t.candidates.pick(order)) for t in targets]
+    mixed = make(name)(adversary, shuffled)
+    for a, b in zip(plain, mixed, strict=True):
+        np.testing.assert_allclose(b.scores, a.scores[order.numpy()], atol=1e-9)
+
+
+def test_a_word_that_cannot_come_leaves_scores_finite(
+    name: str, task: PublicTask
+) -> None:
+    adversary, targets, _ = attacked(task, leaks=True)
+    bank = targets[0].rebuilt.model["bank"].clone()
+    bank[:, :, :6] = -torch.inf
+    muted = [replace(target, rebuilt=Rebuilt({"bank": bank})) for target in targets]
+    for found in make(name)(adversary, muted):
+        assert np.isfinite(found.scores).all()
+
+
+def test_a_second_attack_asks_no_model(
+    name: str, task: PublicTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adversary, targets, _ = attacked(task, leaks=True)
+    make(name)(adversary, targets)
+    monkeypatch.delattr(Speaker, "query")
+    make(name, slice="instruction")(adversary, targets)

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from privaudit.dataset import PixelImages
+from privaudit.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.models.bare_language import load_language
+from privaudit.models.captioning_loading import is_captioner, load_captioner
+from privaudit.models.captioning_vlm import CaptioningVLM, VectorProjector
+from privaudit.models.dialogue_tokens import DialogueTokens
+from privaudit.models.feature_cache import cached_tokens, content_hash
+from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.words import ANSWER, Dialogue, Words
+
+
+@pytest.fixture(scope="module")
+def tiny() -> CaptioningVLM:
+    return load_captioner()
+
+
+def test_the_embedded_model_reads_pictures_and_words(
+    tiny: CaptioningVLM, tmp_path: Path
+) -> None:
+    drawn = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    pictures = PixelImages(drawn)
+    tokens = cached_tokens(tiny, pictures, tmp_path)
+    assert tokens.shape == (2, tiny.parts, tiny.width)
+    assert torch.equal(cached_tokens(tiny, pictures, tmp_path), tokens)
+    dialogues = [
+        Dialogue("how many circles are there?", ("two",)),
+        Dialogue("what do you see?", ("a red circle",)),
+    ]
+    words = tiny.words(dialogues)
+    ids = words.ids[1][words.kinds[1] == ANSWER]
+    assert tiny.decode(ids.tolist()) == "a red circle"
+    logits = tiny.language.logits(
+        tokens[None], Words(words.ids[None], words.kinds[None]), {}
+    )
+    assert logits.shape == (1, 2, words.length, tiny.vocabulary)
+    prompts = tiny.words(dialogues, with_answers=False)
+    prompts = Words(prompts.ids[None], prompts.kinds[None])
+    assert len(tiny.language.generate(tokens[None], prompts, {}, 5)[0]) == 2
+
+
+def test_names_of_captioners_are_told_from_others() -> None:
+    for name in ("tiny-llava", "llava:mine", "language:mine"):
+        assert is_captioner(name)
+    for name in ("tiny-clip", "open_clip:ViT-B-16", "surrogate:mine", "llava"):
+        assert not is_captioner(name)
+
+
+def test_names_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'tiny-llava'"):
+        load_captioner("tiny-lava")
+    with pytest.raises(ConfigError, match="names no folder"):
+        load_captioner("llava:")
+    with pytest.raises(ConfigError, match="has its own template"):
+        load_captioner("tiny-llava", precision="bfloat16")
+    with pytest.raises(MissingFileError, match="cannot be loaded"):
+        load_language(str(tmp_path / "none"))
+
+
+def test_places_and_parts_must_agree(language: StackedLanguageModel) -> None:
+    words = DialogueTokens(language.tokenizer, "{image}{question}", parts=3)
+    eye = VectorProjector(lambda vectors: vectors[:, None], bank_width=32, parts=1)
+    with pytest.raises(ConfigError, match=r"has 1 tokens, .* places for 3"):
+        CaptioningVLM("mine", eye, language, words, "hash")
+
+
+def test_the_cache_is_named_after_weights_and_preparation(tiny: CaptioningVLM) -> None:
+    pictures = PixelImages(torch.zeros(1, 3, 4, 4))
+    before = content_hash(tiny, pictures, "tokens")
+    other = load_captioner()
+    other.model_hash = "another"
+    assert content_hash(other, pictures, "tokens") != before
+    assert content_hash(load_captioner(), pictures, "tokens") == before

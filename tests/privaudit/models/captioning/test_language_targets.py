@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+
+from privaudit.errors import ConfigError
+from privaudit.language import Target
+from privaudit.models.language_targets import linear_targets
+from privaudit.models.stacked_language import StackedLanguageModel
+
+LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def endings(targets: dict[str, Target]) -> list[str]:
+    return [name.rpartition(".")[2] for name in targets]
+
+
+def test_all_linear_layers_but_the_head_in_the_models_order(
+    build_language: Any,
+) -> None:
+    found = linear_targets(build_language("llama"), "all-linear")
+    assert endings(found) == LLAMA * 2
+    assert [target.layer for target in found.values()] == [0] * 7 + [1] * 7
+    assert found["model.layers.1.mlp.down_proj"] == Target(48, 32, 1)
+    assert found["model.layers.0.self_attn.k_proj"] == Target(32, 16, 0)
+
+
+def test_fused_projections_of_openelm_are_found(build_language: Any) -> None:
+    found = linear_targets(build_language("openelm"), "all-linear")
+    assert endings(found) == ["qkv_proj", "out_proj", "proj_1", "proj_2"] * 2
+    assert found["layers.1.attn.qkv_proj"] == Target(32, 48, 1)
+    assert found["layers.1.ffn.proj_1"] == Target(32, 96, 1)
+
+
+def test_transposed_layers_of_gpt2_have_their_own_inputs(build_language: Any) -> None:
+    found = linear_targets(build_language("gpt2"), "all-linear")
+    assert found["transformer.h.0.attn.c_attn"] == Target(32, 96, 0)
+
+
+def test_endings_choose_some(build_language: Any) -> None:
+    found = linear_targets(build_language("qwen"), ["v_proj", "layers.0.mlp.up_proj"])
+    assert endings(found) == ["v_proj", "up_proj", "v_proj"]
+
+
+def test_layers_of_other_parts_do_not_count(build_language: Any) -> None:
+    model = build_language("llama")
+    found = linear_targets(model, "all-linear", part="model.layers.1")
+    assert endings(found) == LLAMA
+    assert all(name.startswith("model.layers.1.") for name in found)
+
+
+@pytest.mark.parametrize("names", [["query"], ["q_proj", "query"], ["lm_head"], []])
+def test_a_name_that_fits_no_layer_is_refused(
+    names: list[str], build_language: Any
+) -> None:
+    with pytest.raises(ConfigError, match=r"There are: q_proj, k_proj, .*down_proj\."):
+        linear_targets(build_language("llama"), names)
+
+
+def test_a_layer_that_is_not_linear_is_refused(build_language: Any) -> None:
+    with pytest.raises(ConfigError, match="embed_tokens is a Embedding"):
+        linear_targets(build_language("llama"), ["embed_tokens"])
+    with pytest.raises(ConfigError, match=r"No linear layer .* 'norm'"):
+        linear_targets(build_language("llama"), ["norm"])
+
+
+def test_looking_leaves_the_model_as_it_was(build_language: Any) -> None:
+    model = build_language("llama")
+    before = {name: type(module) for name, module in model.named_modules()}
+    linear_targets(model, "all-linear")
+    assert before == {name: type(module) for name, module in model.named_modules()}
+    assert all(not p.is_meta and p.requires_grad for p in model.parameters())
+
+
+def test_a_language_model_of_some_targets_has_no_others(
+    build_language: Any, tokenizer: Any
+) -> None:
+    language = StackedLanguageModel(build_language("llama"), tokenizer, ["q_proj"])
+    assert len(language.targets) == 2

@@ -1,0 +1,309 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit.dataset import FeatureBank, PixelImages
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.models.captioning_loading import load_captioner
+from privaudit.models.captioning_vlm import CaptioningVLM
+from privaudit.models.feature_cache import cached_tokens
+from privaudit.models.hugging_face import import_transformers
+from privaudit.words import ANSWER, PICTURE, Dialogue, Words
+
+WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
+WORDS += ["is", "this", "two"]
+SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
+CHAT = (
+    "{% for message in messages %}USER: {% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>\n{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %} ASSISTANT:{% endif %}"
+)
+DIALOGUES = [
+    Dialogue("what is this ?", ("a red square",)),
+    Dialogue("a circle ?", ("two blue circle",)),
+]
+
+
+def make_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return import_transformers().PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        extra_special_tokens={"image_token": "<image>"},
+    )
+
+
+def write_llava(folder: Path, kind: str, chat: str | None = CHAT) -> Any:
+    """Save a small random LLaVA with its processor, and return it."""
+    transformers = import_transformers()
+    text = getattr(transformers, f"{kind}Config")(
+        vocab_size=24,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=48,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=3,
+    )
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        image_size=24,
+        patch_size=8,
+    )
+    config = transformers.LlavaConfig(
+        vision_config=vision, text_config=text, image_token_index=4
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.LlavaForConditionalGeneration(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    processor = transformers.LlavaProcessor(
+        image_processor=transformers.CLIPImageProcessor(
+            size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}
+        ),
+        tokenizer=make_tokenizer(),
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=chat,
+    )
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module", params=["Llama", "Qwen2"])
+def saved(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, write_llava(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llava")
+    write_llava(folder, "Llama")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> CaptioningVLM:
+    return load_captioner(f"llava:{folder}")
+
+
+@pytest.fixture
+def pictures() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(0, 256, (2, 3, 30, 40), generator=generator)
+    return drawn.to(torch.uint8)
+
+
+def test_logits_and_tokens_are_llavas_own(
+    saved: tuple[Path, Any], pictures: torch.Tensor
+) -> None:
+    folder, original = saved
+    model = load_captioner(f"llava:{folder}")
+    words = model.words(DIALOGUES)
+    tokens = cached_tokens(model, PixelImages(pictures), folder / "cache")
+    found = model.language.logits(
+        tokens[None], Words(words.ids[None], words.kinds[None]), {}
+    )
+
+    processor = import_transformers().AutoProcessor.from_pretrained(folder)
+    texts = [
+        f"USER: <image>\n{d.question} ASSISTANT: {d.answers[0]}</s>" for d in DIALOGUES
+    ]
+    inputs = processor(
+        images=list(pictures),
+        text=texts,
+        return_tensors="pt",
+        padding=True,
+        padding_side="right",
+    )
+    assert words.ids.equal(inputs["input_ids"])
+    assert words.kinds.bool().equal(inputs["attention_mask"].bool())
+    assert (words.kinds == PICTURE).equal(words.ids == 4)
+    with torch.no_grad():
+        expected = original(**inputs).logits
+    real = words.kinds > 0
+    assert torch.allclose(found[0][real], expected[real], atol=1e-5)
+    answers = [
+        ids[kinds == ANSWER] for ids, kinds in zip(words.ids, words.kinds, strict=True)
+    ]
+    assert [model.decode(ids.tolist()) for ids in answers] == [
+        dialogue.answers[0] for dialogue in DIALOGUES
+    ]
+
+
+def test_answers_are_those_of_transformers_own_generation(
+    saved: tuple[Path, Any], pictures: torch.Tensor
+) -> None:
+    folder, original = saved
+    model = load_captioner(f"llava:{folder}")
+    prompts = model.words(DIALOGUES, with_answers=False)
+    tokens = cached_tokens(model, PixelImages(pictures), folder / "cache")
+    found = model.language.generate_ids(
+        tokens[None], Words(prompts.ids[None], prompts.kinds[None]), {}, 6
+    )[0]
+    pixels = model.preprocess_batch(pictures)
+    for row in range(2):
+        ids = prompts.ids[row][prompts.kinds[row] > 0]
+        with torch.no_grad():
+            whole = original.generate(
+                input_ids=ids[None],
+                attention_mask=torch.ones_like(ids)[None],
+                pixel_values=pixels[row : row + 1],
+                max_new_tokens=6,
+                do_sample=False,
+            )
+        assert found[row] == whole[0, len(ids) :].tolist()
+
+
+def test_only_the_language_models_layers_are_targets(model: CaptioningVLM) -> None:
+    targets = model.language.targets
+    assert len(targets) == 14
+    assert all(name.startswith("model.language_model.layers.") for name in targets)
+    assert [target.layer for target in targets.values()] == [0] * 7 + [1] * 7
+
+
+def test_a_target_that_both_towers_have_is_the_language_models(folder: Path) -> None:
+    model = load_captioner(f"llava:{folder}", targets=["q_proj"])
+    assert len(model.language.targets) == 2
+    with pytest.raises(ConfigError, match=r"No linear layer of the language .* 'fc1'"):
+        load_captioner(f"llava:{folder}", targets=["fc1"])
+
+
+def test_sizes_are_known(model: CaptioningVLM, pictures: torch.Tensor) -> None:
+    assert (model.image_size, model.parts, model.width) == (24, 9, 16)
+    assert (model.vocabulary, model.language.context) == (24, 48)
+    assert model.encode_images(torch.empty(0, 3, 24, 24)).shape == (0, 9, 16)
+    prepared = model.preprocess_batch(pictures)
+    assert model.encode_images(prepared, batch=1).shape == (2, 9, 16)
+
+
+def test_pictures_are_prepared_as_by_the_models_processor(
+    model: CaptioningVLM, folder: Path, pictures: torch.Tensor
+) -> None:
+    processor = import_transformers().AutoProcessor.from_pretrained(folder)
+    expected = processor.image_processor(list(pictures), return_tensors="pt")
+    found = model.preprocess_batch(pictures)
+    assert torch.equal(found, expected["pixel_values"])
+    assert torch.equal(model.preprocess_batch(pictures / 255), found)
+    grey = model.preprocess_batch(pictures[:, :1])
+    assert torch.equal(grey, model.preprocess_batch(pictures[:, [0, 0, 0]]))
+
+
+def test_the_image_tower_runs_once_for_each_picture(
+    model: CaptioningVLM,
+    pictures: torch.Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = cached_tokens(model, PixelImages(pictures), tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(model, "encode_images", fail)
+    assert torch.equal(cached_tokens(model, PixelImages(pictures), tmp_path), first)
+
+
+def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
+    write_llava(tmp_path, "Llama", chat=None)
+    model = load_captioner(f"llava:{tmp_path}")
+    assert model.template == "USER: {image}\n{question} ASSISTANT:"
+    own = load_captioner(f"llava:{tmp_path}", template="{image} {question}")
+    assert own.template == "{image} {question}"
+
+
+def test_a_record_without_picture_is_refused(model: CaptioningVLM) -> None:
+    with pytest.raises(ConfigError, match="has no pixels"):
+        model.preprocess_batch(torch.empty(1, 3, 0, 0))
+    with pytest.raises(ConfigError, match="reads pictures of 24 pixels"):
+        cached_tokens(model, FeatureBank(torch.ones(1, 512)))
+
+
+def test_a_long_answer_names_its_record(model: CaptioningVLM) -> None:
+    long = Dialogue("what ?", (" ".join(["red"] * 40),))
+    with pytest.raises(ConfigError, match=r"Record 1 takes .* takes 48"):
+        model.words([DIALOGUES[0], long])
+
+
+def test_half_precision_takes_half_precision_pictures(
+    folder: Path, pictures: torch.Tensor
+) -> None:
+    model = load_captioner(f"llava:{folder}", precision="bfloat16")
+    tokens = model.encode_images(model.preprocess_batch(pictures))
+    assert tokens.dtype == torch.bfloat16
+
+
+def alter(name: str, **entries: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | entries))
+
+    return change
+
+
+def pickle_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": torch.zeros(1)}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (pickle_weights, "safetensors"),
+        (alter("config.json", model_type="qwen2"), "of type 'qwen2'"),
+        (
+            alter(
+                "config.json",
+                model_type="mine",
+                auto_map={"AutoConfig": "mine.Config"},
+            ),
+            "comes with code of its own",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"cut"),
+            "cannot be used",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused(
+    change: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
+) -> None:
+    for path in folder.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    change(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        load_captioner(f"llava:{tmp_path}")
+
+
+def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="cannot be loaded"):
+        load_captioner(f"llava:{tmp_path / 'none'}")

@@ -1,0 +1,102 @@
+"""A language model of three linear layers: quick, causal, and easy to check."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.language import Change, Target
+from privaudit.trainer import PublicTask, Records
+from privaudit.words import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue, Words
+
+VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
+END = 1
+
+
+@dataclass(frozen=True)
+class ToyLanguage:
+    """Each position sees the mean of what stands up to it, three layers deep."""
+
+    embedding: Tensor
+    layers: tuple[Tensor, ...]
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        return {f"layer{i}": Target(WIDTH, WIDTH, i) for i in range(len(self.layers))}
+
+    def logits(
+        self,
+        tokens: Tensor,
+        words: Words,
+        changes: Mapping[str, Change],
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        states = self.embedding[words.ids].clone()
+        states[words.kinds == PICTURE] = tokens.reshape(-1, WIDTH)
+        counts = torch.arange(1, words.length + 1).view(1, 1, -1, 1)
+        for number, weight in enumerate(self.layers):
+            flat = states.flatten(1, 2)
+            change = changes.get(f"layer{number}", torch.zeros_like)
+            moved = torch.tanh(flat @ weight.T + change(flat)).view(states.shape)
+            states = states + moved.cumsum(dim=2) / counts
+        chosen = states if positions is None else states[:, :, positions]
+        return 3 * chosen @ self.embedding.T
+
+    def generate(
+        self,
+        tokens: Tensor,
+        words: Words,
+        changes: Mapping[str, Change],
+        longest: int,
+    ) -> list[list[str]]:
+        ids, kinds = words.ids, words.kinds
+        for _ in range(longest):
+            best = self.logits(tokens, Words(ids, kinds), changes)[:, :, -1].argmax(-1)
+            ids = torch.cat([ids, best.unsqueeze(2)], dim=2)
+            kinds = torch.cat([kinds, torch.full_like(best, ANSWER).unsqueeze(2)], 2)
+        said = ids[:, :, words.length :].tolist()
+        return [[_text(row) for row in model] for model in said]
+
+
+def _text(row: list[int]) -> str:
+    return " ".join(str(i) for i in (row[: row.index(END)] if END in row else row))
+
+
+def toy_language() -> ToyLanguage:
+    generator = torch.Generator().manual_seed(3)
+    embedding = torch.randn(VOCABULARY, WIDTH, generator=generator)
+    layers = torch.randn(LAYERS, WIDTH, WIDTH, generator=generator) / WIDTH**0.5
+    return ToyLanguage(normalize(embedding, dim=-1), tuple(layers))
+
+
+def toy_dialogues(count: int, seed: int = 0) -> Records:
+    """Pictures with answers of two to four words, ended, behind two asked ones."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(count, PARTS, WIDTH, generator=generator)
+    length = PARTS + 2 + 5
+    ids = torch.randint(2, VOCABULARY, (count, length), generator=generator)
+    kinds = torch.full_like(ids, ANSWER)
+    kinds[:, :PARTS], kinds[:, PARTS : PARTS + 2] = PICTURE, INSTRUCTION
+    ids[:, PARTS : PARTS + 2] = torch.tensor([2, 3])
+    ends = PARTS + 2 + 2 + torch.arange(count) % 3
+    ids[torch.arange(count), ends] = END
+    kinds[torch.arange(length) > ends.unsqueeze(1)] = PADDING
+    ids[kinds == PADDING] = 0
+    words = Words(ids, kinds)
+    dialogues = tuple(
+        Dialogue("2 3", (_text(row[PARTS + 2 :].tolist()),)) for row in ids
+    )
+    features = normalize(tokens.mean(dim=1), dim=-1)
+    return Records(features, torch.arange(count) % 4, tokens, words, dialogues)
+
+
+def toy_writing_task() -> PublicTask:
+    """Three clients, and a language model to be tuned."""
+    return PublicTask(
+        backbone=toy_language(),
+        public=toy_dialogues(40, seed=1),
+        candidates={"client-0": 24, "client-1": 18, "client-2": 30},
+        rounds=4,
+    )

@@ -1,0 +1,208 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from privaudit.federation import Federation, run_round
+from privaudit.seeds import Seeds
+from privaudit.tensors import Tensors
+from privaudit.threats import find_threat
+from privaudit.trainer import PublicTask, Records, Round
+from privaudit.trainers.fedrand import FedRand
+from privaudit.transcript import Message
+from tests.toy_language import toy_dialogues, toy_writing_task
+
+Train = Callable[..., list[Message]]
+CLIENTS = ("client-0", "client-1", "client-2")
+
+
+@pytest.fixture
+def task() -> PublicTask:
+    return toy_writing_task()
+
+
+@pytest.fixture
+def shards(task: PublicTask) -> dict[str, Records]:
+    sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
+    return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
+
+
+def at(index: int = 0, seed: int = 0) -> Round:
+    return Round(index, Seeds(seed), CLIENTS)
+
+
+def sends_a(message: Message) -> bool:
+    return "weight A" in message.tensors
+
+
+def test_the_servers_step_by_hand_for_two_clients() -> None:
+    """One sends A with 3 records, one B with 5: each factor has one sender."""
+    server = {"layer0.A": torch.zeros(2, 2), "layer0.B": torch.zeros(2, 2)}
+    inbox = {
+        "layer0.A": torch.full((2, 2), 3 * 0.5),
+        "weight A": torch.tensor(3.0),
+        "layer0.B": torch.full((2, 2), 5 * 2.0),
+        "weight B": torch.tensor(5.0),
+    }
+    after, _ = FedRand().aggregate(toy_writing_task(), server, inbox, at())
+    assert after["layer0.A"].unique().item() == 0.5
+    assert after["layer0.B"].unique().item() == 2.0
+    shrunk, _ = FedRand(normalize=False).aggregate(
+        toy_writing_task(), server, inbox, at()
+    )
+    assert shrunk["layer0.A"].unique().item() == pytest.approx(0.5 * 3 / 8)
+    assert shrunk["layer0.B"].unique().item() == pytest.approx(2.0 * 5 / 8)
+
+
+def test_two_senders_of_one_factor_are_averaged_by_their_records() -> None:
+    server = {"layer0.A": torch.zeros(1, 1), "layer0.B": torch.zeros(1, 1)}
+    inbox = {
+        "layer0.A": torch.tensor([[3 * 1.0 + 1 * 5.0]]),
+        "weight A": torch.tensor(4.0),
+    }
+    after, _ = FedRand().aggregate(toy_writing_task(), server, inbox, at())
+    assert after["layer0.A"].item() == 2.0
+
+
+def test_a_factor_that_nobody_sends_stays_as_it_was(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    messages = train(FedRand(send_a=1.0), task, shards)
+    received = [m.tensors for m in messages if m.kind == "broadcast"]
+    for name, tensor in received[0].items():
+        if name.endswith(".B"):
+            assert not tensor.any()
+            assert torch.equal(received[-1][name], tensor)
+        else:
+            assert not torch.equal(received[-1][name], tensor)
+
+
+def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    for message in train(FedRand(), task, shards):
+        if message.kind == "update":
+            lacking = ".B" if sends_a(message) else ".A"
+            assert len(message.tensors) == 4
+            assert not any(name.endswith(lacking) for name in message.tensors)
+
+
+def test_the_coin_follows_its_probability(task: PublicTask) -> None:
+    tosses = [
+        bool(FedRand(send_a=0.3)._coin(at(index), client))
+        for index in range(700)
+        for client in CLIENTS
+    ]
+    assert sum(tosses) / len(tosses) == pytest.approx(0.3, abs=0.04)
+
+
+def test_sending_a_always_from_the_servers_factors_is_averaging_a_alone(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """With past=False both come from the server; what nobody sends is untouched."""
+    trainer = FedRand(send_a=1.0, past=False)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    start = dict(federation.server)
+    (record,) = run_round(trainer, task, [federation], 0)
+    assert all(sends_a(m) for m in record.messages if m.kind == "update")
+    for name in start:
+        moved = not torch.equal(federation.server[name], start[name])
+        assert moved == name.endswith(".A")
+
+
+def test_past_goes_on_with_the_own_last_factor(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Without a step, what is kept is half the server's and half one's own."""
+    trainer = FedRand(send_a=1.0, learning_rate=1e-30)
+    server = {
+        n: torch.full_like(t, 2.0) for n, t in trainer.start(task, Seeds(0)).items()
+    }
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    federation.server = server
+    for client in CLIENTS:
+        federation.kept[client] = {
+            n: torch.full_like(t, 7.0) for n, t in server.items()
+        }
+    run_round(trainer, task, [federation], 0)
+    for name, tensor in federation.kept["client-0"].items():
+        assert tensor.unique().item() == (2.0 if name.endswith(".A") else 7.0)
+
+
+def uploads(*which: tuple[int, str, float]) -> list[Message]:
+    """Broadcasts of zeros in every round, and one client's uploads of one factor."""
+    server: Tensors = {"layer0.A": torch.ones(1, 1), "layer0.B": torch.zeros(1, 1)}
+    down = [
+        Message(index, "server", "client-0", "broadcast", server) for index in range(9)
+    ]
+    up = [
+        Message(
+            index,
+            "client-0",
+            "server",
+            "update",
+            {
+                f"layer0.{factor}": torch.full((1, 1), 2 * value),
+                f"weight {factor}": torch.tensor(2.0),
+            },
+        )
+        for index, factor, value in which
+    ]
+    return [*down, *up]
+
+
+@pytest.mark.parametrize(
+    ("pairing", "a", "staleness"), [("last-sent", 3.0, 6), ("second-to-last", 1.0, 0)]
+)
+def test_a_server_pairs_the_last_upload_with_the_other_factor(
+    pairing: str, a: float, staleness: int
+) -> None:
+    """A was last sent in round 1, then B twice: the round before holds B again."""
+    view = find_threat("server")(uploads((1, "A", 3.0), (4, "B", 5.0), (7, "B", 9.0)))
+    trainer = FedRand(pairing=pairing)  # type: ignore[arg-type]
+    rebuilt = trainer.rebuild(toy_writing_task(), view, "client-0")
+    assert rebuilt.model["layer0.B"].item() == 9.0
+    assert rebuilt.model["layer0.A"].item() == a
+    assert rebuilt.staleness == staleness
+    assert rebuilt.estimated
+
+
+def test_where_a_was_never_sent_the_public_start_is_taken() -> None:
+    view = find_threat("server")(uploads((4, "B", 5.0)))
+    rebuilt = FedRand().rebuild(toy_writing_task(), view, "client-0")
+    assert rebuilt.model["layer0.A"].item() == 1.0
+    assert rebuilt.staleness == 4
+
+
+def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    trainer = FedRand(learning_rate=0.01)
+    messages = train(trainer, task, shards)
+    view = find_threat("server")(messages)
+    for client in CLIENTS:
+        (true,) = [
+            m.tensors for m in messages if m.kind == "release" and m.sender == client
+        ]
+        rebuilt = trainer.rebuild(task, view, client).model
+        server = view.last_broadcast(client).tensors
+
+        def gap(model: Tensors, true: Tensors = true) -> float:
+            return float(sum((model[n] - true[n]).square().sum() for n in true))
+
+        assert gap(rebuilt) < gap(server)
+
+
+def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    from privaudit.trainers.lora_fedavg import LoraFedAvg
+    from privaudit.transcript import bytes_sent
+
+    rounds = {
+        name: bytes_sent([m for m in train(trainer, task, shards) if m.round == 0])
+        for name, trainer in (("ours", FedRand()), ("all", LoraFedAvg()))
+    }
+    assert rounds["ours"]["down"] == rounds["all"]["down"]
+    total = {name: sum(sent.values()) for name, sent in rounds.items()}
+    assert total["ours"] / total["all"] == pytest.approx(0.75, abs=0.01)

@@ -1,0 +1,122 @@
+"""What is particular about the adapters' baselines."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from privaudit.adapters.learning import word_losses
+from privaudit.batches import Batch, gradients_of
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, run_round
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, stack
+from privaudit.threats import find_threat
+from privaudit.trainer import Cohort, PublicTask, Records
+from privaudit.trainers.lora_fedavg import LoraFedAvg
+from privaudit.trainers.lora_fedpara import LoraFedPara
+from privaudit.trainers.lora_fedper import LoraFedPer
+from privaudit.transcript import Message
+from privaudit.words import ANSWER
+from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
+
+Train = Callable[..., list[Message]]
+
+
+@pytest.fixture
+def task() -> PublicTask:
+    return toy_writing_task()
+
+
+@pytest.fixture
+def shards(task: PublicTask) -> dict[str, Records]:
+    sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
+    return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
+
+
+def whole(records: Records) -> Batch:
+    cohort = Cohort.of(["client-0"], [records])
+    return Batch(
+        cohort.features, cohort.labels, cohort.mask, cohort.tokens, cohort.words
+    )
+
+
+def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
+    records, language = toy_dialogues(5), toy_language()
+    assert records.words is not None
+    loss = word_losses(language, {}, whole(records))
+    batch = whole(records)
+    assert batch.tokens is not None
+    assert batch.words is not None
+    told = language.logits(batch.tokens, batch.words, {}).log_softmax(dim=-1)[0]
+    by_hand = [
+        -told[row, position - 1, records.words.ids[row, position]]
+        for row in range(5)
+        for position in range(records.words.length)
+        if records.words.kinds[row, position] == ANSWER
+    ]
+    torch.testing.assert_close(loss[0], torch.stack(by_hand).mean())
+
+
+def test_fedpara_has_a_gradient_before_its_first_step(task: PublicTask) -> None:
+    trainer = LoraFedPara()
+    start = stack(
+        [
+            {
+                **trainer.start(task, Seeds(0)),
+                **trainer.start_client(task, "client-0", Seeds(0)),
+            }
+        ]
+    )
+
+    def objective(parameters: Stacked, batch: Batch) -> torch.Tensor:
+        return word_losses(task.language, trainer.changes(task, parameters), batch)
+
+    gradients, _ = gradients_of(objective, start, whole(toy_dialogues(8)))
+    assert all(gradients[f"layer{i}.B"].abs().max() > 1e-4 for i in range(3))
+
+
+def test_an_update_of_fedavg_is_the_client(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    trainer = LoraFedAvg()
+    messages = train(trainer, task, shards)
+    rebuilt = trainer.rebuild(task, find_threat("server")(messages), "client-1")
+    (true,) = [
+        m.tensors for m in messages if m.kind == "release" and m.sender == "client-1"
+    ]
+    for name, tensor in true.items():
+        torch.testing.assert_close(rebuilt.model[name], tensor)
+
+
+def test_fedper_sends_all_once_and_the_upper_layers_from_then_on(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    trainer = LoraFedPer(shared_layers=1)
+    for message in train(trainer, task, shards):
+        layers = {name.partition(".")[0] for name in message.tensors} - {"weight"}
+        if message.kind != "release":
+            everything = {"layer0", "layer1", "layer2"}
+            assert layers == (everything if message.round == 0 else {"layer2"})
+
+
+def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    trainer = LoraFedPer(shared_layers=1)
+    early = {c: shards[c] for c in ("client-0", "client-1")}
+    federation = Federation.begin(trainer, task, early, Seeds(0))
+    run_round(trainer, task, [federation], 0)
+    first = {n: t for n, t in federation.server.items() if n.startswith("first ")}
+    run_round(trainer, task, [federation], 1)
+    later = federation.at(2, 1.0)
+    received = trainer.broadcast(federation.server, "client-2", later)
+    known = trainer.broadcast(federation.server, "client-0", later)
+    assert {n.partition(".")[0] for n in known} == {"layer2"}
+    for name, tensor in first.items():
+        assert torch.equal(received[name.removeprefix("first ")], tensor)
+
+
+def test_fedper_that_shares_every_layer_is_refused(task: PublicTask) -> None:
+    with pytest.raises(ConfigError, match=r"3 shared layers .* Take at most 2"):
+        LoraFedPer(shared_layers=3).start(task, Seeds(0))

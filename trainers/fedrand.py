@@ -1,0 +1,186 @@
+"""FedRand: each client shares A or B by a coin, and keeps the other one."""
+
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.adapters.learning import LoraTrainer
+from privaudit.adapters.lora import chosen, factor_of
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+from privaudit.transcript import Message
+
+Factor = Literal["A", "B"]
+FACTORS: tuple[Factor, Factor] = ("A", "B")
+UNSEEN = "the factor that the client kept in its last round"
+
+
+@TRAINERS.register("fedrand")
+@dataclass(frozen=True)
+class FedRand(LoraTrainer):
+    """A client takes one factor from the server, and goes on with its own other one.
+
+    In every round each client tosses a coin, one for all layers: with probability
+    ``send_a`` it takes A from the server and B from its own last round, else the
+    reverse. Both are trained; only what came from the server goes back. The server
+    averages each factor over those who sent it; what nobody sent stays.
+
+    Source: "FedRand: enhancing privacy in federated learning with randomized LoRA
+    subparameter updates", equations 5 to 10, algorithms 1 and 2; table 3 for the
+    ablations.
+
+    Attributes:
+        send_a: The coin's probability of A, in [0, 1]; 0.5 is published.
+        past: Go on with the own last factor; without, both come from the server and
+            one is sent (table 3, "w/o past parameters").
+        normalize: Weigh a factor by the records of those who sent it; without, by
+            those of all participants, which shrinks it (table 3, "w/o
+            normalization").
+        pairing: How an adversary completes a client's last upload. "last-sent": the
+            other factor as it was last sent. "second-to-last", as the paper writes:
+            from the client's round before; if that holds the same factor again, the
+            server's. "server": always the server's.
+    """
+
+    send_a: Annotated[float, Field(ge=0, le=1)] = 0.5
+    past: bool = True
+    normalize: bool = True
+    pairing: Literal["last-sent", "second-to-last", "server"] = "last-sent"
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return the public start, which is a client's own past before its first round.
+
+        So that there is no past to keep without ``past``.
+        """
+        return self.start(task, seeds) if self.past else {}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train both factors, and send the one that came from the server."""
+        coins = torch.stack([self._coin(at, client) for client in cohort.clients])
+        start = received
+        if self.past:
+            start = _mixed(received, kept, coins)
+        trained, loss = self.train(task, cohort, start, at)
+        sent, sends = _weighted(cohort, trained, coins)
+        return LocalResult(sent, trained, loss, sends=sends)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Average each factor over those who sent it."""
+        weights = {f: inbox.get(f"weight {f}", torch.zeros(())) for f in FACTORS}
+        everyone = torch.stack(list(weights.values())).sum()
+        state = dict(server)
+        for name, tensor in server.items():
+            weight = weights[_letter(name)]
+            if weight > 0:
+                total = weight if self.normalize else everyone
+                state[name] = (inbox[name] / total).to(tensor.dtype)
+        return state, ()
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Pair the client's last upload with its other factor, seen earlier.
+
+        Where that was never sent, with the public start: A's draw, and zeros for B.
+        """
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        if not view.sees_updates_of(client):
+            return super().rebuild(task, view, client)
+        uploads = view.updates_of(client)
+        seen = _without_weight(uploads[-1])
+        if not seen:
+            return Rebuilt(view.last_broadcast(client).tensors, (UNSEEN,))
+        other, staleness = self._other_factor(view, client, uploads)
+        return Rebuilt({**other, **seen}, (UNSEEN,), staleness, estimated=True)
+
+    def _coin(self, at: Round, client: ClientId) -> Bool[Tensor, ""]:
+        """Say whether a client takes and sends A."""
+        return torch.rand((), generator=at.generator("factor", client)) < self.send_a
+
+    def _other_factor(
+        self, view: View, client: ClientId, uploads: tuple[Message, ...]
+    ) -> tuple[dict[str, Tensor], int]:
+        """Return the factor that the last upload lacks, and its age in rounds."""
+        last = uploads[-1]
+        lacking: Factor = "B" if _sends(last, "A") else "A"
+        server = {m.round: m.tensors for m in view.broadcasts_to(client)}
+        earlier = [m for m in uploads[:-1] if _sends(m, lacking)]
+        if self.pairing == "second-to-last":
+            earlier = [m for m in uploads[-2:-1] if _sends(m, lacking)]
+        if earlier and self.pairing != "server":
+            return _without_weight(earlier[-1]), last.round - earlier[-1].round
+        if self.pairing == "last-sent":
+            first = min(m.round for m in view.messages if m.kind == "broadcast")
+            return _start(view, lacking), last.round - first
+        return chosen(server[last.round], lambda n: _letter(n) == lacking), 0
+
+
+def _letter(name: str) -> Factor:
+    return "A" if factor_of(name) == "A" else "B"
+
+
+def _mixed(received: Stacked, kept: Stacked, coins: Bool[Tensor, " k"]) -> Stacked:
+    """Take A from the server where the coin says so and B from the past, or reverse."""
+    start = {}
+    for name, tensor in received.items():
+        from_server = coins if _letter(name) == "A" else ~coins
+        start[name] = torch.where(from_server.view(-1, 1, 1), tensor, kept[name])
+    return start
+
+
+def _weighted(
+    cohort: Cohort, trained: Stacked, coins: Bool[Tensor, " k"]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return both factors times the number of records, and who sends which."""
+    sizes = next(iter(trained.values())).new_tensor(cohort.sizes.tolist())
+    sent = {name: tensor * sizes.view(-1, 1, 1) for name, tensor in trained.items()}
+    sends = {name: coins if _letter(name) == "A" else ~coins for name in trained}
+    for factor, who in zip(FACTORS, (coins, ~coins), strict=True):
+        sent[f"weight {factor}"], sends[f"weight {factor}"] = sizes, who
+    return sent, sends
+
+
+def _sends(upload: Message, factor: Factor) -> bool:
+    return bool(upload.tensors.get(f"weight {factor}", torch.zeros(())) > 0)
+
+
+def _without_weight(upload: Message) -> dict[str, Tensor]:
+    """Return the factor that was sent, its weight divided out; {} without records."""
+    for factor in FACTORS:
+        if _sends(upload, factor):
+            weight = upload.tensors[f"weight {factor}"]
+            sent = chosen(upload.tensors, lambda name: not name.startswith("weight "))
+            return {name: tensor / weight for name, tensor in sent.items()}
+    return {}
+
+
+def _start(view: View, factor: Factor) -> dict[str, Tensor]:
+    """Return a factor as the server first sent it to anybody: the public start."""
+    first = min(
+        (m for m in view.messages if m.kind == "broadcast"), key=lambda m: m.round
+    )
+    return chosen(first.tensors, lambda name: _letter(name) == factor)

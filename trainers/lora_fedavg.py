@@ -1,0 +1,33 @@
+"""FedAvg of low-rank adapters: every client trains and sends all of them."""
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.adapters.learning import LoraTrainer
+from privaudit.tensors import Stacked
+from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.weighing import weigh
+
+
+@TRAINERS.register("lora-fedavg")
+@dataclass(frozen=True)
+class LoraFedAvg(LoraTrainer):
+    """Every client trains the adapters it receives; the server averages A, and B.
+
+    The mean of products is not the product of means; so it is published. A client's
+    personal model is what it last trained, and a server has that from its last upload.
+
+    Source: Zhang et al., "Towards building the federatedGPT: federated instruction
+    tuning" (FedIT), ICASSP 2024, algorithm 1.
+    """
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train what was received, send it weighted by shard size, and keep it."""
+        trained, loss = self.train(task, cohort, received, at)
+        return LocalResult(weigh(cohort, trained), trained, loss)

@@ -1,0 +1,67 @@
+"""FedPara with private pairs: the shared product times one plus a private product."""
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.adapters.learning import LoraTrainer
+from privaudit.adapters.lora import chosen, factor_of, start_pairs
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+from privaudit.weighing import weigh
+
+PRIVATE = ("A2", "B2")
+
+
+@TRAINERS.register("lora-fedpara")
+@dataclass(frozen=True)
+class LoraFedPara(LoraTrainer):
+    """A client changes a layer by (B A) ∘ (1 + B2 A2); A2 and B2 never leave it.
+
+    Whoever lacks a client's private pair can use the shared product alone: the server's
+    own model, and its best guess at a client's.
+
+    Source: Hyeon-Woo, Ye-Bin, Oh, "FedPara: low-rank Hadamard product for
+    communication-efficient federated learning", ICLR 2022, section 2.3 (pFedPara), on
+    adapters as in FedRand, appendix A.3. The 1 is pFedPara's: a plain product of two
+    pairs whose Bs begin at zero has no gradient, ever.
+    """
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return a private pair for each layer, which changes nothing as yet."""
+        generator = seeds.generator("private adapters", client=client)
+        return start_pairs(task.language.targets, self.rank, generator, suffix="2")
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train both pairs; send the shared one, weighted by the shard's size."""
+        start = {**received, **chosen(kept, _is_private)}
+        trained, loss = self.train(task, cohort, start, at)
+        shared = chosen(trained, lambda name: not _is_private(name))
+        return LocalResult(weigh(cohort, shared), chosen(trained, _is_private), loss)
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the shared product; the private one is in no message."""
+        rebuilt = super().rebuild(task, view, client)
+        if view.has_release_of(client):
+            return rebuilt
+        missing = (*rebuilt.missing, "the client's private pair")
+        return Rebuilt(rebuilt.model, missing, estimated=True)
+
+
+def _is_private(name: str) -> bool:
+    return factor_of(name) in PRIVATE

@@ -1,0 +1,124 @@
+"""FedPer on adapters: the upper layers are shared, the lower ones are each client's."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.adapters.learning import LoraTrainer
+from privaudit.adapters.lora import chosen, layer_of
+from privaudit.errors import ConfigError
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+from privaudit.weighing import weigh
+
+FIRST, JOINED = "first ", "joined "
+
+
+@TRAINERS.register("lora-fedper")
+@dataclass(frozen=True)
+class LoraFedPer(LoraTrainer):
+    """Adapters of the upper layers are averaged; those of the lower ones stay private.
+
+    In the first round everything is sent. A client begins its private part, whenever it
+    first takes part later, from what that round gave; the server sends it along then.
+
+    Source: Arivazhagan et al., "Federated learning with personalization layers", 2019,
+    on adapters as in FedRand, section 4.1 and appendix A.3. There the top layers are
+    the shared ones, which is the other way round than in the first paper.
+
+    Attributes:
+        shared_layers: How many of the top layers are shared; 2 and 4 are published.
+    """
+
+    shared_layers: Annotated[int, Field(ge=1)] = 2
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return all pairs, and that nobody has joined.
+
+        Raises:
+            ConfigError: No layer would be left private.
+        """
+        layers = 1 + max(target.layer for target in task.language.targets.values())
+        if self.shared_layers >= layers:
+            raise ConfigError(
+                f"{self.shared_layers} shared layers were asked for, and the language "
+                f"model has {layers}: none would be private. Take at most "
+                f"{layers - 1}, or lora-fedavg."
+            )
+        pairs = super().start(task, seeds)
+        state = {
+            FIRST + name if self._is_private(task, name) else name: tensor
+            for name, tensor in pairs.items()
+        }
+        joined = {JOINED + client: torch.zeros(()) for client in task.clients}
+        return {**state, **joined}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the shared part; to a newcomer, where the private one begins too."""
+        shared = chosen(server, lambda name: not name.startswith((FIRST, JOINED)))
+        if server[JOINED + client]:
+            return shared
+        first = chosen(server, lambda name: name.startswith(FIRST))
+        return {**shared, **{n.removeprefix(FIRST): t for n, t in first.items()}}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train all; send all in the first round, and the shared part from then on."""
+        trained, loss = self.train(task, cohort, {**received, **kept}, at)
+        private = chosen(trained, lambda name: self._is_private(task, name))
+        shared = chosen(trained, lambda name: name not in private)
+        sent = trained if at.index == 0 else shared
+        return LocalResult(weigh(cohort, sent), private, loss)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Average what was sent, and note who has begun its private part."""
+        renamed = {FIRST + n if FIRST + n in server else n: t for n, t in inbox.items()}
+        averaged, events = super().aggregate(task, server, renamed, at)
+        joined = {JOINED + client: torch.ones(()) for client in at.participants}
+        return {**averaged, **joined}, events
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the shared part as last sent, on the private part's common start."""
+        rebuilt = super().rebuild(task, view, client)
+        if view.has_release_of(client):
+            return rebuilt
+        model = {**_newest(view), **rebuilt.model}
+        missing = (*rebuilt.missing, "the private layers' training")
+        return Rebuilt(model, missing, estimated=True)
+
+    def _is_private(self, task: PublicTask, name: str) -> bool:
+        targets = task.language.targets
+        layers = 1 + max(target.layer for target in targets.values())
+        return layer_of(targets, name) < layers - self.shared_layers
+
+
+def _newest(view: View) -> dict[str, Tensor]:
+    """Return each tensor as the server last sent it to anybody."""
+    newest: dict[str, Tensor] = {}
+    for message in view.messages:
+        if message.kind == "broadcast":
+            newest.update(message.tensors)
+    return newest
