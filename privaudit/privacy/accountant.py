@@ -107,8 +107,8 @@ def noise_multiplier_for(
 ) -> float:
     """Return the noise multiplier that makes ``steps`` steps cost ``epsilon``.
 
-    The accountant's epsilon at the result lies within 1 % below the one asked for,
-    never above it.
+    The accountant's epsilon at the result lies within 1 % below the one asked for, or
+    as near below it as the accountant has one; never above it.
 
     Args:
         epsilon: The budget, above 0.
@@ -153,7 +153,11 @@ def _first_guess(
 
 
 def _search(cost: Callable[[float], float], epsilon: float, guess: float) -> float:
-    """Return a point where a falling ``cost`` is within 1 % below ``epsilon``."""
+    """Return a point where a falling ``cost`` is within 1 % below ``epsilon``.
+
+    Where the cost jumps over that 1 % (from one accountant to another, say), the point
+    just behind the jump: farther below, and never above.
+    """
     target = 0.995 * epsilon
     point, low, high = guess, None, None
     while not 0.99 * epsilon <= (spent := cost(point)) <= epsilon:
@@ -163,6 +167,8 @@ def _search(cost: Callable[[float], float], epsilon: float, guess: float) -> flo
         else:
             high = (point, spent)
         if low and high:
+            if high[0] <= 1.001 * low[0]:
+                return high[0]
             point = _between(*low, *high, target)
         else:
             point *= min(max(spent / target, 0.5), 2.0)

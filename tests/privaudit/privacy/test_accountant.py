@@ -192,3 +192,11 @@ def test_the_exact_accountant_knows_no_sampling() -> None:
 def test_nothing_to_account_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one phase"):
         epsilon_of([], DELTA)
+
+
+def test_a_budget_at_which_the_accountant_changes_is_not_searched_for_ever() -> None:
+    """About 50 the tightest epsilon jumps: none is within 1 % below 50."""
+    noise = noise_multiplier_for(50.0, 0.05, 0.5, 50)
+    spent, _ = tightest_epsilon([Phase(noise, 0.5, 50)], 0.05)
+    assert 35 < spent <= 50
+    assert tightest_epsilon([Phase(0.99 * noise, 0.5, 50)], 0.05)[0] > 50
