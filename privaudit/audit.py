@@ -103,6 +103,7 @@ class Audit:
                 "zero_shot": utility.zero_shot.to_dict(),
                 "metric": utility.metric,
                 "server": utility.server and utility.server.to_dict(),
+                "everywhere": utility.everywhere and utility.everywhere.to_dict(),
                 "captions": {
                     who: {name: e.to_dict() for name, e in metrics.items()}
                     for who, metrics in utility.captions.items()

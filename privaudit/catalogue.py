@@ -33,9 +33,11 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         UnknownNameError: There is no such list.
     """
     if what == "models":
+        from privaudit.models.captioning_loading import CAPTIONERS
         from privaudit.models.loading import MODELS
 
-        yield from ((name, "") for name in MODELS)
+        yield from ((name, "classifies") for name in MODELS)
+        yield from ((name, "answers in words") for name in CAPTIONERS)
         return
     if what in TRAINERS.names():
         yield from _parameters(what)

@@ -1,7 +1,7 @@
 """How close a rebuilt model is to the true one, with the wrong clients as null."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tensors import Tensors, stack
 from privaudit.writing import as_writer, favourite_tokens
 
+_SOME = torch.arange(128)  # public records: thousands of tokens
+
 
 @dataclass(frozen=True)
 class Closeness:
@@ -30,7 +32,8 @@ class Closeness:
         distance: Of the same, relative to the true one's norm.
         distance_null: The same with the wrong clients.
         agreement: Share of public records that both classify alike; for models that
-            write, of answers' tokens for which both have the same favourite.
+            write, of the tokens of some public answers for which both have the same
+            favourite.
         agreement_null: The same with the wrong clients.
     """
 
@@ -90,7 +93,11 @@ def _compared(
     norms = (mine[:, None] * theirs[None]).sqrt().clamp(min=1e-24)
     squares = (mine[:, None] + theirs[None] - 2 * inner).clamp(min=0)
     gaps = (squares / theirs.clamp(min=1e-24)[None]).sqrt()
-    return Closeness(*_split(inner / norms), *_split(gaps), *_split(alike))
+    return Closeness(
+        *_split(inner / norms, -1.0, 1.0),
+        *_split(gaps, 0.0, np.inf),
+        *_split(alike, 0.0, 1.0),
+    )
 
 
 def _closeness_of_writers(
@@ -105,7 +112,9 @@ def _closeness_of_writers(
         flat = torch.stack([matrix.flatten() for matrix in layer]).double()
         gram += flat @ flat.T
     count = len(targets)
-    said = favourite_tokens(trainer, task, models, task.public)
+    said = favourite_tokens(
+        trainer, task, models, task.public.pick(_SOME[: len(task.public)])
+    )
     alike = (said[:count, None] == said[None, count:]).float().mean(dim=-1)
     squares = gram.diagonal()
     return _compared(gram[:count, count:], squares[:count], squares[count:], alike)
@@ -133,9 +142,21 @@ def _added(
     return torch.stack([(context - start).flatten() for context, start in pairs])
 
 
-def _split(table: Float[Tensor, "clients clients"]) -> tuple[Estimate, Estimate]:
-    """Return the right pairs' mean, and per client the mean over its wrong pairs."""
+def _split(
+    table: Float[Tensor, "clients clients"], least: float, most: float
+) -> tuple[Estimate, Estimate]:
+    """Return the right pairs' mean, and per client the mean over its wrong pairs.
+
+    Intervals end where such numbers do.
+    """
     values = table.double().numpy()
     count = len(values)
     wrong = (values.sum(axis=1) - values.diagonal()) / (count - 1)
-    return mean_with_t(np.array(values.diagonal())), mean_with_t(wrong)
+    right = mean_with_t(np.array(values.diagonal()))
+    return _within(right, least, most), _within(mean_with_t(wrong), least, most)
+
+
+def _within(estimate: Estimate, least: float, most: float) -> Estimate:
+    value = min(max(estimate.value, least), most)  # rounding goes beyond, too
+    low, high = max(estimate.low, least), min(estimate.high, most)
+    return replace(estimate, value=value, low=min(low, value), high=max(high, value))

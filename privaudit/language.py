@@ -1,6 +1,6 @@
 """The frozen language model behind pictures, as trainers see it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -73,4 +73,8 @@ class LanguageModel(Protocol):
             changes: By target.
             longest: Tokens at most.
         """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of some tokens, without special ones."""
         ...

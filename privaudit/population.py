@@ -219,3 +219,23 @@ def _encode_dialogues(model: "CaptioningVLM", dataset: Dataset) -> Records:
     words = model.words(dataset.dialogues)
     features = normalize(tokens.mean(dim=1), dim=-1)
     return Records(features, dataset.labels, tokens, words, dataset.dialogues)
+
+
+def records_elsewhere(
+    config: RunConfig, dataset: str, data: str | None = None
+) -> Records:
+    """Return another data set's records as the run's model, which writes, reads them.
+
+    Raises:
+        UnknownNameError: No data set has that name.
+        ConfigError: The model classifies, or the data set has no dialogues.
+        MissingFileError: The data set is missing.
+    """
+    if not model_writes(config.model):
+        raise ConfigError(
+            f"{config.model} classifies, and knows its own data set's classes only. "
+            f"Take a run of a model that writes to measure it on {dataset}."
+        )
+    found = load_dataset(dataset, data)
+    _refuse_mismatch(config, found)
+    return _encode(config, _load(config), found)

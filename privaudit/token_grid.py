@@ -11,8 +11,9 @@ from privaudit.attack import ATTACKS, Attack
 SLICES = ("image", "description")
 SHARES = (0, 10, 100)
 ALPHAS = (0.5, 1.0, 2.0, inf)
+NAMED = "token-loss"
 OTHERS = (
-    "token-loss",
+    "max-renyi",
     "min-k",
     "min-k-plus-plus",
     "mod-renyi",
@@ -36,10 +37,14 @@ class Place:
     alpha: float
 
     @property
+    def order(self) -> str:
+        """The order as it is written."""
+        return {0.5: "½", inf: "∞"}.get(self.alpha, f"{self.alpha:g}")
+
+    @property
     def attack(self) -> str:
         """The name of its attack."""
-        order = {0.5: "½", inf: "∞"}.get(self.alpha, f"{self.alpha:g}")
-        return f"max-renyi {self.slice} {self.share} % order {order}"
+        return f"max-renyi {self.slice} {self.share} % order {self.order}"
 
 
 def places() -> list[Place]:
@@ -48,9 +53,14 @@ def places() -> list[Place]:
 
 
 def token_attacks() -> dict[str, Attack]:
-    """Return the attacks by name; the first one carries the verdict."""
-    attacks: dict[str, Attack] = {"max-renyi": ATTACKS.find("max-renyi")()}
-    attacks |= {name: ATTACKS.find(name)() for name in OTHERS}
+    """Return the attacks by name; the first one carries the verdict.
+
+    That is the likelihood of people's own words, as the loss is for classifiers.
+    MaxRényi does not look at them: it is there to be compared with what is published.
+    """
+    attacks: dict[str, Attack] = {
+        name: ATTACKS.find(name)() for name in (NAMED, *OTHERS)
+    }
     make = ATTACKS.find("max-renyi")
     return attacks | {
         place.attack: make(slice=place.slice, share=place.share, alpha=place.alpha)

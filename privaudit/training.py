@@ -281,6 +281,8 @@ def _captions(utility: Utility) -> dict[str, float]:
     }
     if utility.server is not None and utility.metric != "accuracy":
         found[f"server {utility.metric}"] = utility.server.value
+    if utility.everywhere is not None and utility.metric != "accuracy":
+        found[f"clients {utility.metric}"] = utility.everywhere.value
     return found
 
 

@@ -34,6 +34,8 @@ class Utility:
         metric: What the scores are.
         server: The same as ``mix`` over all test records, of the server's own model;
             None where there is no such model, or nobody asked.
+        everywhere: The clients' models on all test records, to stand beside the
+            server's; None where there is no server's.
         captions: For models that write captions, every metric of captions over all test
             records: of the clients' models on average, and of the server's.
     """
@@ -45,6 +47,7 @@ class Utility:
     mix: Estimate
     metric: str = "accuracy"
     server: Estimate | None = None
+    everywhere: Estimate | None = None
     captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
 
 
@@ -92,7 +95,13 @@ def _of_server(
     if found.captions:
         captions["server"] = found.captions
     everywhere = np.ones(found.models.shape, dtype=bool)
-    return {"server": mean_accuracy(found.models, everywhere), "captions": captions}
+    return {
+        "server": mean_accuracy(found.models, everywhere),
+        "everywhere": mean_accuracy(
+            clients.models, np.ones(clients.models.shape, bool)
+        ),
+        "captions": captions,
+    }
 
 
 def _scores(

@@ -1,6 +1,6 @@
 """A language model of three linear layers: quick, causal, and easy to check."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,9 @@ class ToyLanguage:
             kinds = torch.cat([kinds, torch.full_like(best, ANSWER).unsqueeze(2)], 2)
         said = ids[:, :, words.length :].tolist()
         return [[_text(row) for row in model] for model in said]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return _text(list(ids))
 
 
 def _text(row: list[int]) -> str:

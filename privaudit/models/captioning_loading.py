@@ -51,13 +51,7 @@ def load_captioner(
         ConfigError: They cannot be used, a target fits no layer, or an option does not
             go with the model.
     """
-    kind, _, source = name.partition(":")
-    if not is_captioner(name):
-        raise UnknownNameError("captioning model", name, CAPTIONERS)
-    if kind != "tiny-llava" and not source:
-        raise ConfigError(
-            f"{name} names no folder. Write for example {name}models/mine."
-        )
+    kind, source = _parts(name)
     if kind == "llava":
         return load_llava(
             source,
@@ -74,6 +68,17 @@ def load_captioner(
     if kind == "language":
         return load_captioner_folder(Path(source), device, targets)
     return _tiny_llava(device, targets)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    kind, _, source = name.partition(":")
+    if not is_captioner(name):
+        raise UnknownNameError("captioning model", name, CAPTIONERS)
+    if kind != "tiny-llava" and not source:
+        raise ConfigError(
+            f"{name} names no folder. Write for example {name}models/mine."
+        )
+    return kind, source
 
 
 def _tiny_llava(device: str, targets: TargetNames) -> CaptioningVLM:

@@ -112,3 +112,47 @@ def pretrain_surrogate_clip(
         f"{found.random_context:.1%} behind random contexts."
     )
     typer.echo(f"Use it: --model surrogate:{out}")
+
+
+@app.command("projector")
+def pretrain_projector(
+    language: Annotated[
+        str,
+        typer.Option(
+            help="A causal language model: a folder or a hub name of transformers, or "
+            "a folder of llama2.c."
+        ),
+    ],
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Option(help="Folder for the captioner.")],
+    data: options.Data = None,
+    split: Annotated[
+        str | None, typer.Option(help="What is public: validation, where there is one.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="Public in its place: a share of the training records."),
+    ] = None,
+    parts: Annotated[
+        int | None, typer.Option(help="Tokens that an embedding becomes.")
+    ] = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+) -> None:
+    """Learn to put image embeddings in front of a language model, on public captions.
+
+    Those captions are then nobody's: adversary's records, or left out.
+    """
+    from privaudit.models.projector_command import make_captioner
+
+    make_captioner(
+        language,
+        dataset,
+        out,
+        data=data,
+        split=split,
+        share=share,
+        settings=options.given(parts=parts, steps=steps, seed=seed),
+        progress=typer.echo,
+    )
+    typer.echo(f"Use it: --model language:{out}")

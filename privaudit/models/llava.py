@@ -47,19 +47,7 @@ def load_llava(
         ConfigError: It is no LLaVA, needs code of its own, has no safetensors weights,
             or no layer fits ``targets``.
     """
-    transformers = import_transformers()
-    with loading_errors("model", source):
-        _check_kind(transformers, source)
-        processor = transformers.AutoProcessor.from_pretrained(
-            source, trust_remote_code=False
-        )
-        model = transformers.LlavaForConditionalGeneration.from_pretrained(
-            source,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=getattr(torch, precision),
-            attn_implementation="sdpa",
-        )
+    model, processor = _read(source, getattr(torch, precision))
     model = model.to(device).eval().requires_grad_(False)
     eye = _picture_tower(model, processor.image_processor)
     language = StackedLanguageModel(
@@ -116,6 +104,23 @@ class ProcessorPreparation:
             input_data_format="channels_first",
         )
         return made["pixel_values"].float()
+
+
+def _read(source: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    transformers = import_transformers()
+    with loading_errors("model", source):
+        _check_kind(transformers, source)
+        processor = transformers.AutoProcessor.from_pretrained(
+            source, trust_remote_code=False
+        )
+        model = transformers.LlavaForConditionalGeneration.from_pretrained(
+            source,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=dtype,
+            attn_implementation="sdpa",
+        )
+    return model, processor
 
 
 def _check_kind(transformers: Any, source: str) -> None:

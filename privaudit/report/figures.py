@@ -22,7 +22,7 @@ from privaudit.report.figure_style import (
 )
 from privaudit.report.label_placement import label_points
 from privaudit.report.labels import run_labels
-from privaudit.report.wording import privacy_sort
+from privaudit.report.wording import metric, privacy_sort, untrained, writes
 from privaudit.statistics.curve import RocCurve
 from privaudit.statistics.estimate import Estimate
 
@@ -85,7 +85,7 @@ def _tradeoff_axes(
     for value in zero_shots:
         axes.axhline(value, color=FAINT, linewidth=1, linestyle=_DASHES, zorder=1)
     axes.set_xlabel("Leak: AUROC of the attack   (0.5: coin toss; right: leaks more)")
-    axes.set_ylabel("Use: accuracy on a client's\nown classes   (up: better)")
+    axes.set_ylabel(f"Use: {metric(audits)} on a client's\nown classes   (up: better)")
 
 
 def _room(values: Sequence[float]) -> Ends:
@@ -102,18 +102,30 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
         if sort in sorts
     ]
     entries += [
-        Line2D([], [], color=FAINT, linestyle=_DASHES, label="zero-shot"),
+        Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits)),
         Line2D([], [], color=INK, label="coin toss"),
     ]
     figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
 
 
 def series_of(audits: Sequence[Audit]) -> list[tuple[str, Leak]]:
-    """Return what is drawn as a series: runs, or one run's attacks, headline first."""
+    """Return what is drawn as a series: runs, or one run's attacks, headline first.
+
+    Of one run whose models write, there are too many attacks for a picture: it is the
+    headline attack on the clients' models and on the server's.
+    """
+    if len(audits) == 1 and writes(audits[0]):
+        return _headlines(audits[0])
     if len(audits) == 1:
         return list(audits[0].leaks.items())
     labels = run_labels(audits)
     return [(label, a.headline) for label, a in zip(labels, audits, strict=True)]
+
+
+def _headlines(audit: Audit) -> list[tuple[str, Leak]]:
+    name, common = audit.headline.attack, audit.aggregate.get(audit.headline.attack)
+    server = [(f"{name}, server's own model", common)] if common else []
+    return [(f"{name}, clients' models", audit.headline), *server]
 
 
 def roc_plot(audits: Sequence[Audit]) -> Figure:

@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from privaudit.audit import Audit
-from privaudit.dataset import FeatureBank, Images
+from privaudit.dataset import FeatureBank
 from privaudit.leak import ClientScores
+from privaudit.report.wording import writes
 
 SHOWN = 8  # of each client
 
@@ -42,20 +43,22 @@ def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
 
 
 def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
-    dataset, (_, others) = audit.run.population.dataset, client.groups
+    names, (_, others) = audit.run.population.dataset.class_names, client.groups
     order = np.argsort(-client.scores, kind="stable")
     members = [index for index in order if client.is_member[index]][:SHOWN]
     return [
         ExposedRecord(
-            picture=_picture(dataset.images, int(client.records[index])),
-            label=dataset.class_names[int(client.labels[index])],
+            picture=picture_of(audit, int(client.records[index])),
+            label=names[int(client.labels[index])],
             above=float((others >= client.scores[index]).mean()),
         )
         for index in members
     ]
 
 
-def _picture(images: Images | FeatureBank, index: int) -> str | None:
+def picture_of(audit: Audit, index: int) -> str | None:
+    """Return a record as a PNG in a data address; None where there is no picture."""
+    images = audit.run.population.dataset.images
     return None if isinstance(images, FeatureBank) else _as_address(images[index])
 
 
@@ -74,7 +77,9 @@ def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
 def galleries(
     audits: Sequence[Audit], labels: Sequence[str]
 ) -> dict[str, dict[str, list[ExposedRecord]]]:
-    """Return the most exposed records by run and client."""
+    """Return the most exposed records by run and client, where models classify."""
     return {
-        label: most_exposed(audit) for label, audit in zip(labels, audits, strict=True)
+        label: most_exposed(audit)
+        for label, audit in zip(labels, audits, strict=True)
+        if not writes(audit)
     }

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,21 @@ from markupsafe import Markup
 from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report import wording
+from privaudit.report.attack_table import attack_rows
+from privaudit.report.caption_gallery import exposed_captions
 from privaudit.report.figure_style import to_svg
 from privaudit.report.figures import client_plot, roc_plot, tradeoff_plot
 from privaudit.report.gallery import galleries
 from privaudit.report.labels import run_labels
 from privaudit.report.page_template import asset, template
+from privaudit.report.pair_figure import closeness_plot, server_plot
+from privaudit.report.rebuilding import rebuilding
 from privaudit.report.settings import attack_settings, run_settings
 from privaudit.report.table import Cell, tradeoff_rows
+from privaudit.report.token_grid_table import grid_tables, headline_rows
+from privaudit.report.written_table import traffic_rows, written_table
 from privaudit.storage import storage_errors, write_bytes
+from privaudit.token_grid import SHARES, SLICES
 
 
 def write_report(
@@ -63,7 +69,16 @@ def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str
         cards=[_card(label, a) for label, a in zip(labels, audits, strict=True)],
         figures=_figures(audits),
         rows=tradeoff_rows(audits),
-        attacks=_attack_rows(labels, audits),
+        metric=wording.metric(audits),
+        untrained=wording.untrained(audits),
+        writers=[audit for audit in audits if wording.writes(audit)],
+        attacks=attack_rows(audits, labels),
+        grid=grid_tables(audits, labels),
+        slices=SLICES,
+        shares=SHARES,
+        headlines=headline_rows(audits, labels),
+        written=written_table(audits, labels),
+        traffic=traffic_rows(audits, labels),
         attack_settings=attack_settings(audits),
         privacy=[
             (label, audit.run.privacy, wording.certificate(audit))
@@ -72,7 +87,9 @@ def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str
         rebuilt=[_rebuilt(label, a) for label, a in zip(labels, audits, strict=True)],
         settings=run_settings(audits),
         labels=labels,
+        shows_records=show_records,
         exposed=galleries(audits, labels) if show_records else {},
+        captions=_captions(audits, labels) if show_records else {},
     )
 
 
@@ -101,6 +118,7 @@ def _card(label: str, audit: Audit) -> dict[str, Any]:
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
         "linking": wording.linking(audit),
+        "rebuilding": rebuilding(audit),
         "use": wording.use(audit),
         "proof": wording.proof(audit),
     }
@@ -113,45 +131,26 @@ def _figures(audits: Sequence[Audit]) -> dict[str, Markup]:
         "roc": (roc_plot, "ROC curves with logarithmic axes"),
         "clients": (client_plot, "AUROC of the attack for each client"),
     }
+    writers = [audit for audit in audits if wording.writes(audit)]
+    pairs = {
+        "server": (server_plot(writers), "AUROC on clients' and on the server's model"),
+        "closeness": (closeness_plot(writers), "How close rebuilt models are"),
+    }
+    drawn = {name: (plot(audits), what) for name, (plot, what) in plots.items()}
     return {
-        name: Markup(to_svg(plot(audits), name, what))  # drawn here: text is paths
-        for name, (plot, what) in plots.items()
+        name: Markup(to_svg(figure, name, what))  # drawn here: text is paths
+        for name, (figure, what) in {**drawn, **pairs}.items()
+        if figure is not None
     }
 
 
-@dataclass(frozen=True)
-class AttackRow:
-    """One attack on one run."""
-
-    run: str
-    attack: str
-    is_headline: bool
-    clients: int
-    auroc: Cell
-    new_clients: Cell
-    success: Cell
-    success_plain: Cell
-    advantage: Cell
-    threshold: str
-
-
-def _attack_rows(labels: Sequence[str], audits: Sequence[Audit]) -> list[AttackRow]:
-    return [
-        AttackRow(
-            run=label,
-            attack=leak.attack,
-            is_headline=leak is audit.headline,
-            clients=len(leak.clients),
-            auroc=Cell.of(leak.auroc),
-            new_clients=Cell.of(leak.auroc_new_clients),
-            success=Cell.of(leak.success),
-            success_plain=Cell.of(leak.success_plain),
-            advantage=Cell.of(leak.advantage, signed=True),
-            threshold=leak.threshold,
-        )
+def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Markup]:
+    """Return the most and least exposed captions by run, where models write."""
+    return {
+        label: exposed_captions(audit)
         for label, audit in zip(labels, audits, strict=True)
-        for leak in audit.leaks.values()
-    ]
+        if wording.writes(audit)
+    }
 
 
 def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
@@ -165,5 +164,6 @@ def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
     return {
         "label": label,
         "missing": "; ".join(audit.missing) or "nothing",
+        "staleness": audit.staleness,
         "measured": [(Cell.of(own), Cell.of(others)) for own, others in pairs or ()],
     }

@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from privaudit.report import wording
 
@@ -15,12 +15,14 @@ def asset(name: str) -> str:
 def template(name: str) -> Template:
     """Return a template; a name it lacks is an error, not an empty string."""
     environment = Environment(
+        loader=FunctionLoader(asset),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["epsilon"] = wording.epsilon
+    environment.filters["heading"] = wording.heading
     environment.filters["rounds"] = wording.rounds
     environment.filters["small"] = wording.small
-    return environment.from_string(asset(name))
+    return environment.get_template(name)

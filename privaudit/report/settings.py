@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from privaudit.audit import Audit
-from privaudit.report.wording import setting
+from privaudit.report.token_grid_table import outside_grid
+from privaudit.report.wording import setting, writes
+from privaudit.runs import Run
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,32 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "trainer": fields.pop("trainer"),
         **{f"trainer: {name}": value for name, value in own.items()},
         **fields,
-        "clients attacked": "; ".join(
-            f"{name}: {', '.join(c.client for c in leak.clients)}"
-            for name, leak in audit.leaks.items()
-        ),
+        "clients attacked": _attacked(audit),
         "adversary's seed": audit.seed,
-        "own-class accuracy, mean of last 10 rounds": f"{last:.3f}",
+        f"own-class {audit.utility.metric}, {_which(run)}": f"{last:.3f}",
         "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
     }
     return {name: setting(value) for name, value in shown.items()}
+
+
+def _attacked(audit: Audit) -> str:
+    """Say which clients each attack was on, or all attacks if there are many."""
+    attacks = audit.leaks.items()
+    whom = {name: ", ".join(c.client for c in leak.clients) for name, leak in attacks}
+    if writes(audit) and len(set(whom.values())) == 1:
+        return next(iter(whom.values()))
+    return "; ".join(f"{name}: {clients}" for name, clients in whom.items())
+
+
+def _which(run: Run) -> str:
+    """Say which rounds the utility is of: not each is measured where that is slow."""
+    measured = sum(line["local_accuracy"] is not None for line in run.metrics)
+    if measured == len(run.metrics):
+        return "mean of last 10 rounds"
+    if measured == 1:
+        return "last measured round"
+    return f"mean of last {min(measured, 10)} measured rounds"
 
 
 def _total(metrics: Sequence[Mapping[str, Any]], name: str) -> str:
@@ -58,10 +76,13 @@ def _total(metrics: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
-    """Return each attack's parameters; several where runs were attacked differently."""
+    """Return each attack's parameters; several where runs were attacked differently.
+
+    The cells of MaxRényi's grid, whose names say all, are left out.
+    """
     found: dict[str, list[str]] = {}
     for audit in audits:
-        for name, leak in audit.leaks.items():
+        for name, leak in outside_grid(audit.leaks).items():
             if leak.settings not in found.setdefault(name, []):
                 found[name].append(leak.settings)
     return found

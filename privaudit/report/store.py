@@ -17,7 +17,8 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
     ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
-    for each candidate. It is the truth about membership, so the folder is private.
+    for each candidate; ``server model/<attack>/...`` are the same of attacks on the
+    server's own model. It is the truth about membership, so the folder is private.
 
     Args:
         audit: What a scenario found out.
@@ -30,7 +31,7 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     place = make_private_folder(audits / audit.scenario.name)
     columns = {
         f"{name}/{column}": values
-        for name, leak in audit.leaks.items()
+        for name, leak in _named(audit).items()
         for column, values in _columns(leak).items()
     }
     buffer = io.BytesIO()
@@ -38,6 +39,11 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     write_bytes(place / "scores.npz", buffer.getvalue())
     write_json(place / "audit.json", audit.to_dict())
     return place
+
+
+def _named(audit: Audit) -> dict[str, Leak]:
+    server = {f"server model/{name}": leak for name, leak in audit.aggregate.items()}
+    return {**audit.leaks, **server}
 
 
 def _columns(leak: Leak) -> dict[str, Shaped[np.ndarray, " candidates"]]:

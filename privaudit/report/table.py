@@ -10,14 +10,18 @@ from rich.text import Text
 
 from privaudit.audit import Audit
 from privaudit.report.labels import run_labels
+from privaudit.report.rebuilding import rebuilding
 from privaudit.report.wording import (
     HEADINGS,
     epsilon,
     guarantee,
+    heading,
     interval,
     linking,
+    metric,
     percent,
     point,
+    untrained,
 )
 from privaudit.statistics.estimate import Estimate
 
@@ -61,9 +65,9 @@ class TradeoffRow:
         verdict: "Leaks", "No leak found" or "Undecided".
         attack: The headline attack, which AUROC and rates are of.
         guesses: The attack that success and advantage are of.
-        local: Accuracy on a client's own classes.
+        local: Accuracy, or what else is measured, on a client's own classes.
         neighbour: On the other clients' classes.
-        gain: Local accuracy beyond zero-shot.
+        gain: Local accuracy beyond the untrained model's.
         auroc: Averaged within clients.
         tpr: True-positive rate by false-positive rate, the latter in per cent.
         success: Share of right guesses, averaged over classes.
@@ -121,25 +125,26 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     """
     console = console or Console()
     rows = tradeoff_rows(audits)
-    columns = _columns(rows)
+    columns = _columns(audits, rows)
     parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
     for part in parts:
         console.print(_table([row.run for row in rows], part))
     for row, audit in zip(rows, audits, strict=True):
-        if audit.linking:
-            console.print(Text(f"{row.run}: {linking(audit)}"))
+        for remark in filter(None, (linking(audit), rebuilding(audit))):
+            console.print(Text(f"{row.run}: {remark}"))
     console.print(Text(_legend(audits, rows[0]), style="dim"))
 
 
 Column = tuple[str, list[str]]
 
 
-def _columns(rows: Sequence[TradeoffRow]) -> list[Column]:
+def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
     rates = list(rows[0].tpr)
     confidence = percent(rows[0].confidence)
     return [
         (
-            f"Accuracy [{confidence}]\nown classes\nothers'\nover zero-shot",
+            f"{heading(metric(audits))} [{confidence}]\nown classes\nothers'\n"
+            f"over {untrained(audits)}",
             [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
         ),
         (

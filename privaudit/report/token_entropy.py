@@ -23,6 +23,15 @@ Source: ColorBrewer's "Blues", Harrower and Brewer, 2003, its fifth made darker.
 """
 
 _PIECE = "border-radius:3px;padding:.1em .12em;white-space:pre-wrap;"
+_ROW = "display:flex;gap:.9rem;align-items:center;margin:0 0 1rem;break-inside:avoid"
+_IMAGE = (
+    "width:4.5rem;height:4.5rem;object-fit:contain;image-rendering:pixelated;"
+    "border:1px solid #d1d9e0;flex:none"
+)
+_TAG = (
+    "border:1px solid #1f2328;border-radius:1rem;padding:.05rem .5rem;"
+    "font-size:.78rem;white-space:nowrap;"
+)
 _UNKNOWN = _PIECE + "border-bottom:2px dotted #59636e"
 
 
@@ -40,6 +49,9 @@ class ColouredText:
     heading: str
     pieces: tuple[str, ...]
     entropies: tuple[float | None, ...]
+    tag: str = ""
+    strong: bool = False
+    picture: str | None = None
 
 
 def coloured_texts(
@@ -113,10 +125,24 @@ def _text(text: ColouredText, top: float) -> str:
     pairs = zip(text.pieces, text.entropies, strict=True)
     pieces = "".join(_piece(piece, entropy, top) for piece, entropy in pairs)
     return (
-        '<div style="margin:0 0 1rem"><p style="margin:0;font-weight:600;'
-        f'font-size:.9rem">{escape(text.heading)}</p><p style="margin:.2rem 0 0;'
-        f'max-width:none;font-size:1.05rem;line-height:1.9">{pieces}</p></div>'
+        f'<div style="{_ROW}">{_picture(text)}<div><p style="margin:0;font-weight:600;'
+        f'font-size:.9rem">{escape(text.heading)}{_tag(text)}</p><p style="margin:'
+        f'.2rem 0 0;max-width:none;font-size:1.05rem;line-height:1.9">{pieces}</p>'
+        "</div></div>"
     )
+
+
+def _picture(text: ColouredText) -> str:
+    if text.picture is None:
+        return ""
+    return f'<img style="{_IMAGE}" src="{escape(text.picture)}" alt="The record">'
+
+
+def _tag(text: ColouredText) -> str:
+    if not text.tag:
+        return ""
+    fill = "background:#1f2328;color:#ffffff" if text.strong else "font-weight:400"
+    return f' <span style="{_TAG}{fill}">{escape(text.tag)}</span>'
 
 
 def _piece(piece: str, entropy: float | None, top: float) -> str:

@@ -14,27 +14,27 @@ from privaudit.report.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.tables.plan import Column, Metric, Row
+from privaudit.report.utility_words import label
+from privaudit.tables.metrics import Metric
+from privaudit.tables.parts import Column, Row
 from privaudit.tables.table import CellSummary, UtilityTable
 
-_TITLES: dict[Metric, str] = {
-    "local": "Accuracy, own classes",
-    "neighbour": "Accuracy, others' classes",
-    "mix": "Accuracy, own mixture",
-}
 _MARKERS = "osD^vPX"
 _WIDTH = 0.35  # of the strip around a column's place that its rows share
 _FEW = 5  # rows up to which the paper's lines can be told apart too
+_ABREAST = 4  # panels side by side, where metrics are columns
 
 Point = tuple[float, CellSummary]
 
 
 def utility_figure(table: UtilityTable) -> Figure:
-    """Draw means with a standard deviation over seeds to either side, in per cent.
+    """Draw means with a standard deviation over seeds to either side.
 
     A panel for each metric and each group of columns. Hollow marks are the paper's
     means; where lines of many rows would cross, they are left out.
     """
+    if table.plan.panels:
+        return _panels(table)
     plan = table.plan
     groups, alone = plan.groups, len(plan.columns) == 1
     high = 0.32 * len(plan.rows) + 1.1 if alone else 3.0 * len(groups) + 0.6
@@ -47,9 +47,28 @@ def utility_figure(table: UtilityTable) -> Figure:
             for metric, axes in zip(plan.metrics, line, strict=True):
                 draw = _draw_dots if alone else _draw_lines
                 draw(axes, table, group, metric)
-                _name(axes, _TITLES[metric], _axis(plan.across, group), alone)
+                _name(axes, label(plan, metric), _axis(plan.across, group), alone)
         if not alone:
             _legend(figure, table)
+    return figure
+
+
+def _panels(table: UtilityTable) -> Figure:
+    """Draw a small panel of dots for each metric, some to a line."""
+    plan, metrics = table.plan, table.plan.measured
+    abreast = min(_ABREAST, len(metrics))
+    lines = -(-len(metrics) // abreast)
+    with house_style():
+        high = (0.28 * len(plan.rows) + 0.8) * lines + 0.3
+        figure = new_figure(1.6 + 2.6 * abreast, high)
+        grid = figure.subplots(lines, abreast, squeeze=False, sharey=True)
+        for axes, metric in zip(grid.flat, metrics, strict=False):
+            _draw_dots(axes, table, plan.columns, metric)
+            axes.set_xlabel(label(plan, metric))
+        for axes in list(grid.flat)[len(metrics) :]:
+            axes.remove()
+        if plan.paper:
+            figure.supxlabel("filled: here, hollow: paper", fontsize="small")
     return figure
 
 
@@ -136,11 +155,10 @@ def _axis(across: str, group: Sequence[Column]) -> str:
 
 
 def _name(axes: Axes, title: str, below: str, alone: bool) -> None:
-    words = f"{title}, %"
     if alone:
-        axes.set_xlabel(f"{words}   (filled: here, hollow: paper)")
+        axes.set_xlabel(f"{title}   (filled: here, hollow: paper)")
     else:
-        axes.set_ylabel(words)
+        axes.set_ylabel(title)
         axes.set_xlabel(below)
 
 

@@ -5,6 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from privaudit.report.utility_words import PER_CENT, unit
+from privaudit.tables.metrics import Metric, scale
 from privaudit.tables.outcomes import Outcome
 from privaudit.tables.plan import Over
 from privaudit.tables.schedule import PlannedRun
@@ -15,7 +17,9 @@ Record = dict[str, Any]
 
 
 def cell_records(table: UtilityTable) -> list[Record]:
-    """Return a record for each cell, metric and what it is taken over; in per cent.
+    """Return a record for each cell, metric and what it is taken over.
+
+    Numbers are in per cent, CIDEr-D a hundredfold, megabytes as they are.
 
     ``low`` and ``high`` are Student's 95 % interval for the mean over seeds.
     """
@@ -28,7 +32,7 @@ def cell_records(table: UtilityTable) -> list[Record]:
             **_numbers(cell),
         }
         for row, column in table.plan.cells
-        for metric in table.plan.metrics
+        for metric in table.plan.measured
         for over in OVERS
         if (cell := table.cell(row, column, metric, over))
     ]
@@ -66,8 +70,8 @@ def run_records(table: UtilityTable) -> list[Record]:
 
 def _of_run(table: UtilityTable, planned: PlannedRun, outcome: Outcome) -> Record:
     values = {
-        f"{metric}_{over}": _per_cent(outcome.value(metric, over))
-        for metric in table.plan.metrics
+        f"{metric}_{over}": _printed(metric, outcome.value(metric, over))
+        for metric in table.plan.wanted
         for over in OVERS
     }
     views = {f"certified_{view}": found for view, found in outcome.certified.items()}
@@ -85,8 +89,8 @@ def _of_run(table: UtilityTable, planned: PlannedRun, outcome: Outcome) -> Recor
     }
 
 
-def _per_cent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+def _printed(metric: Metric, value: float | None) -> float | None:
+    return None if value is None else scale(metric) * value
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
@@ -100,9 +104,14 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_json(table: UtilityTable) -> Record:
-    """Return plan, cells and runs; the paper's numbers stand with the cells."""
+    """Return plan, cells and runs; the paper's numbers stand with the cells.
+
+    The unit is per cent but for the metrics among ``units``.
+    """
+    units = {m: unit(m) for m in table.plan.measured if unit(m) != PER_CENT}
     return {
         "unit": "per cent",
+        **({"units": units} if units else {}),
         "plan": table.plan.model_dump(mode="json", exclude={"paper"}),
         "cells": cell_records(table),
         "runs": run_records(table),

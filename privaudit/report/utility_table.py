@@ -12,18 +12,16 @@ from privaudit.report.utility_records import (
     cell_records,
     run_records,
 )
+from privaudit.report.utility_words import about_units, title
 from privaudit.report.wording import epsilon, small
 from privaudit.storage import storage_errors, write_bytes, write_json
+from privaudit.tables.metrics import Metric
 from privaudit.tables.outcomes import LAST
-from privaudit.tables.plan import Column, Metric, Over, Row
+from privaudit.tables.parts import Column, Panel, Row
+from privaudit.tables.plan import Over
 from privaudit.tables.table import CellSummary, UtilityTable, agreeing_pairs
 
 NOTHING = "\u2013"
-TITLES: dict[Metric, str] = {
-    "local": "Accuracy on a client's own classes",
-    "neighbour": "Accuracy on the other clients' classes",
-    "mix": "Accuracy on tests with the client's own mixture of classes",
-}
 VIEWS = ("server", "server-aggregate", "peer", "released")
 
 
@@ -48,14 +46,37 @@ def as_markdown(table: UtilityTable) -> str:
     """Return the tables of all metrics, what is certified, and what the numbers are."""
     plan = table.plan
     parts = [f"# {plan.title}", plan.source]
-    for metric in plan.metrics:
-        parts.append(f"## {TITLES[metric]}, {_over(table, plan.over)}")
-        for group in plan.groups:
-            parts += [group[0].group and f"**{group[0].group}**"]
-            parts += [_metric_table(table, group, metric)]
-        parts.append(_order(table, metric))
+    for panel in plan.panels:
+        parts += _panel_parts(table, panel)
+    for metric in () if plan.panels else plan.metrics:
+        parts += _metric_parts(table, metric)
     parts += [_privacy(table), _failures(table), _remarks(table)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _panel_parts(table: UtilityTable, panel: Panel) -> list[str]:
+    """Return a table of one column, with metrics in its place."""
+    plan, column = table.plan, table.plan.columns[0]
+    over = _over(table, plan.over)
+    heading = f"{panel.label}, {over}" if panel.label else over.capitalize()
+    body = [
+        [row.label, *(_text(table, row, column, metric) for metric in panel.metrics)]
+        for row in plan.rows
+    ]
+    heads = {metric: panel.head(metric) for metric in panel.metrics}
+    counts = [
+        (head, *agreeing_pairs(table, column, metric)) for metric, head in heads.items()
+    ]
+    return [f"## {heading}", _grid(["", *heads.values()], body), _pairs(counts)]
+
+
+def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:
+    plan = table.plan
+    parts = [f"## {title(plan, metric)}, {_over(table, plan.over)}"]
+    for group in plan.groups:
+        parts += [group[0].group and f"**{group[0].group}**"]
+        parts += [_metric_table(table, group, metric)]
+    return [*parts, _order(table, metric)]
 
 
 def _over(table: UtilityTable, over: Over) -> str:
@@ -104,11 +125,15 @@ def _ours(cell: CellSummary, seeds: int) -> str:
 
 
 def _order(table: UtilityTable, metric: Metric) -> str:
-    """Say how far the order of rows is the paper's."""
     counts = [
         (column.name, *agreeing_pairs(table, column, metric))
         for column in table.plan.columns
     ]
+    return _pairs(counts)
+
+
+def _pairs(counts: Sequence[tuple[str, int, int]]) -> str:
+    """Say how far the order of rows is the paper's."""
     found = [
         f"{agree} of {pairs}" + (f" ({name})" if len(counts) > 1 else "")
         for name, agree, pairs in counts
@@ -179,6 +204,7 @@ def _remarks(table: UtilityTable) -> str:
         "A seed moves the partition, which of its records a client trains on where it "
         "does not train on all, the start, the batches and the noise. The data, the "
         "backbone and its pretraining stay: ± does not cover another backbone.",
+        *about_units(plan),
         *_about_rounds(table),
         *plan.notes,
     ]
@@ -199,7 +225,7 @@ def _about_rounds(table: UtilityTable) -> list[str]:
 def _differences(table: UtilityTable) -> list[float]:
     found = []
     for row, column in table.plan.cells:
-        for metric in table.plan.metrics:
+        for metric in table.plan.measured:
             pair: list[Any] = [
                 table.cell(row, column, metric, over) for over in ("last10", "last")
             ]

@@ -42,6 +42,46 @@ _FOUND: Mapping[str, str] = {
 }
 
 
+_USES: Mapping[str, tuple[str, str]] = {
+    "accuracy": (
+        "{} right on a client's own classes",
+        ", {} on other clients' classes",
+    ),
+    "exact match": (
+        "{} of the answers are exactly right where the question is about a client's "
+        "own classes",
+        ", {} where it is about other clients' classes",
+    ),
+    "ROUGE-L": (
+        "Captions agree with people's to {} on a client's own classes (ROUGE-L: words "
+        "in common and in order)",
+        ", to {} on other clients' classes",
+    ),
+}
+"""What a score of one's own classes means, and of others', by metric."""
+
+
+def writes(audit: Audit) -> bool:
+    """Say whether a run's models answer in words."""
+    return audit.utility.metric != "accuracy"
+
+
+def metric(audits: Sequence[Audit]) -> str:
+    """Return what use is measured by: "accuracy", "exact match", "ROUGE-L"."""
+    return " or ".join(dict.fromkeys(audit.utility.metric for audit in audits))
+
+
+def heading(text: str) -> str:
+    """Return a text as a heading begins."""
+    return text[:1].upper() + text[1:]
+
+
+def untrained(audits: Sequence[Audit]) -> str:
+    """Return what models are called that nothing was trained of."""
+    names = {True: "untrained", False: "zero-shot"}
+    return " or ".join(dict.fromkeys(names[writes(audit)] for audit in audits))
+
+
 def adversary(threat: str) -> str:
     """Say who looks on."""
     view = _view(threat)
@@ -191,7 +231,8 @@ def use(audit: Audit) -> str:
     """Say what the models are good for."""
     utility = audit.utility
     neighbour = utility.neighbour
-    others = f", {_rate(neighbour)} on other clients' classes" if neighbour else ""
+    own, other = _USES[utility.metric]
+    others = other.format(_rate(neighbour)) if neighbour else ""
     gain = utility.gain
     if not gain.excludes(0):
         beyond = "no clear difference from"
@@ -199,7 +240,7 @@ def use(audit: Audit) -> str:
         beyond = "more than" if gain.value > 0 else "less than"
         beyond = f"{abs(100 * gain.value):.1f} points {beyond}"
     return (
-        f"{_rate(utility.local)} right on a client's own classes{others}; {beyond} the "
+        f"{own.format(_rate(utility.local))}{others}; {beyond} the "
         f"untrained model on the same records ({gain.value:+.3f} {interval(gain)})."
     )
 

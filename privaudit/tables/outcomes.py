@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from privaudit.errors import PrivauditError
 from privaudit.runs import Run
-from privaudit.tables.plan import Metric, Over
+from privaudit.tables.afterwards import Afterwards, measure_afterwards
+from privaudit.tables.metrics import ACCURACIES, CAPTIONS, ELSEWHERE, MEGABYTES, Metric
+from privaudit.tables.plan import Over
 from privaudit.tables.schedule import PlannedRun
 from privaudit.training import train
 
 LAST = 10  # rounds that are averaged, as DP-FPL reports
-METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Outcome:
         rounds: How many were trained.
         averaged: How many of the last ten were measured.
         seconds: That the rounds took.
-        values: Shares of right answers, by metric and by what they are taken over; None
-            where the run has no such number.
+        values: Shares, AUROCs or megabytes by metric and by what they are taken over;
+            None where the run has no such number.
         claimed: Epsilon by the method's own formula; None where nothing is claimed.
         delta: Of the claim.
         certified: Proved epsilon by view; None where nothing is proved.
@@ -72,7 +73,7 @@ def perform(planned: PlannedRun, folder: Path | None) -> Outcome:
                 settings=planned.settings,
                 **planned.fields,
             )
-            return read_outcome(run)
+            return read_outcome(run, planned.afterwards)
     except PrivauditError as error:
         return Outcome(planned.digest, error=str(error))
     except Exception as error:  # a bug: the other cells are worth having all the same
@@ -80,16 +81,21 @@ def perform(planned: PlannedRun, folder: Path | None) -> Outcome:
         return Outcome(planned.digest, error=text, trace=traceback.format_exc())
 
 
-def read_outcome(run: Run) -> Outcome:
-    """Return what a table keeps of a finished run."""
-    claim = run.privacy["claimed"]
+def read_outcome(run: Run, asked: Afterwards | None = None) -> Outcome:
+    """Return what a table keeps of a finished run, and what it is asked besides."""
+    asked, claim = asked or Afterwards(), run.privacy["claimed"]
+    noted = [metric for metric in asked.metrics if _is_noted(metric)]
+    found = measure_afterwards(run, asked)
     return Outcome(
         run.config.digest,
         run.name,
         rounds=len(run.metrics),
         averaged=len(_measured(run.metrics, "local")),
         seconds=sum(entry.get("seconds", 0.0) for entry in run.metrics),
-        values={metric: read_metric(run.metrics, metric) for metric in METRICS},
+        values={
+            **{m: read_metric(run.metrics, m) for m in (*ACCURACIES, *noted)},
+            **{m: {"last10": value, "last": value} for m, value in found.items()},
+        },
         claimed=claim["epsilon"],
         delta=claim["delta"],
         certified={
@@ -98,17 +104,28 @@ def read_outcome(run: Run) -> Outcome:
     )
 
 
+def _is_noted(metric: Metric) -> bool:
+    """Say whether a metric stands in a run's own record of its rounds."""
+    captions = metric in CAPTIONS and not metric.startswith(ELSEWHERE)
+    return captions or metric == MEGABYTES
+
+
 def read_metric(
     rounds: Sequence[Mapping[str, Any]], metric: Metric
 ) -> dict[Over, float | None]:
     """Return a metric's mean over the last ten rounds, and the last round's.
 
-    Rounds without it are left out of the mean; without any, there is none.
+    Rounds without it are left out of the mean; without any, there is none. Megabytes
+    are a mean over all rounds, since each may send something else.
 
     Example:
         >>> read_metric([{"local_accuracy": 0.5}, {"local_accuracy": 1.0}], "local")
         {'last10': 0.75, 'last': 1.0}
     """
+    if metric == MEGABYTES:
+        sent = [entry["bytes_up"] + entry["bytes_down"] for entry in rounds]
+        per_round = math.fsum(sent) / len(sent) / 1e6 if sent else None
+        return {"last10": per_round, "last": per_round}
     there = _measured(rounds, metric)
     last = _measured(rounds[-1:], metric)
     mean = math.fsum(there) / len(there) if there else None
@@ -117,7 +134,8 @@ def read_metric(
 
 def _measured(rounds: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
     """Return a metric's values in those of the last ten rounds that have it."""
-    found = [_number(entry.get(f"{metric}_accuracy")) for entry in rounds[-LAST:]]
+    name = f"{metric}_accuracy" if metric in ACCURACIES else metric
+    found = [_number(entry.get(name)) for entry in rounds[-LAST:]]
     return [value for value in found if value is not None]
 
 

@@ -14,8 +14,8 @@ class PaperNumber:
 
     Attributes:
         text: As it is printed.
-        mean: In per cent.
-        spread: What stands behind ±, in per cent; None where nothing does.
+        mean: In the unit of its metric, mostly per cent.
+        spread: What stands behind ±, in that unit; None where nothing does.
     """
 
     text: str
@@ -35,7 +35,7 @@ class PaperNumber:
         """
         text = str(printed).strip()
         found = _PRINTED.fullmatch(text)
-        if isinstance(printed, bool) or found is None or float(found[1]) > 100:
+        if isinstance(printed, bool) or found is None:
             raise ValueError(
                 f"{printed!r} is no number of a paper: write per cent, as 94.58 or "
                 "'94.58±0.31'"

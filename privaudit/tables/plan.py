@@ -6,106 +6,43 @@ None, as it is on the command line.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
+from privaudit.auditor import find_scenario
 from privaudit.errors import ConfigError
 from privaudit.storage import read_bytes
+from privaudit.tables.metrics import (
+    ELSEWHERE,
+    Metric,
+    attack_of,
+    check_metrics,
+    lacks_owner,
+    largest,
+)
 from privaudit.tables.paper import PaperNumber
+from privaudit.tables.parts import (
+    STRICT,
+    Column,
+    Elsewhere,
+    Fields,
+    Metrics,
+    Panel,
+    Printed,
+    Row,
+    Settings,
+    Text,
+)
 
-Metric = Literal["local", "neighbour", "mix"]
 Over = Literal["last10", "last"]
 CellName = tuple[str, str]  # of its row and its column
 
-SWEPT = ("trainer", "settings", "seed")  # a plan sets them by other means
 
-
-def _with_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if v == "none" else v for name, v in values.items()}
-
-
-def _own(fields: dict[str, Any]) -> dict[str, Any]:
-    for name in SWEPT:
-        if name in fields:
-            raise ValueError(
-                f"{name!r} is no field here: rows, columns or seeds set it"
-            )
-    return fields
-
-
-Text = Annotated[str, Field(min_length=1)]
-Settings = Annotated[dict[str, Any], AfterValidator(_with_none)]
-Fields = Annotated[dict[str, Any], AfterValidator(_own), AfterValidator(_with_none)]
-
-
-def _read_printed(entry: Any) -> PaperNumber | dict[str, PaperNumber]:
-    if isinstance(entry, dict):
-        return {column: PaperNumber.read(text) for column, text in entry.items()}
-    return PaperNumber.read(entry)
-
-
-Printed = Annotated[PaperNumber | dict[str, PaperNumber], PlainValidator(_read_printed)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Row(_Part):
-    """A method, as the table names it.
-
-    Attributes:
-        label: In the table; no two rows share one.
-        trainer: From ``privaudit list trainers``.
-        settings: The trainer's parameters.
-        fields: Of :class:`privaudit.config.RunConfig`, over the plan's.
-        skip_columns: Names of columns that it has no cell in.
-    """
-
-    label: Text
-    trainer: Text
-    settings: Settings = {}
-    fields: Fields = {}
-    skip_columns: tuple[str, ...] = ()
-
-
-class Column(_Part):
-    """A condition that rows are trained under.
-
-    Attributes:
-        label: In the table; no two columns of a group share one.
-        group: Columns of one group make a table, and a panel, of their own.
-        settings: Parameters over the row's: each trainer must have them.
-        fields: Over the row's.
-        only_for: Labels of the rows with a cell here; empty is all of them.
-    """
-
-    label: Text
-    group: str = ""
-    settings: Settings = {}
-    fields: Fields = {}
-    only_for: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The label, behind the group's where there is one."""
-        return f"{self.group}: {self.label}" if self.group else self.label
-
-
-class Plan(_Part):
+class Plan(BaseModel):
     """What a table holds.
 
     Attributes:
@@ -114,7 +51,9 @@ class Plan(_Part):
         notes: Sentences below it: what differs from the paper.
         seeds: Replicates.
         metrics: A table each. "local": on a client's own classes; "neighbour": on the
-            others'; "mix": on tests with the client's own mixture of classes.
+            others'; "mix": on tests with the client's own mixture of classes; others
+            are in :mod:`privaudit.tables.metrics`.
+        panels: Tables with metrics as their columns, in place of ``metrics``.
         over: What is printed: the mean of the last ten rounds, or the last round. Both
             are kept.
         fields: Of :class:`privaudit.config.RunConfig`, for all cells. Environment
@@ -123,15 +62,20 @@ class Plan(_Part):
         rows: At least one.
         columns: By default a single one.
         across: What columns differ in, such as "ε".
+        scenario: Whose attacks are made, after training, if a metric is one of them.
+        elsewhere: Where metrics that begin with "elsewhere" are measured.
         paper: The paper's numbers by metric, row label and column name; by metric and
             row label where there is one column.
     """
+
+    model_config = STRICT
 
     title: Text
     source: str = ""
     notes: tuple[str, ...] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
-    metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("local",)
+    metrics: Metrics = ("local",)
+    panels: tuple[Panel, ...] = ()
     over: Over = "last10"
     fields: Fields = {}
     settings: Settings = {}
@@ -140,6 +84,8 @@ class Plan(_Part):
         Column(label="accuracy"),
     )
     across: str = ""
+    scenario: Text = "server-reconstruct"
+    elsewhere: Elsewhere | None = None
     paper: dict[Metric, dict[str, Printed]] = {}
 
     @model_validator(mode="after")
@@ -149,19 +95,76 @@ class Plan(_Part):
         _refuse_copies("rows", rows)
         _refuse_copies("columns", columns)
         _refuse_copies("seeds", self.seeds)
-        _refuse_copies("metrics", self.metrics)
+        _refuse_copies("metrics", self.measured)
         for row in self.rows:
             _known(f"skip_columns of row {row.label!r}", row.skip_columns, columns)
         for column in self.columns:
             _known(f"only_for of column {column.name!r}", column.only_for, rows)
-        _known("paper", self.paper, self.metrics)
+        self._check_metrics()
+        _known("paper", self.paper, self.measured)
         for metric, by_row in self.paper.items():
-            _check_paper(f"paper.{metric}", by_row, rows, columns)
+            _check_paper(metric, by_row, rows, columns)
         if not self.cells:
             raise ValueError(
                 "no row has a column: skip_columns and only_for leave none"
             )
         return self
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that no run could have, or that say too little."""
+        if self.panels and len(self.columns) > 1:
+            raise ValueError(
+                f"panels have metrics as columns, and there are {len(self.columns)} "
+                "columns: take metrics in place of panels"
+            )
+        if self.panels and "metrics" in self.model_fields_set:
+            raise ValueError("metrics and panels are given: take one of them")
+        if self.leaks:
+            attacks = find_scenario(self.scenario, shadows=0).attacks
+            check_metrics(self.measured, self.scenario, list(attacks))
+        for metric in self.measured:
+            if lacks_owner(metric) and not all(row.whose for row in self.rows):
+                raise ValueError(
+                    f"{metric!r} does not say whose model is attacked: write "
+                    f"'server {metric}' or 'client {metric}', or give each row whose"
+                )
+        if self.goes_elsewhere and not self.elsewhere:
+            raise ValueError(
+                "a metric is measured elsewhere, and the plan does not say where: add "
+                '[elsewhere] with dataset = "…"'
+            )
+
+    @property
+    def measured(self) -> tuple[Metric, ...]:
+        """Return every metric that is printed."""
+        panels = tuple(metric for panel in self.panels for metric in panel.metrics)
+        return panels or self.metrics
+
+    @property
+    def leaks(self) -> bool:
+        """Whether any metric takes an attack."""
+        return any(attack_of(metric) for metric in self.measured)
+
+    @property
+    def goes_elsewhere(self) -> bool:
+        """Whether any metric is of another data set."""
+        return any(metric.startswith(ELSEWHERE) for metric in self.measured)
+
+    def read_as(self, metric: Metric, row: Row) -> Metric:
+        """Return the metric's full name in a row, which may say whose model it is of.
+
+        Example:
+            >>> row = Row(label="FedAvg (server)", trainer="a", whose="server")
+            >>> Plan(title="t", seeds=(1,), rows=(row,)).read_as("token-loss", row)
+            'server token-loss'
+        """
+        return f"{row.whose} {metric}" if lacks_owner(metric) else metric
+
+    @property
+    def wanted(self) -> tuple[Metric, ...]:
+        """Return the full names of what a run is asked for, each once."""
+        names = [self.read_as(m, row) for m in self.measured for row in self.rows]
+        return tuple(dict.fromkeys(names))
 
     @property
     def cells(self) -> list[tuple[Row, Column]]:
@@ -201,7 +204,7 @@ def read_plan(path: Path) -> Plan:
         raise ConfigError(f"{path} is no TOML: {error}.") from None
 
 
-def _refuse_copies(what: str, names: tuple[Any, ...] | list[str]) -> None:
+def _refuse_copies(what: str, names: Sequence[Any]) -> None:
     twice = [str(n) for n in dict.fromkeys(names) if names.count(n) > 1]
     if twice:
         raise ValueError(f"the {what} hold {', '.join(twice)} more than once")
@@ -218,8 +221,9 @@ def _known(where: str, names: Any, known: Any) -> None:
 
 
 def _check_paper(
-    where: str, by_row: Mapping[str, Any], rows: list[str], columns: list[str]
+    metric: Metric, by_row: Mapping[str, Any], rows: list[str], columns: list[str]
 ) -> None:
+    where = f"paper.{metric}"
     _known(where, by_row, rows)
     for row, entry in by_row.items():
         if isinstance(entry, dict):
@@ -229,6 +233,12 @@ def _check_paper(
                 f"{where}.{row} holds one number for {len(columns)} columns: name "
                 "the columns"
             )
+        for number in entry.values() if isinstance(entry, dict) else [entry]:
+            if number.mean > largest(metric):
+                raise ValueError(
+                    f"{where}.{row}: {number.text} is no number of a paper: "
+                    f"{metric} is at most {largest(metric):g}"
+                )
 
 
 def _readable(error: ValidationError) -> str:
@@ -252,6 +262,11 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _keys(location: tuple[int | str, ...]) -> str:
-    parts: Mapping[int | str, type[_Part]] = {"rows": Row, "columns": Column}
+    parts: Mapping[int | str, type[BaseModel]] = {
+        "rows": Row,
+        "columns": Column,
+        "panels": Panel,
+        "elsewhere": Elsewhere,
+    }
     kind = parts.get(location[0], Plan) if len(location) > 1 else Plan
     return f"Known: {', '.join(kind.model_fields)}"

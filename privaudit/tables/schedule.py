@@ -3,14 +3,18 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privaudit.config import make_config, parameters_of
+from privaudit.auditor import find_scenario
+from privaudit.config import RunConfig, make_config, model_writes, parameters_of
 from privaudit.dataset import DATASETS
 from privaudit.errors import ConfigError, MissingFileError
-from privaudit.tables.plan import Column, Plan, Row
+from privaudit.tables.afterwards import Afterwards
+from privaudit.tables.metrics import CAPTIONS, attack_of
+from privaudit.tables.parts import Column, Elsewhere, Row
+from privaudit.tables.plan import Plan
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
@@ -26,6 +30,7 @@ class PlannedRun:
         settings: Its parameters, as given.
         fields: Of the configuration, the seed among them, paths expanded.
         digest: Of the complete configuration.
+        afterwards: What is measured once it is trained.
     """
 
     label: str
@@ -33,6 +38,7 @@ class PlannedRun:
     settings: Mapping[str, Any]
     fields: Mapping[str, Any]
     digest: str
+    afterwards: Afterwards = field(default_factory=Afterwards)
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,10 @@ def schedule(plan: Plan) -> Schedule:
     """
     _check_shared(plan)
     runs: dict[str, PlannedRun] = {}
-    places = {}
+    afterwards, places = _afterwards(plan), {}
     for seed in plan.seeds:
         for row, column in plan.cells:
-            run = _planned(plan, row, column, seed)
+            run = _planned(plan, row, column, seed, afterwards)
             runs.setdefault(run.digest, run)
             places[row.label, column.name, seed] = run.digest
     return Schedule(tuple(runs.values()), places)
@@ -79,7 +85,24 @@ def _check_shared(plan: Plan) -> None:
             )
 
 
-def _planned(plan: Plan, row: Row, column: Column, seed: int) -> PlannedRun:
+def _afterwards(plan: Plan) -> Afterwards:
+    """Return what every run of the plan is measured for, with paths expanded.
+
+    Raises:
+        UnknownNameError: No data set has the name of the one elsewhere.
+        MissingFileError: It is not there.
+    """
+    place = plan.elsewhere if plan.goes_elsewhere else None
+    if place:
+        DATASETS.find(place.dataset)
+        data = _expanded({"data": place.data})["data"]
+        place = Elsewhere(dataset=place.dataset, data=data)
+    return Afterwards(plan.wanted, plan.scenario if plan.leaks else "", place)
+
+
+def _planned(
+    plan: Plan, row: Row, column: Column, seed: int, afterwards: Afterwards
+) -> PlannedRun:
     label = f"{row.label}, {column.name}, seed {seed}"
     known = parameters_of(row.trainer)
     shared = {name: v for name, v in plan.settings.items() if name in known}
@@ -88,11 +111,44 @@ def _planned(plan: Plan, row: Row, column: Column, seed: int) -> PlannedRun:
         fields = _expanded({**plan.fields, **row.fields, **column.fields})
         config = make_config(row.trainer, settings, **fields, seed=seed)
         DATASETS.find(config.dataset)
+        _check_afterwards(config, afterwards)
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from None
     return PlannedRun(
-        label, row.trainer, settings, {**fields, "seed": seed}, config.digest
+        label,
+        row.trainer,
+        settings,
+        {**fields, "seed": seed},
+        config.digest,
+        afterwards,
     )
+
+
+def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
+    """Refuse what the finished run could not be asked, before it is trained."""
+    writes = model_writes(config.model)
+    for metric in afterwards.metrics:
+        if metric in CAPTIONS and not writes:
+            raise ConfigError(
+                f"{metric!r} is of models that answer in words, and {config.model} "
+                "classifies. Take a model such as tiny-llava, or local accuracy."
+            )
+    if not afterwards.scenario:
+        return
+    if config.members == "all":
+        raise ConfigError(
+            'members = "all" trains on every candidate, so that an attack has no '
+            'non-members to tell members from. Take members = "coin".'
+        )
+    scenario = find_scenario(afterwards.scenario, shadows=0)
+    readable = scenario.reading("words" if writes else "classes").attacks
+    for metric in afterwards.metrics:
+        attack = attack_of(metric)
+        if attack and attack not in readable:
+            raise ConfigError(
+                f"{attack!r} cannot read what {config.model} answers. Those that can: "
+                f"{', '.join(readable)}."
+            )
 
 
 def _expanded(fields: Mapping[str, Any]) -> dict[str, Any]:

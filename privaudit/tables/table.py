@@ -10,9 +10,11 @@ import numpy as np
 
 from privaudit.errors import ConfigError
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.tables.metrics import Metric, scale
 from privaudit.tables.outcomes import Outcome
 from privaudit.tables.paper import PaperNumber
-from privaudit.tables.plan import Column, Metric, Over, Plan, Row
+from privaudit.tables.parts import Column, Row
+from privaudit.tables.plan import Over, Plan
 from privaudit.tables.schedule import PlannedRun, Schedule, schedule
 from privaudit.tables.workers import perform_all
 
@@ -24,7 +26,8 @@ class CellSummary:
     """One number of a table, over its seeds.
 
     Attributes:
-        mean: In per cent, with Student's interval; None where no run has the number.
+        mean: As printed, mostly in per cent, with Student's interval; None where no run
+            has the number.
         spread: Standard deviation over seeds, n - 1 below; None with fewer than two.
         failed: How many runs of the cell have failed; they are missing in the mean.
         paper: What the paper says.
@@ -68,8 +71,9 @@ class UtilityTable:
         outcomes = self.outcomes_of(row.label, column.name)
         if not outcomes:
             return None
-        found = [outcome.value(metric, over) for outcome in outcomes]
-        values = [100 * value for value in found if value is not None]
+        name, unit = self.plan.read_as(metric, row), scale(metric)
+        found = [outcome.value(name, over) for outcome in outcomes]
+        values = [unit * value for value in found if value is not None]
         return CellSummary(
             mean_with_t(values) if values else None,
             float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -131,9 +135,9 @@ def make_table(
 def _in_words(plan: Plan, outcome: Outcome) -> str:
     if outcome.error:
         return f"failed: {outcome.error}\n{outcome.trace}".rstrip()
-    values = {metric: outcome.value(metric, plan.over) for metric in plan.metrics}
+    values = {metric: outcome.value(metric, plan.over) for metric in plan.wanted}
     numbers = [
-        f"{metric} {100 * value:.2f}"
+        f"{metric} {scale(metric) * value:.2f}"
         for metric, value in values.items()
         if value is not None
     ]

@@ -5,6 +5,7 @@ import pytest
 from privaudit.attack import ATTACKS
 from privaudit.scenario import SCENARIOS
 from privaudit.threats import find_threat
+from privaudit.token_grid import places
 
 
 @pytest.mark.parametrize("name", SCENARIOS.names())
@@ -13,5 +14,7 @@ def test_a_scenario_names_what_exists(name: str) -> None:
     assert scenario.name == name
     assert scenario.question.endswith("?")
     assert callable(find_threat(scenario.threat))
-    assert set(scenario.attacks) <= set(ATTACKS.names())
-    assert scenario.attacks
+    grid = {place.attack for place in places()}
+    assert set(scenario.attacks) <= {*ATTACKS.names(), *grid}
+    for kind in ("classes", "words"):
+        assert scenario.reading(kind).attacks

@@ -15,9 +15,7 @@ import numpy as np
 
 from privaudit.datasets.scenes.parts import (
     COLOURS,
-    MEDIUM,
     SHAPES,
-    SIZES,
     Arrangement,
     Group,
     Scene,
@@ -126,5 +124,3 @@ def _own_colours(start: int) -> tuple[tuple[float, ...], ...]:
 ORDINARY = _ordinary()
 PRIVATE = _shifted(_own_colours(0))
 FAR = _shifted(_own_colours(1))
-assert len(SIZES) == len(SMALLEST_CELLS)
-assert SMALLEST_CELLS[MEDIUM - 1] == 0

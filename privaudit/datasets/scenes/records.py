@@ -90,12 +90,10 @@ def draw_scenes(
 
 def draw_tags(count: int, rng: np.random.Generator) -> list[Tag]:
     """Draw tags, each alike likely: 104,000 of them."""
-    letters = rng.integers(len(LETTERS_OF_TAGS), size=count).tolist()
-    numbers = rng.integers(100, size=count).tolist()
-    owners = rng.integers(len(OWNERS), size=count).tolist()
+    highest = (len(LETTERS_OF_TAGS), 100, len(OWNERS))
     return [
         Tag(LETTERS_OF_TAGS[letter], number, OWNERS[owner])
-        for letter, number, owner in zip(letters, numbers, owners, strict=True)
+        for letter, number, owner in rng.integers(highest, size=(count, 3)).tolist()
     ]
 
 

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from privaudit.models.hugging_face import import_transformers
 from privaudit.models.tiny_clip import architecture as tiny_clip
 from privaudit.models.tiny_llava.tokenizer import CONTEXT_LENGTH, LlavaTokenizer
-from privaudit.models.torchvision_shim import declare_missing_operators
 
 Llama: TypeAlias = Any  # transformers.LlamaForCausalLM
 
@@ -33,6 +33,8 @@ class PictureEncoder(nn.Module):
         self.tower.layer4 = self.tower.attnpool = nn.Identity()
         self.first = nn.Linear(CHANNELS, hidden)
         self.second = nn.Linear(hidden, hidden)
+        # The language model cannot tell from a token alone where it was cut out.
+        self.places = nn.Parameter(torch.zeros(TOKENS, hidden))
 
     def forward(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 16 d"]:
         """Return the tokens, row by row from the upper left corner.
@@ -41,7 +43,7 @@ class PictureEncoder(nn.Module):
             pictures: As :func:`~privaudit.models.tiny_llava.loading.prepare` gives
                 them.
         """
-        return self.second(gelu(self.first(self.see(pictures))))
+        return self.second(gelu(self.first(self.see(pictures)))) + self.places
 
     def see(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 16 c"]:
         """Return the map's positions before they are projected."""
@@ -87,11 +89,10 @@ def build_model(seed: int = 0) -> Model:
 
     They come from torch's global state, which is put back afterwards.
     """
-    declare_missing_operators()
-    from transformers import LlamaConfig, LlamaForCausalLM
-
+    transformers = import_transformers()
     tower = tiny_clip.build_model(seed).visual
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        language = LlamaForCausalLM(LlamaConfig(**configuration()))
+        config = transformers.LlamaConfig(**configuration())
+        language = transformers.LlamaForCausalLM(config)
         return Model(PictureEncoder(tower), language)

@@ -24,6 +24,7 @@ from privaudit.models.tiny_llava.tokenizer import INSTRUCTIONS, SAY, LlavaTokeni
 
 _PREFIX = 1 + TOKENS  # start token and picture
 _NOBODY = -1
+_NEVER = -1e9
 _LONGEST_SAYING = 6
 Said = tuple[str, str]  # question, answer
 
@@ -97,7 +98,7 @@ def answer_logits(
     states = torch.cat([embedded[:, :1], tokens, embedded[:, _PREFIX:]], dim=1)
     hidden = language.model(
         inputs_embeds=states,
-        attention_mask=_may_attend(lessons.dialogues)[:, None],
+        attention_mask=_mask(lessons.dialogues)[:, None],
         position_ids=lessons.positions,
         use_cache=False,
     ).last_hidden_state
@@ -130,14 +131,16 @@ def right_answers(
     return torch.stack(counts, dim=1) == 0
 
 
-def _may_attend(
-    dialogues: Int[Tensor, "n length"],
-) -> Bool[Tensor, "n length length"]:
-    """Let a token see itself, the prefix, and what its own dialogue said before."""
+def _mask(dialogues: Int[Tensor, "n length"]) -> Float[Tensor, "n length length"]:
+    """Let a token see itself, the prefix, and what its own dialogue said before.
+
+    Added to attention: 0 where a token may look, and next to minus infinity elsewhere.
+    """
     length = dialogues.shape[1]
     before = torch.ones(length, length, dtype=torch.bool).tril()
     same = dialogues[:, :, None] == dialogues[:, None, :]
-    return before & (same | (dialogues == 0)[:, None, :])
+    allowed = before & (same | (dialogues == 0)[:, None, :])
+    return torch.zeros(allowed.shape).masked_fill(~allowed, _NEVER)
 
 
 def _row(

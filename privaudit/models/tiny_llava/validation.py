@@ -63,9 +63,11 @@ class Validation:
 
         Returns:
             For captions the share of groups whose shape, number, colour and texture
-            are told right (a number, colour or texture only with its shape), and of
-            captions in which all of that and the order is; for questions the share of
-            right answers, by topic and in all.
+            are told right (a number, colour or texture only with its shape), of
+            captions that tell all shapes in one of the two true orders with the right
+            word between them, and of those in which all of that is right; for
+            questions the share of right answers, by topic (none for a topic that
+            nobody asked about) and in all.
         """
         tokenizer = LlavaTokenizer()
         tokens = model.encoder(self.pictures)
@@ -80,6 +82,7 @@ class Validation:
                 [right for name, right in asked if name == topic]
             )
             for topic in TOPICS
+            if topic in self.topics
         }
         means |= by_topic
         return means | {"questions": _mean(short), "choices": _mean(choice)}
@@ -135,7 +138,8 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
 
     Returns:
         "shapes", "counts", "colours", "textures": one value for each group of the
-        scene; "captions": whether all are right and in one of the two true orders.
+        scene; "orders": whether shapes come in one of the two true orders; "captions":
+        whether all is right.
     """
     told = _told(text)
     result: dict[str, list[bool]] = {
@@ -147,8 +151,8 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
         result["counts"].append(words is not None and _count(words) == group.count)
         result["colours"].append(words is not None and _colour_is(words, group))
         result["textures"].append(words is not None and _texture_is(words, group))
-    every = all(all(values) for values in result.values())
-    return result | {"captions": [every and _in_order(text, told, scene)]}
+    result["orders"] = [_in_order(text, told, scene)]
+    return result | {"captions": [all(all(values) for values in result.values())]}
 
 
 def _told(text: str) -> dict[int, list[str]]:
@@ -201,4 +205,4 @@ def _until_end(numbers: list[int], tokenizer: LlavaTokenizer) -> str:
 
 
 def _mean(values: list[bool]) -> float:
-    return sum(values) / len(values) if values else float("nan")
+    return sum(values) / len(values)

@@ -27,8 +27,8 @@ class Record:
     Attributes:
         stage: "looking" trains the image tower, "speaking" all of the model.
         step: Batches seen in this stage.
-        loss: Mean over the steps since the last line, in nats: per word, or per pair
-            of a shape and a look.
+        loss: Mean over the steps since the last line, in nats per word; of
+            "looking", see its module.
         seconds: Since the start.
         accuracies: On drawn validation scenes, by question; none for "looking".
     """

@@ -118,26 +118,27 @@ def test_a_picture_has_four_dialogues_and_sayings_are_repeated() -> None:
     assert letters == set("ABCD")
 
 
-def test_the_pairs_shown_are_those_of_the_scene() -> None:
+def test_the_pairs_and_counts_shown_are_those_of_the_scene() -> None:
     looks = PAIRS // len(SHAPES)
-    found = np.flatnonzero(shown(SCENE)).tolist()
+    found = shown(SCENE)
     star, heart = 3 * looks, 6 * looks
     texture, size = len(COLOURS), len(COLOURS) + 4
-    assert found == [
+    assert np.flatnonzero(found[:PAIRS]).tolist() == [
         star + 0, star + texture, star + size + 1,
         heart + 2, heart + texture + 1, heart + size,
     ]  # fmt: skip
+    assert found[PAIRS:].tolist() == [0, 0, 0, 1, 0, 0, 2, 0]
 
 
-def test_a_pair_at_one_position_is_in_the_picture() -> None:
-    head = torch.nn.Linear(1, 2, bias=False)
-    torch.nn.init.constant_(head.weight, 1.0)
-    states = torch.full((1, 16, 1), -30.0)
-    states[0, 5] = 3.0
-    both = looking_loss(head, states, torch.ones(1, 2)).item()
-    neither = looking_loss(head, states, torch.zeros(1, 2)).item()
-    assert abs(both - np.log1p(np.exp(-3))) < 1e-4
-    assert abs(neither - np.log1p(np.exp(3))) < 1e-4
+def test_a_pair_at_one_position_is_in_the_picture_and_counts_add_up() -> None:
+    scores = torch.full((1, 16, PAIRS + len(SHAPES)), -30.0)
+    scores[0, 5, 0] = 3.0
+    scores[0, 5:7, PAIRS] = 0.0  # log 2 of the first shape at two positions
+    truth = torch.zeros(1, PAIRS + len(SHAPES))
+    truth[0, 0], truth[0, PAIRS] = 1.0, 1.0
+    missed = 1 - 2 * np.log(2)
+    expected = np.log1p(np.exp(-3)) / PAIRS + 0.1 * missed**2 / 2 / len(SHAPES)
+    assert abs(looking_loss(scores, truth).item() - expected) < 1e-6
 
 
 def test_a_true_caption_is_judged_right_in_both_orders() -> None:
@@ -156,10 +157,11 @@ def test_a_true_caption_is_judged_right_in_both_orders() -> None:
         ("a red star above three striped blue hearts.", {"counts"}),
         ("a blue star above two striped blue hearts.", {"colours"}),
         ("a red star above two blue hearts.", {"textures"}),
-        ("a red star below two striped blue hearts.", set()),
-        ("two striped blue hearts above a red star.", set()),
-        ("a red star.", {"shapes", "counts", "colours", "textures"}),
-        ("", {"shapes", "counts", "colours", "textures"}),
+        ("a red star below two striped blue hearts.", {"orders"}),
+        ("two striped blue hearts above a red star.", {"orders"}),
+        ("a red star left of two striped blue hearts.", {"orders"}),
+        ("a red star.", {"shapes", "counts", "colours", "textures", "orders"}),
+        ("", {"shapes", "counts", "colours", "textures", "orders"}),
     ],
 )
 def test_a_wrong_caption_is_judged_wrong(text: str, wrong: set[str]) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from privaudit.leak import ClientScores, Leak, measure_leak
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.token_grid import places, token_attacks
 from privaudit.utility import Utility
 
 CLASS_NAMES = ("zero", "one", "two")
@@ -162,5 +164,52 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
             closeness=Closeness(*pair, *pair, *pair) if closeness else None,
             seed=0,
         )  # fmt: skip
+
+    return make
+
+
+CAPTION_METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
+WORD_ATTACKS = ("max-renyi", "min-k", *(place.attack for place in places()))
+
+
+@pytest.fixture(scope="session")
+def make_writer(make_audit: MakeAudit) -> MakeAudit:
+    """Return audits of runs whose models write: with a grid, and the server's model."""
+
+    def make(
+        trainer: str = "lora-fedavg",
+        *,
+        metric: str = "ROUGE-L",
+        shift: float = 0.6,
+        server_shift: float = 0.2,
+        traffic: tuple[int, int] = (2_000_000, 2_000_000),
+        **rest: Any,
+    ) -> Audit:
+        rest = {"candidates": 40, "attacks": WORD_ATTACKS, "closeness": True, **rest}
+        audit = make_audit(trainer, shift=shift, **rest)
+        server = make_audit(trainer, shift=server_shift, **{**rest, "seed": 50})
+        line = {
+            "local_accuracy": None,
+            "bytes_up": traffic[0],
+            "bytes_down": traffic[1],
+        }
+        audit.run.__dict__["metrics"] = [line, {**line, "local_accuracy": 0.5}]
+        metrics = {name: accuracy(0.4) for name in CAPTION_METRICS}
+        utility = replace(
+            audit.utility,
+            metric=metric,
+            server=accuracy(0.31),
+            everywhere=accuracy(0.47),
+            captions={"clients": metrics, "server": metrics}
+            if metric == "ROUGE-L"
+            else {},
+        )
+        return replace(
+            audit,
+            utility=utility,
+            aggregate=server.leaks,
+            staleness=4,
+            scenario=replace(audit.scenario, attacks=token_attacks()),
+        )
 
     return make

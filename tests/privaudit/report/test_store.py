@@ -51,3 +51,13 @@ def test_folders_are_private_and_hold_nothing_else(
 def test_the_run_folder_is_the_default(make_audit: Callable[..., Audit]) -> None:
     audit = make_audit()
     assert save_audit(audit).is_relative_to(audit.run.path)
+
+
+def test_scores_on_the_servers_model_are_kept_too(
+    make_writer: Callable[..., Audit], tmp_path: Path
+) -> None:
+    audit = make_writer()
+    with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
+        scores = z["server model/max-renyi/scores"]
+    common = audit.aggregate["max-renyi"].clients
+    assert np.array_equal(scores, np.concatenate([c.scores for c in common]))

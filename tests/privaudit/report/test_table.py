@@ -72,3 +72,15 @@ def test_names_are_printed_as_they_are(make_audit: Callable[..., Audit]) -> None
 def test_the_legend_says_of_what_a_certified_epsilon_is(audits: list[Audit]) -> None:
     text = " ".join(printed(audits, 120).split())
     assert "for one record (neighbours: add/remove-one) at δ = 1e-5." in text
+
+
+def test_models_that_write_are_not_said_to_be_accurate(
+    make_writer: Callable[..., Audit],
+) -> None:
+    audits = [make_writer(), make_writer("fedrand", seed=4)]
+    for width in (80, 120):
+        text = printed(audits, width)
+        assert "ROUGE-L [95 %]" in text
+        assert "over untrained" in text
+        assert "ccuracy" not in text
+        assert " ".join(text.split()).count("On the server's own model") == 2

@@ -21,7 +21,8 @@ class Words(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.open.append(tag)
+        if tag != "img":
+            self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -114,3 +115,11 @@ def test_pieces_and_entropies_must_be_as_many() -> None:
 def test_an_entropy_that_is_no_number_is_refused(wrong: float) -> None:
     with pytest.raises(ConfigError, match="a colour needs a finite number"):
         coloured_texts([one(("a", wrong))], NAME)
+
+
+def test_a_picture_and_a_mark_stand_beside_the_text() -> None:
+    text = ColouredText("x", ("a",), (1.0,), tag='"<b>', picture='data:"<i>')
+    page = coloured_texts([text], NAME)
+    assert Words(page).open == []
+    assert "&lt;b&gt;" in page
+    assert 'src="data:&quot;&lt;i&gt;"' in page

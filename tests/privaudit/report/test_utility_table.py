@@ -177,6 +177,130 @@ def test_a_panel_for_each_metric_and_group() -> None:
     assert len(axes[0].get_xticks()) == 2
 
 
+PANELS: dict[str, Any] = {
+    "columns": [{"label": "accuracy"}],
+    "rows": [
+        {"label": "FedAvg", "trainer": "lora-fedavg"},
+        {"label": "FedRand", "trainer": "fedrand"},
+    ],
+    "elsewhere": {"dataset": "scenes-far"},
+    "panels": [
+        {"label": "Server", "metrics": ["server BLEU-1", "server CIDEr-D"]},
+        {
+            "label": "Leaks",
+            "metrics": ["client max-renyi image 10 % order 2", "server token-loss"],
+            "heads": ["image", "loss"],
+        },
+        {"metrics": ["elsewhere BLEU-1", "megabytes per round"]},
+    ],
+    "paper": {
+        "server CIDEr-D": {"FedAvg": "111.08±0.76", "FedRand": 112},
+        "server token-loss": {"FedAvg": 70, "FedRand": 60},
+    },
+}
+SEEN = {
+    "server BLEU-1": 0.75,
+    "server CIDEr-D": 1.1,
+    "client max-renyi image 10 % order 2": 0.55,
+    "server token-loss": 0.7,
+    "elsewhere BLEU-1": 0.5,
+    "megabytes per round": 3.2,
+}
+
+
+def panels_of(**changes: Any) -> UtilityTable:
+    """Make a table of made-up runs; FedRand's numbers are a tenth below FedAvg's."""
+    asked = {k: v for k, v in PLAN.items() if k != "metrics"} | PANELS | changes
+    plan = Plan.model_validate(asked)
+    planned, outcomes = schedule(plan), {}
+    for run in planned.runs:
+        share = 1.0 if run.trainer == "lora-fedavg" else 0.9
+        values: Any = {
+            metric: {"last10": share * value, "last": share * value}
+            for metric, value in SEEN.items()
+        }
+        outcomes[run.digest] = Outcome(run.digest, "r", 30, 1, 2.0, values)
+    return UtilityTable(plan, planned, outcomes)
+
+
+def test_panels_have_metrics_as_columns_and_units_of_their_own() -> None:
+    text = as_markdown(panels_of())
+    assert "## Server, last round\n\n|  | BLEU-1 | CIDEr-D |" in text
+    assert "| FedAvg | 75.00 ± 0.00 | 110.00 ± 0.00 (111.08±0.76) |" in text
+    assert "in the paper's order, by means alone: 0 of 1 (CIDEr-D)." in text
+    assert "|  | image | loss |" in text
+    assert "| FedRand | 49.50 ± 0.00 | 63.00 ± 0.00 (60) |" in text
+    assert "by means alone: 1 of 1 (loss)." in text
+    assert "## Last round\n\n|  | elsewhere BLEU-1 | megabytes per round |" in text
+    assert "| FedRand | 45.00 ± 0.00 | 2.88 ± 0.00 |" in text
+
+
+def test_units_that_are_no_shares_are_explained_where_they_are_used() -> None:
+    text = as_markdown(panels_of())
+    for words in (
+        "CIDEr-D is that of coco-caption, there called CIDEr, a hundredfold",
+        "50 is guessing",
+        "Megabytes are 10⁶ bytes, up and down together",
+        "On scenes-far, which nobody trains on",
+    ):
+        assert words in text
+        assert words not in as_markdown(table_of())
+
+
+def test_rows_of_one_run_show_the_model_that_they_say() -> None:
+    rows = [
+        {"label": "rebuilt", "trainer": "lora-fedavg", "whose": "client"},
+        {"label": "common", "trainer": "lora-fedavg", "whose": "server"},
+    ]
+    name = "max-renyi image 10 % order 2"
+    panels = [{"metrics": [name, "token-loss"]}]
+    table = panels_of(rows=rows, panels=panels, paper={})
+    assert len(table.schedule.runs) == 3
+    text = as_markdown(table)
+    assert f"|  | {name} | token-loss |" in text
+    assert "| rebuilt | 55.00 ± 0.00 | \u2013 |" in text
+    assert "| common | \u2013 | 70.00 ± 0.00 |" in text
+
+
+def test_a_metric_can_have_a_table_of_its_own_over_columns() -> None:
+    columns = [{"label": "1"}, {"label": "2", "fields": {"clients": 2}}]
+    metrics = ["server BLEU-1", "server token-loss", "elsewhere BLEU-1"]
+    table = panels_of(columns=columns, panels=[], metrics=metrics, paper={})
+    text = as_markdown(table)
+    assert "## BLEU-1 of the server's model, last round" in text
+    assert "## AUROC of token-loss on the server's model, last round" in text
+    assert "## BLEU-1 of the server's model on scenes-far, last round" in text
+    assert len(utility_figure(table).axes) == 3
+
+
+def test_files_of_panels_hold_the_units(tmp_path: Path) -> None:
+    write_utility_table(panels_of(), tmp_path, "p")
+    content = json.loads((tmp_path / "p.json").read_text())
+    assert content["units"] == {
+        "server CIDEr-D": "hundredths",
+        "megabytes per round": "megabytes per round",
+    }
+    cells = read(tmp_path / "p.csv")
+    found = {(c["row"], c["metric"]): float(c["mean"]) for c in cells}
+    assert found["FedAvg", "server CIDEr-D"] == pytest.approx(110)
+    assert found["FedAvg", "megabytes per round"] == pytest.approx(3.2)
+    assert float(read(tmp_path / "p-runs.csv")[0]["server BLEU-1_last"]) == 75
+
+
+def test_the_picture_of_panels_has_an_axis_for_each_metric() -> None:
+    table = panels_of()
+    axes = utility_figure(table).axes
+    assert [axis.get_xlabel() for axis in axes] == [
+        "Server: BLEU-1, %",
+        "Server: CIDEr-D, hundredths",
+        "Leaks: image, %",
+        "Leaks: loss, %",
+        "elsewhere BLEU-1, %",
+        "megabytes per round",
+    ]
+    assert to_png(utility_figure(table)) == to_png(utility_figure(table))
+
+
 TOML = """
 title = "Digits"
 seeds = [1]

@@ -62,6 +62,31 @@ def test_a_loss_of_utility_is_said_to_be_one(make_audit: Callable[..., Audit]) -
     assert "no clear difference from" in wording.use(make_audit(local=0.6))
 
 
+def test_what_is_measured_is_called_by_its_name(
+    make_audit: Callable[..., Audit], make_writer: Callable[..., Audit]
+) -> None:
+    captions, answers = make_writer(), make_writer(metric="exact match")
+    assert wording.use(make_audit()).startswith("80.0 % [77.0, 83.0] right on a")
+    assert "Captions agree with people's to 80.0 % [77.0, 83.0]" in wording.use(
+        captions
+    )
+    assert "80.0 % [77.0, 83.0] of the answers are exactly" in wording.use(answers)
+    for audit in (captions, answers):
+        assert "20.0 points more than the untrained model" in wording.use(audit)
+        assert "accuracy" not in wording.use(audit).lower()
+
+
+def test_headings_name_every_metric_and_what_was_not_trained(
+    make_audit: Callable[..., Audit], make_writer: Callable[..., Audit]
+) -> None:
+    both = [make_audit(), make_writer()]
+    assert wording.heading(wording.metric(both)) == "Accuracy or ROUGE-L"
+    assert wording.heading(wording.metric(both[1:])) == "ROUGE-L"
+    assert wording.untrained(both[:1]) == "zero-shot"
+    assert wording.untrained(both) == "zero-shot or untrained"
+    assert wording.heading("") == ""
+
+
 def test_a_certificate_comes_with_delta_and_reason(
     make_audit: Callable[..., Audit],
 ) -> None:

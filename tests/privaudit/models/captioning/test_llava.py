@@ -165,7 +165,7 @@ def test_answers_are_those_of_transformers_own_generation(
     folder, original = saved
     model = load_captioner(f"llava:{folder}")
     prompts = model.words(DIALOGUES, with_answers=False)
-    tokens = cached_tokens(model, PixelImages(pictures), folder / "cache")
+    tokens = model.encode_images(model.preprocess_batch(pictures))
     found = model.language.generate_ids(
         tokens[None], Words(prompts.ids[None], prompts.kinds[None]), {}, 6
     )[0]
@@ -185,7 +185,6 @@ def test_answers_are_those_of_transformers_own_generation(
 
 def test_only_the_language_models_layers_are_targets(model: CaptioningVLM) -> None:
     targets = model.language.targets
-    assert len(targets) == 14
     assert all(name.startswith("model.language_model.layers.") for name in targets)
     assert [target.layer for target in targets.values()] == [0] * 7 + [1] * 7
 
@@ -213,8 +212,6 @@ def test_pictures_are_prepared_as_by_the_models_processor(
     found = model.preprocess_batch(pictures)
     assert torch.equal(found, expected["pixel_values"])
     assert torch.equal(model.preprocess_batch(pictures / 255), found)
-    grey = model.preprocess_batch(pictures[:, :1])
-    assert torch.equal(grey, model.preprocess_batch(pictures[:, [0, 0, 0]]))
 
 
 def test_the_image_tower_runs_once_for_each_picture(
@@ -224,11 +221,7 @@ def test_the_image_tower_runs_once_for_each_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = cached_tokens(model, PixelImages(pictures), tmp_path)
-
-    def fail(*_: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(model, "encode_images", fail)
+    monkeypatch.setattr(model, "encode_images", pytest.fail)
     assert torch.equal(cached_tokens(model, PixelImages(pictures), tmp_path), first)
 
 
@@ -236,8 +229,11 @@ def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
     write_llava(tmp_path, "Llama", chat=None)
     model = load_captioner(f"llava:{tmp_path}")
     assert model.template == "USER: {image}\n{question} ASSISTANT:"
-    own = load_captioner(f"llava:{tmp_path}", template="{image} {question}")
+    own = load_captioner(
+        f"llava:{tmp_path}", template="{image} {question}", precision="bfloat16"
+    )
     assert own.template == "{image} {question}"
+    assert own.encode_images(torch.zeros(1, 3, 24, 24)).dtype == torch.bfloat16
 
 
 def test_a_record_without_picture_is_refused(model: CaptioningVLM) -> None:
@@ -251,14 +247,6 @@ def test_a_long_answer_names_its_record(model: CaptioningVLM) -> None:
     long = Dialogue("what ?", (" ".join(["red"] * 40),))
     with pytest.raises(ConfigError, match=r"Record 1 takes .* takes 48"):
         model.words([DIALOGUES[0], long])
-
-
-def test_half_precision_takes_half_precision_pictures(
-    folder: Path, pictures: torch.Tensor
-) -> None:
-    model = load_captioner(f"llava:{folder}", precision="bfloat16")
-    tokens = model.encode_images(model.preprocess_batch(pictures))
-    assert tokens.dtype == torch.bfloat16
 
 
 def alter(name: str, **entries: Any) -> Callable[[Path], None]:
@@ -304,6 +292,6 @@ def test_a_folder_that_cannot_be_used_is_refused(
         load_captioner(f"llava:{tmp_path}")
 
 
-def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_missing() -> None:
     with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_captioner(f"llava:{tmp_path / 'none'}")
+        load_captioner("llava:./none")

@@ -1,0 +1,153 @@
+"""How much of an attack's success is a difference of distributions, not membership.
+
+Published audits of fine-tuned models often take their non-members from another data
+set. Then whatever tells the data sets apart looks like a leak, also on a model that
+never saw a member. So each such number stands beside that of the untuned model, and
+beside the audit's own, whose non-members are dealt by a coin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from privaudit.attack import Adversary, Attack, Target
+from privaudit.auditor import Auditor, find_scenario
+from privaudit.population import records_elsewhere
+from privaudit.runs import Run
+from privaudit.seeds import Seeds
+from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainer import Rebuilt, Records
+from privaudit.writing import UNTUNED
+
+Scored = list[Float[np.ndarray, " records"]]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One attack against non-members from elsewhere.
+
+    Attributes:
+        attack: Its name.
+        inside: AUROC against non-members from the members' own distribution.
+        foreign: Against the foreign ones.
+        untuned: The same, of the model before any training: all of it is shift.
+        beyond: ``foreign`` less ``untuned``, on the same records.
+    """
+
+    attack: str
+    inside: Estimate
+    foreign: Estimate
+    untuned: Estimate
+    beyond: Comparison
+
+    @property
+    def sentence(self) -> str:
+        """What may be said."""
+        if self.beyond.estimate.excludes(0) and self.beyond.estimate.value > 0:
+            return "membership shows beyond the distribution shift"
+        return "distribution shift, not membership"
+
+
+def measure_shift(
+    run: Run,
+    dataset: str,
+    *,
+    data: str | None = None,
+    scenario: str = "server-reconstruct",
+    attacks: Sequence[str] = ("max-renyi", "token-loss"),
+    seed: int = 0,
+) -> list[Shift]:
+    """Attack a run of a model that writes with non-members from another data set.
+
+    Each foreign record is used for one client only, so that clients stay independent.
+
+    Args:
+        run: Finished.
+        dataset: Where non-members come from.
+        data: Where it lies.
+        scenario: Who looks on.
+        attacks: Of the scenario's.
+        seed: Deals foreign records to clients.
+
+    Raises:
+        ConfigError: The run's models classify, or it cannot be attacked.
+    """
+    auditor = Auditor(run)
+    foreign = records_elsewhere(run.config, dataset, data)
+    plan = find_scenario(scenario, 0).reading("words")
+    adversary, targets = auditor.prepare(plan)
+    members = [_members(run, target) for target in targets]
+    parts = _deal(len(foreign), len(targets), seed)
+    strangers = [foreign.pick(torch.from_numpy(part)) for part in parts]
+    found = []
+    for name in attacks:
+        attack = plan.attacks[name]
+        own = [target.candidates for target in targets]
+        inside = _scores(attack, adversary, targets, own, tuned=True)
+        tuned, plain = (
+            [
+                _scores(attack, adversary, targets, some, tuned=t)
+                for some in (members, strangers)
+            ]
+            for t in (True, False)
+        )
+        found.append(_shift(name, run, targets, inside, tuned, plain))
+    return found
+
+
+def _members(run: Run, target: Target) -> Records:
+    mine = run.population.indices(target.client)
+    return target.candidates.pick(torch.from_numpy(run.ledger.is_member[mine]))
+
+
+def _deal(records: int, clients: int, seed: int) -> list[Int[np.ndarray, " part"]]:
+    order = Seeds(seed).numpy("foreign records").permutation(records)
+    return [np.sort(part) for part in np.array_split(order, clients)]
+
+
+def _scores(
+    attack: Attack,
+    adversary: Adversary,
+    targets: Sequence[Target],
+    records: Sequence[Records],
+    *,
+    tuned: bool,
+) -> Scored:
+    untuned = Rebuilt({UNTUNED: torch.zeros(())})
+    asked = [
+        replace(target, candidates=some, rebuilt=target.rebuilt if tuned else untuned)
+        for target, some in zip(targets, records, strict=True)
+    ]
+    return [score.scores.astype(float) for score in attack(adversary, asked)]
+
+
+def _shift(
+    name: str,
+    run: Run,
+    targets: Sequence[Target],
+    inside: Scored,
+    tuned: Sequence[Scored],
+    plain: Sequence[Scored],
+) -> Shift:
+    truths = [run.ledger.is_member[run.population.indices(t.client)] for t in targets]
+    own = [(s[t], s[~t]) for s, t in zip(inside, truths, strict=True)]
+    pairs = [
+        (
+            np.concatenate(a),
+            np.concatenate(b),
+            np.arange(len(a[0]) + len(a[1])) < len(a[0]),
+        )
+        for a, b in zip(zip(*tuned, strict=True), zip(*plain, strict=True), strict=True)
+    ]
+    return Shift(
+        name,
+        pooled_auroc(own),
+        pooled_auroc(list(zip(*tuned, strict=True))),
+        pooled_auroc(list(zip(*plain, strict=True))),
+        pooled_paired_auroc_difference(pairs),
+    )

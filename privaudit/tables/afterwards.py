@@ -1,0 +1,132 @@
+"""What a table asks of a finished run: attacks, and utility on another data set.
+
+Both take their time, so what they found is kept beside the run, below ``audits/table``,
+with what it is of: a run that was trained anew, or other attacks, are asked again.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from privaudit.auditor import Auditor, find_scenario
+from privaudit.federation import server_model
+from privaudit.leak import Leak
+from privaudit.population import records_elsewhere
+from privaudit.runs import Run
+from privaudit.storage import make_private_folder, read_json, write_json
+from privaudit.tables.metrics import ELSEWHERE, Metric
+from privaudit.tables.parts import Elsewhere
+from privaudit.writing_utility import measure_writing
+
+FORMAT = 1  # raised when the same question has another answer
+Found = Mapping[Metric, float]
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What a table asks of each of its runs.
+
+    Attributes:
+        metrics: Full names of what is printed.
+        scenario: Whose attacks are made, without shadow models; empty for none.
+        elsewhere: Where the server's model is measured too.
+    """
+
+    metrics: tuple[Metric, ...] = ()
+    scenario: str = ""
+    elsewhere: Elsewhere | None = None
+
+
+def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
+    """Return what attacks and another data set say of a finished run.
+
+    Raises:
+        ConfigError: The run cannot be attacked, or not be measured there.
+        MissingFileError: The other data set is missing.
+        StorageError: The answers cannot be kept.
+    """
+    found: dict[Metric, float] = {}
+    if asked.scenario:
+        found |= _leaks(run, asked.scenario)
+    if asked.elsewhere:
+        found |= _elsewhere(run, asked.elsewhere)
+    return found
+
+
+def _leaks(run: Run, scenario: str) -> Found:
+    """Return the AUROC of each attack on rebuilt clients, and on the server's model."""
+    plan = find_scenario(scenario, shadows=0)
+
+    def attack() -> Found:
+        audit = Auditor(run).attack(plan, clients="all")
+        return {
+            **_aurocs("client", audit.leaks),
+            **_aurocs("server", audit.aggregate),
+        }
+
+    attacks = {name: repr(attack) for name, attack in plan.attacks.items()}
+    asked = {"threat": plan.threat, "attacks": attacks}
+    return _remembered(run, scenario, asked, attack)
+
+
+def _aurocs(whose: str, leaks: Mapping[str, Leak]) -> Found:
+    return {f"{whose} {name}": leak.auroc.value for name, leak in leaks.items()}
+
+
+def _elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Return what the server's model scores on another data set."""
+    name = f"{ELSEWHERE}-{place.dataset}"
+    return _remembered(
+        run, name, place.model_dump(), lambda: _measure_elsewhere(run, place)
+    )
+
+
+def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Measure on as many records as the run was tested on, the same for all runs."""
+    population, config = run.population, run.config
+    model = server_model(run.trainer, population.task, run.transcript)
+    if model is None:
+        return {}
+    records = records_elsewhere(config, place.dataset, place.data)
+    order = np.random.default_rng(0).permutation(len(records))[: config.tested]
+    some = records.pick(torch.from_numpy(np.sort(order)))
+    written = measure_writing(run.trainer, population.task, [model], some)
+    return {
+        f"{ELSEWHERE} {written.metric}": float(written.scores.mean()),
+        **{f"{ELSEWHERE} {name}": e.value for name, e in written.captions.items()},
+    }
+
+
+def _remembered(
+    run: Run, name: str, asked: Mapping[str, Any], measure: Callable[[], Found]
+) -> Found:
+    """Return what was found when the same was asked of the same run, or ask."""
+    path = run.path / "audits" / "table" / f"{name}.json"
+    key = _key(run, asked)
+    if (kept := _kept(path)).get("key") != key:
+        found = measure()
+        numbers = {n: v for n, v in found.items() if math.isfinite(v)}
+        kept = {"key": key, "asked": asked, "found": numbers}
+        make_private_folder(path.parent.parent)
+        make_private_folder(path.parent)
+        write_json(path, kept)
+    return dict(kept["found"])
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _key(run: Run, asked: Mapping[str, Any]) -> str:
+    """Return a hash of the run, its transcript, its data and the question."""
+    names = ("privaudit", "config", "model_hash", "data_hash", "ledger_hash")
+    of = {name: run.header[name] for name in (*names, "progress", "files")}
+    text = json.dumps([FORMAT, of, asked], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,124 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from markupsafe import Markup
+
+from privaudit import train
+from privaudit.audit import Audit
+from privaudit.auditor import Auditor, find_scenario
+from privaudit.report import page as page_module
+from privaudit.report.page import render_report
+from tests.privaudit.report.test_page import Page
+
+MakeAudit = Callable[..., Audit]
+
+
+@pytest.fixture(scope="module")
+def audits(make_writer: MakeAudit) -> list[Audit]:
+    return [
+        make_writer(closeness=False),
+        make_writer("fedrand", seed=5, traffic=(1_000_000, 2_000_000)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def html(audits: list[Audit]) -> str:
+    return render_report(audits)
+
+
+def test_accuracy_is_nowhere_said_of_models_that_write(html: str) -> None:
+    text = Page(html).words
+    assert "ccuracy" not in text
+    assert "ROUGE-L, own classes" in text
+    assert "Gain over untrained" in text
+    assert "own-class ROUGE-L, last measured round" in text
+
+
+def test_the_grid_has_a_server_and_a_client_row_for_each_run(html: str) -> None:
+    page = Page(html)
+    assert "Server and clients" in page.words
+    section = html[html.index("<h2>Server and clients") :]
+    section = section[: section.index("</section>")]
+    assert section.count("<td>server</td>") == 2 * 4
+    assert section.count("<td>clients</td>") == 2 * 4
+    assert section.index("order 2") < section.index("<details>")
+    assert section.index("<details>") < section.index("order ½")
+
+
+def test_the_list_of_attacks_leaves_the_grid_out_and_says_so(html: str) -> None:
+    rows = html[html.index("<h3>Every attack") : html.index("<h3>What the models")]
+    assert re.findall(r"<td><code>([^<]*)</code>", rows) == ["max-renyi", "min-k"] * 2
+    assert "cell of the grid, picked afterwards, is no verdict" in Page(rows).words
+
+
+def test_bytes_of_a_round_stand_beside_each_other(html: str) -> None:
+    text = Page(html).words
+    assert "lora-fedavg2 MB2 MB4 MB" in text
+    assert "fedrand1 MB2 MB3 MB-25.0 %" in text
+
+
+def test_rebuilt_adapters_are_compared_by_all_their_weights(html: str) -> None:
+    text = Page(html).words
+    assert "Direction: cosine of the changes of all weights" in text
+    assert "Rounds that the oldest part lags behind" in text
+    assert "How good a copy the server can build." in text
+    assert "private parts" not in text
+
+
+def test_classifiers_and_writers_share_a_page(
+    audits: list[Audit], make_audit: MakeAudit
+) -> None:
+    """Odd, but no reason to fail, or to call one what the other is."""
+    text = Page(render_report([make_audit(), *audits])).words
+    assert "Accuracy or ROUGE-L, own classes" in text
+    assert "private parts, or changes of all weights" in text
+
+
+def test_ids_are_unique_and_the_same_audits_give_the_same_bytes(
+    audits: list[Audit], html: str
+) -> None:
+    ids = [value for name, value in Page(html).attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert render_report(audits) == html
+    assert Page(html).tags.count("svg") == 5
+
+
+def test_captions_are_shown_on_request_alone(
+    audits: list[Audit], html: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "least exposed" not in html
+    monkeypatch.setattr(
+        page_module, "exposed_captions", lambda audit: Markup("<p>a caption</p>")
+    )
+    shown = render_report(audits, show_records=True)
+    text = Page(shown).words
+    assert text.count("a caption") == 2
+    assert "It holds pictures and captions of records" in text
+    assert text.index("The most and the least exposed records") < text.index(
+        "How to read this"
+    )
+
+
+@pytest.mark.slow
+def test_a_trained_runs_captions_are_coloured_by_its_rebuilt_models(
+    tmp_path: Path,
+) -> None:
+    """From training to the page, with the embedded model: no part is made up."""
+    run = train(
+        "fedrand",
+        rounds=1,
+        clients=2,
+        participation=1.0,
+        tested=4,
+        shots=2,
+        folder=tmp_path,
+    )
+    plan = find_scenario("server-reconstruct", 0)
+    few = replace(plan, attacks={"max-renyi": plan.attacks["max-renyi"]})
+    shown = render_report([Auditor(run).attack(few)], show_records=True)
+    assert shown.count("Most exposed") == shown.count("Least exposed") == 6
+    assert shown.count("data:image/png;base64,") == 12
+    assert "nats" in shown
