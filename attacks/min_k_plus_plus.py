@@ -27,8 +27,8 @@ class MinKPlusPlus:
     Attributes:
         share: K in percent: 0 is the lowest alone, 100 the mean of all.
         slice: Which tokens of a record are scored.
-        all_positions: Whether the next token may lie outside of the slice; published
-            is that it may not.
+        all_positions: Whether the slice's first token counts, too; published is that
+            it does not.
     """
 
     trains_shadows: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class MinKPlusPlus:
 
     share: Percent = 20.0
     slice: WordSlice = "description"
-    all_positions: bool = False
+    all_positions: bool = True
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates."""

@@ -26,8 +26,8 @@ class ModRenyi:
     Attributes:
         alpha: Order of the entropy: 0.5, 1 or 2.
         slice: Which tokens of a record are scored.
-        all_positions: Whether the next token may lie outside of the slice; published
-            is that it may not.
+        all_positions: Whether the slice's first token counts, too; published is that
+            it does not.
         published: Clamp probabilities as the published code does.
     """
 
@@ -36,7 +36,7 @@ class ModRenyi:
 
     alpha: FiniteOrder = 2.0
     slice: WordSlice = "description"
-    all_positions: bool = False
+    all_positions: bool = True
     published: bool = False
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:

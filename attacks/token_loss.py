@@ -26,15 +26,15 @@ class TokenLoss:
 
     Attributes:
         slice: Which tokens of a record are scored.
-        all_positions: Whether the next token may lie outside of the slice; published
-            is that it may not.
+        all_positions: Whether the slice's first token counts, too; published is that
+            it does not.
     """
 
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words"]] = "words"
 
     slice: WordSlice = "description"
-    all_positions: bool = False
+    all_positions: bool = True
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, at most 0."""

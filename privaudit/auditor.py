@@ -11,7 +11,7 @@ from privaudit.attack import Adversary, Attack, Scores, Target
 from privaudit.audit import Audit
 from privaudit.closeness import measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
-from privaudit.federation import participants_of, server_model
+from privaudit.federation import participants_of
 from privaudit.leak import ClientScores, Leak, measure_leak
 from privaudit.linking import link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
@@ -90,8 +90,7 @@ class Auditor:
 
     def _on_server_model(self, targets: Sequence[Target]) -> list[Target]:
         """Return the targets with the server's own model in place of each client's."""
-        run = self.run
-        model = server_model(run.trainer, run.population.task, run.transcript)
+        model = self.run.own_model
         if model is None:
             return []
         return [replace(target, rebuilt=Rebuilt(model)) for target in targets]
@@ -165,7 +164,7 @@ class Auditor:
                 run.trainer,
                 population,
                 run.personal_models,
-                server_model(run.trainer, population.task, run.transcript),
+                run.own_model,
             ),
             missing=tuple(
                 dict.fromkeys(part for t in targets for part in t.rebuilt.missing)

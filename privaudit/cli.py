@@ -16,6 +16,7 @@ from privaudit import cli_options as options
 from privaudit.errors import ConfigError, PrivauditError
 from privaudit.models.commands import app as pretrain_app
 from privaudit.report.figure_command import figure
+from privaudit.shift_command import shift
 from privaudit.tables.command import table
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def train(
     alpha: options.Alpha = None,
     shots: options.Shots = None,
     members: options.Members = None,
+    targets: options.Targets = None,
     test_share: options.TestShare = None,
     public_share: options.PublicShare = None,
     rounds: options.Count = None,
@@ -89,6 +91,7 @@ def train(
         alpha=alpha,
         shots=shots,
         members=members,
+        targets=targets,
         test_share=test_share,
         public_share=public_share,
         rounds=rounds,
@@ -259,6 +262,7 @@ def tradeoff(
 
 app.command()(table)
 app.command()(figure)
+app.command()(shift)
 
 
 @app.command()

@@ -74,6 +74,13 @@ Members = Annotated[
     str | None,
     typer.Option(help="coin, or all: every candidate is trained on, and no audit is."),
 ]
+Targets = Annotated[
+    str | None,
+    typer.Option(
+        help="Linear layers that adapters change: all-linear, or endings of names, "
+        "separated by commas."
+    ),
+]
 TestShare = Annotated[
     float | None,
     typer.Option(help="For utility. By default: the data set's test part, or 0.3."),

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from privaudit.deal import Rule, Shares
 from privaudit.errors import ConfigError
 from privaudit.federation import COHORT_SIZE
+from privaudit.models.captioning_loading import is_captioner
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.trainer import TRAINERS, Trainer
 
@@ -28,6 +29,7 @@ WRITING: Mapping[str, Any] = {
 }
 """What is different for models that answer in words: FedRand's federation, and utility
 measured once, since writing takes its time."""
+FOLDER_MODELS = ("surrogate", "language", "llava")
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
@@ -59,6 +61,8 @@ class RunConfig(BaseModel):
         cohort_size: Clients trained together; a resumed run needs the same.
         measured_rounds: Utility is measured after the last so many rounds, at least 1;
             None measures it after every round.
+        targets: Linear layers of a language model that adapters change: "all-linear",
+            or names or endings of names, separated by commas.
         tested: Utility is measured on so many of the test records at most; None takes
             all.
     """
@@ -85,6 +89,7 @@ class RunConfig(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
     measured_rounds: Annotated[int, Field(ge=1)] | None = None
+    targets: str = "all-linear"
     tested: Annotated[int, Field(ge=1)] | None = None
 
     def measures(self, index: int) -> bool:
@@ -110,8 +115,12 @@ class RunConfig(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Eight characters that name this configuration."""
-        text = json.dumps(self.model_dump(), sort_keys=True)
+        """Eight characters that name this configuration.
+
+        What stands at its default is left out: a field that a later version adds does
+        not rename the runs of an earlier one.
+        """
+        text = json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -136,21 +145,16 @@ def make_config(
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
             fields[place] = str(Path(fields[place]).expanduser().resolve())
-    kind, colon, folder = str(fields.get("model", "")).partition(":")
-    if kind == "surrogate" and colon:
+    kind, _, folder = str(fields.get("model", "")).partition(":")
+    if kind in FOLDER_MODELS and folder and Path(folder).expanduser().exists():
         fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
-    if built.reads == "words" or model_writes(str(fields.get("model", ""))):
+    if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     try:
         return RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
         raise ConfigError(_readable(error, "run")) from None
-
-
-def model_writes(model: str) -> bool:
-    """Say whether a model answers in words, by its name."""
-    return model.partition(":")[0] in ("tiny-llava", "llava", "language")
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:

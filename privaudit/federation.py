@@ -5,7 +5,7 @@ adversary's shadow federations cost little more than one of them.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,6 @@ from privaudit.tensors import (
     stack,
     unstack,
 )
-from privaudit.threats import View
 from privaudit.trainer import (
     ClientId,
     Cohort,
@@ -336,16 +335,3 @@ def _aggregate(
 def _sent(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Leave out messages that carry nothing."""
     return tuple(m for m in messages if m.tensors)
-
-
-def server_model(
-    trainer: Trainer, task: PublicTask, messages: Iterable[Message]
-) -> Tensors | None:
-    """Return the server's own model of those that write: what its broadcasts amount to.
-
-    None where it sends nothing, and for classifiers, of which nobody asks for it.
-    """
-    sent = tuple(m for m in messages if m.kind == "broadcast")
-    if not sent or not task.writes:
-        return None
-    return trainer.rebuild(task, View("peer", sent), sent[-1].receiver).model

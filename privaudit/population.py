@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.classifier import Classifier
-from privaudit.config import RunConfig, model_writes
+from privaudit.config import RunConfig
 from privaudit.dataset import Dataset
 from privaudit.datasets.on_disk import load_dataset
 from privaudit.deal import PUBLIC, TEST, Deal, deal_records
 from privaudit.errors import ConfigError
 from privaudit.language import LanguageModel
+from privaudit.models.captioning_loading import is_captioner
 from privaudit.seeds import Seeds
 from privaudit.trainer import ClientId, PublicTask, Records
 from privaudit.writing_utility import untuned_scores
@@ -147,7 +148,7 @@ def populate(config: RunConfig) -> Population:
 
 def _refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
     """Refuse a trainer, a model and a data set that do not go together."""
-    reads, writes = config.build_trainer().reads, model_writes(config.model)
+    reads, writes = config.build_trainer().reads, is_captioner(config.model)
     wanted = {"classes": False, "words": True}.get(reads, writes)
     if wanted != writes:
         kind = "answers in words" if writes else "classifies"
@@ -166,11 +167,15 @@ def _refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
 
 def _load(config: RunConfig) -> "PromptableCLIP | CaptioningVLM":
     from privaudit.models.captioning_loading import load_captioner
+    from privaudit.models.language_targets import TargetNames
     from privaudit.models.loading import load_model
 
     checkpoint = Path(config.checkpoint) if config.checkpoint else None
-    if model_writes(config.model):
-        return load_captioner(config.model)
+    if is_captioner(config.model):
+        chosen: TargetNames = "all-linear"
+        if config.targets != chosen:
+            chosen = [name.strip() for name in config.targets.split(",")]
+        return load_captioner(config.model, targets=chosen)
     return load_model(config.model, checkpoint)
 
 
@@ -231,7 +236,7 @@ def records_elsewhere(
         ConfigError: The model classifies, or the data set has no dialogues.
         MissingFileError: The data set is missing.
     """
-    if not model_writes(config.model):
+    if not is_captioner(config.model):
         raise ConfigError(
             f"{config.model} classifies, and knows its own data set's classes only. "
             f"Take a run of a model that writes to measure it on {dataset}."

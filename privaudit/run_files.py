@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from privaudit.transcript import GENESIS
 
 FORMAT = 1  # of the run directory; raised when an older reader would misread it
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
+TRACKED_WRITERS = ("transformers", "tokenizers")
+PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 
 
 class _Progress(BaseModel):
@@ -88,7 +90,9 @@ def new_header(
     return {
         "format": FORMAT,
         "privaudit": version("privaudit"),
-        "libraries": _versions(),
+        "libraries": _versions(
+            (*TRACKED, *TRACKED_WRITERS) if population.task.writes else TRACKED
+        ),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "config": config.model_dump(),
@@ -118,7 +122,7 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
             f"{torch.get_num_threads()}. Set OMP_NUM_THREADS={threads} to get the same "
             "bytes, or --fresh to start anew."
         )
-    there = _versions()
+    there = _versions(header["libraries"])
     for name, before in header["libraries"].items():
         if there.get(name) != before:
             raise ConfigError(
@@ -128,8 +132,9 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
             )
 
 
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in TRACKED}
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    known = (*TRACKED, *TRACKED_WRITERS)
+    return {name: version(name) for name in names if name in known}
 
 
 def read_metrics(

@@ -24,7 +24,13 @@ from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
 from privaudit.population import Population, populate
-from privaudit.run_files import read_header, read_metrics, split_names
+from privaudit.run_files import (
+    OWN_MODEL,
+    PERSONAL,
+    read_header,
+    read_metrics,
+    split_names,
+)
 from privaudit.storage import (
     file_hash,
     read_bytes,
@@ -166,7 +172,14 @@ class Run:
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
         """Each client's model after the last round, from its private state."""
-        return split_names(read_tensors(self._unaltered("kept/personal.safetensors")))
+        return split_names(read_tensors(self._unaltered(PERSONAL)))
+
+    @cached_property
+    def own_model(self) -> Tensors | None:
+        """The server's own model after the last round; None for classifiers."""
+        if OWN_MODEL not in self.header.get("files", {}):
+            return None
+        return read_tensors(self._unaltered(OWN_MODEL))
 
     def _unaltered(self, name: str) -> Path:
         """Return a file that a finished run wrote last, checked."""

@@ -8,6 +8,7 @@ beside the audit's own, whose non-members are dealt by a coin.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Float, Int
 
 from privaudit.attack import Adversary, Attack, Target
 from privaudit.auditor import Auditor, find_scenario
+from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.population import records_elsewhere
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
@@ -52,6 +54,21 @@ class Shift:
             return "membership shows beyond the distribution shift"
         return "distribution shift, not membership"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for a JSON file."""
+        estimates = {
+            "inside": self.inside,
+            "foreign": self.foreign,
+            "untuned": self.untuned,
+            "beyond": self.beyond.estimate,
+        }
+        return {
+            "attack": self.attack,
+            **{name: estimate.to_dict() for name, estimate in estimates.items()},
+            "p_value": self.beyond.p_value,
+            "sentence": self.sentence,
+        }
+
 
 def measure_shift(
     run: Run,
@@ -76,12 +93,22 @@ def measure_shift(
 
     Raises:
         ConfigError: The run's models classify, or it cannot be attacked.
+        UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
     auditor = Auditor(run)
-    foreign = records_elsewhere(run.config, dataset, data)
     plan = find_scenario(scenario, 0).reading("words")
+    unknown = [name for name in attacks if name not in plan.attacks]
+    if unknown:
+        raise UnknownNameError("attack", unknown[0], plan.attacks)
     adversary, targets = auditor.prepare(plan)
     members = [_members(run, target) for target in targets]
+    targets, members = _with_members(targets, members)
+    foreign = records_elsewhere(run.config, dataset, data)
+    if len(foreign) < len(targets):
+        raise ConfigError(
+            f"{dataset} has {len(foreign)} records, and {len(targets)} clients need "
+            "one each at least. Take a larger data set."
+        )
     parts = _deal(len(foreign), len(targets), seed)
     strangers = [foreign.pick(torch.from_numpy(part)) for part in parts]
     found = []
@@ -98,6 +125,14 @@ def measure_shift(
         )
         found.append(_shift(name, run, targets, inside, tuned, plain))
     return found
+
+
+def _with_members(
+    targets: Sequence[Target], members: Sequence[Records]
+) -> tuple[list[Target], list[Records]]:
+    """Leave out clients that no coin gave a member."""
+    pairs = [(t, m) for t, m in zip(targets, members, strict=True) if len(m)]
+    return [target for target, _ in pairs], [some for _, some in pairs]
 
 
 def _members(run: Run, target: Target) -> Records:

@@ -40,7 +40,7 @@ def max_renyi(
 
 
 def mod_renyi(
-    table: TokenTable, part: WordSlice, alpha: float, *, all_positions: bool = False
+    table: TokenTable, part: WordSlice, alpha: float, *, all_positions: bool = True
 ) -> RecordScores:
     """Return minus the mean modified entropy, of a finite order."""
     mask = table.scored(part, all_positions, needs_target=True)
@@ -48,7 +48,7 @@ def mod_renyi(
 
 
 def mean_log_likelihood(
-    table: TokenTable, part: WordSlice, *, all_positions: bool = False
+    table: TokenTable, part: WordSlice, *, all_positions: bool = True
 ) -> RecordScores:
     """Return the mean log-probability of the tokens that came: minus the loss."""
     mask = table.scored(part, all_positions, needs_target=True)
@@ -56,7 +56,7 @@ def mean_log_likelihood(
 
 
 def perplexity(
-    table: TokenTable, part: WordSlice, *, all_positions: bool = False
+    table: TokenTable, part: WordSlice, *, all_positions: bool = True
 ) -> RecordScores:
     """Return minus the perplexity, exp(loss): in the same order as the loss."""
     return -(-mean_log_likelihood(table, part, all_positions=all_positions)).exp()
@@ -67,7 +67,7 @@ def perplexity_zlib(
     part: WordSlice,
     texts: Sequence[str],
     *,
-    all_positions: bool = False,
+    all_positions: bool = True,
 ) -> RecordScores:
     """Return minus the logarithm of the perplexity over the text's zlib size in bytes.
 
@@ -75,7 +75,7 @@ def perplexity_zlib(
         table: What the model says.
         part: The slice.
         texts: The slice of each record, written out.
-        all_positions: Whether the next token may lie outside of the slice.
+        all_positions: Whether the slice's first token counts, too.
 
     Raises:
         ConfigError: There is not one text for each record.
@@ -94,7 +94,7 @@ def min_k(
     part: WordSlice,
     share: float = 20.0,
     *,
-    all_positions: bool = False,
+    all_positions: bool = True,
 ) -> RecordScores:
     """Return Min-K%: the mean of the smallest log-probabilities of what came.
 
@@ -102,7 +102,7 @@ def min_k(
         table: What the model says.
         part: The slice.
         share: K in percent, as in :func:`max_renyi`.
-        all_positions: Whether the next token may lie outside of the slice.
+        all_positions: Whether the slice's first token counts, too.
     """
     mask = table.scored(part, all_positions, needs_target=True)
     return -_mean_of_largest(-table.statistics.log_likelihood, mask, share)
@@ -113,7 +113,7 @@ def min_k_plus_plus(
     part: WordSlice,
     share: float = 20.0,
     *,
-    all_positions: bool = False,
+    all_positions: bool = True,
 ) -> RecordScores:
     """Return Min-K%++: the same, each as deviations from the mean under p.
 
@@ -123,7 +123,7 @@ def min_k_plus_plus(
         table: What the model says.
         part: The slice.
         share: K in percent, as in :func:`max_renyi`.
-        all_positions: Whether the next token may lie outside of the slice.
+        all_positions: Whether the slice's first token counts, too.
     """
     mask = table.scored(part, all_positions, needs_target=True)
     found = table.statistics

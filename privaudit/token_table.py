@@ -4,9 +4,11 @@ Position i of a sequence holds what the model expects at position i + 1. A *slic
 what a score looks at: the picture, the instruction, the description (what is answered)
 or both of the latter. A position is scored if its own token and the next one belong to
 the slice, so a slice of L tokens in a row is scored at its first L - 1, as published.
-With ``all_positions`` every position of the slice is, if there is a next token at all:
-the last of an instruction, which expects the first token of the answer, is one of them.
-The first token of a description alone is expected at no position of the description.
+So a description's first token, which the last one of the instruction expects, is not
+looked at. Scores that need the token that came, such as the loss, look at it all the
+same unless asked not to (``all_positions=False``): of an answer of one word, nothing
+else tells anything. For scores of entropies alone ``all_positions`` adds every position
+of the slice that has a next token.
 
 :mod:`privaudit.token_scores` makes scores of it.
 """
@@ -135,21 +137,26 @@ class TokenTable:
 
         Args:
             part: The slice.
-            all_positions: Whether the next token may lie outside of it.
-            needs_target: Whether the next token must be a word: a picture's have no
-                number.
+            all_positions: Whether the next token may lie outside of it; if it is
+                needed, whether the position itself may.
+            needs_target: Whether the score is of the next token.
 
         Raises:
             ConfigError: A record has no such position.
         """
         own, following = _is_any(self.kinds, KINDS[part]), _next(self.kinds, PADDING)
-        wanted = WORDS if needs_target else EVERYTHING
-        found = own & _is_any(following, wanted if all_positions else KINDS[part])
+        ahead = _is_any(following, KINDS[part])
+        if not all_positions:
+            found = own & ahead
+        elif needs_target:
+            found = ahead & (self.kinds != PADDING)
+        else:
+            found = own & _is_any(following, EVERYTHING)
         if not found.any(dim=1).all():
             record = int((~found.any(dim=1)).nonzero()[0])
             raise ConfigError(
                 f"The slice {part!r} of record {record} has {int(own[record].sum())} "
-                "token(s), and to be scored it needs at least 2 in a row. Take another "
+                "token(s), and not one position to be scored at. Take another "
                 "slice, or leave the record out."
             )
         return found

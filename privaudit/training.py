@@ -21,12 +21,13 @@ from privaudit.federation import (
     RoundRecord,
     give_away,
     run_round,
-    server_model,
 )
 from privaudit.ledger import Ledger
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
 from privaudit.run_files import (
+    OWN_MODEL,
+    PERSONAL,
     check_environment,
     checkpoint_path,
     clear_run,
@@ -50,6 +51,7 @@ from privaudit.storage import (
     write_json,
     write_tensors,
 )
+from privaudit.tensors import Tensors
 from privaudit.trainer import Records, Trainer
 from privaudit.transcript import (
     Message,
@@ -58,6 +60,7 @@ from privaudit.transcript import (
     bytes_sent,
 )
 from privaudit.utility import Utility, measure_clients
+from privaudit.writing import as_writer
 
 Progress = Callable[[int, int], None]
 
@@ -262,14 +265,21 @@ def _measured(training: _Training, index: int) -> dict[str, Any]:
     found: dict[str, Any] = {f"{name}_accuracy": None for name in names}
     if training.run.config.measures(index):
         task, federation = training.population.task, training.federation
-        models, messages = give_away(training.trainer, task, federation, index)
-        server = server_model(training.trainer, task, messages)
+        models, _ = give_away(training.trainer, task, federation, index)
+        server = _own_model(training)
         utility = measure_clients(training.trainer, training.population, models, server)
         for name in names:
             estimate = getattr(utility, name)
             found[f"{name}_accuracy"] = estimate and estimate.value
         found |= _captions(utility)
     return found
+
+
+def _own_model(training: _Training) -> Tensors | None:
+    """Return the server's own model, if models write; else nobody asks for it."""
+    if not training.population.task.writes:
+        return None
+    return as_writer(training.trainer).own_model(training.federation.server)
 
 
 def _captions(utility: Utility) -> dict[str, float]:
@@ -296,7 +306,12 @@ def _finish(training: _Training) -> None:
         publish=config.publish,
     )
     training.record(config.rounds, messages)
-    write_tensors(training.path / "kept" / "personal.safetensors", join_names(models))
+    write_tensors(training.path / PERSONAL, join_names(models))
+    written = [PERSONAL, "privacy.json"]
+    own = _own_model(training)
+    if own is not None:
+        write_tensors(training.path / OWN_MODEL, own)
+        written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
     rounds = [line["mechanisms"] for line in metrics]
     record = privacy_record(
@@ -304,8 +319,7 @@ def _finish(training: _Training) -> None:
     )
     write_json(training.path / "privacy.json", record)
     training.header["files"] = {
-        name: file_hash(training.path / name)
-        for name in ("kept/personal.safetensors", "privacy.json")
+        name: file_hash(training.path / name) for name in written
     }
 
 

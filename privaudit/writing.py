@@ -23,6 +23,10 @@ UNTUNED = "untuned"
 class WritingTrainer(Trainer, Protocol):
     """A trainer whose models are a frozen language model and changes to it."""
 
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the server's own model from its state."""
+        ...
+
     def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
         """Return what each model adds to each linear layer."""
         ...

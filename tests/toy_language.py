@@ -34,7 +34,8 @@ class ToyLanguage:
         positions: Tensor | None = None,
     ) -> Tensor:
         states = self.embedding[words.ids].clone()
-        states[words.kinds == PICTURE] = tokens.reshape(-1, WIDTH)
+        seen = (words.kinds == PICTURE).any(dim=2)  # padding has no picture
+        states[words.kinds == PICTURE] = tokens[seen].reshape(-1, WIDTH)
         counts = torch.arange(1, words.length + 1).view(1, 1, -1, 1)
         for number, weight in enumerate(self.layers):
             flat = states.flatten(1, 2)

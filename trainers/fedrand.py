@@ -1,6 +1,6 @@
 """FedRand: each client shares A or B by a coin, and keeps the other one."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from privaudit.adapters.learning import LoraTrainer
 from privaudit.adapters.lora import chosen, factor_of
-from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import (
@@ -39,7 +38,8 @@ class FedRand(LoraTrainer):
     In every round each client tosses a coin, one for all layers: with probability
     ``send_a`` it takes A from the server and B from its own last round, else the
     reverse. Both are trained; only what came from the server goes back. The server
-    averages each factor over those who sent it; what nobody sent stays.
+    averages each factor over those who sent it; what nobody sent stays. Behind a secure
+    sum a factor that one client alone sent stands in the clear, without its name.
 
     Source: "FedRand: enhancing privacy in federated learning with randomized LoRA
     subparameter updates", equations 5 to 10, algorithms 1 and 2; table 3 for the
@@ -53,22 +53,18 @@ class FedRand(LoraTrainer):
             those of all participants, which shrinks it (table 3, "w/o
             normalization").
         pairing: How an adversary completes a client's last upload. "last-sent": the
-            other factor as it was last sent. "second-to-last", as the paper writes:
-            from the client's round before; if that holds the same factor again, the
-            server's. "server": always the server's.
+            other factor as the client last sent it, or the server's if it never did.
+            "second-to-last", as the paper writes: from the client's round before; if
+            that holds the same factor again, the server's. "server": always the
+            server's.
     """
 
     send_a: Annotated[float, Field(ge=0, le=1)] = 0.5
     past: bool = True
     normalize: bool = True
+    rebuilds_from_all: ClassVar[bool] = True
+
     pairing: Literal["last-sent", "second-to-last", "server"] = "last-sent"
-
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return the public start, which is a client's own past before its first round.
-
-        So that there is no past to keep without ``past``.
-        """
-        return self.start(task, seeds) if self.past else {}
 
     def local_update(
         self,
@@ -82,7 +78,7 @@ class FedRand(LoraTrainer):
         coins = torch.stack([self._coin(at, client) for client in cohort.clients])
         start = received
         if self.past:
-            start = _mixed(received, kept, coins)
+            start = _mixed(received, kept or self._first(task, cohort, at), coins)
         trained, loss = self.train(task, cohort, start, at)
         sent, sends = _weighted(cohort, trained, coins)
         return LocalResult(sent, trained, loss, sends=sends)
@@ -102,10 +98,7 @@ class FedRand(LoraTrainer):
         return state, ()
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
-        """Pair the client's last upload with its other factor, seen earlier.
-
-        Where that was never sent, with the public start: A's draw, and zeros for B.
-        """
+        """Pair the client's last upload with its other factor, seen earlier."""
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
         if not view.sees_updates_of(client):
@@ -113,9 +106,15 @@ class FedRand(LoraTrainer):
         uploads = view.updates_of(client)
         seen = _without_weight(uploads[-1])
         if not seen:
-            return Rebuilt(view.last_broadcast(client).tensors, (UNSEEN,))
+            shared = view.last_broadcast(client).tensors
+            return Rebuilt(shared, (UNSEEN,), estimated=True)
         other, staleness = self._other_factor(view, client, uploads)
         return Rebuilt({**other, **seen}, (UNSEEN,), staleness, estimated=True)
+
+    def _first(self, task: PublicTask, cohort: Cohort, at: Round) -> Stacked:
+        """Return the public start: a client's own past before its first round."""
+        start = self.start(task, at.seeds)
+        return {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}
 
     def _coin(self, at: Round, client: ClientId) -> Bool[Tensor, ""]:
         """Say whether a client takes and sends A."""
@@ -133,9 +132,6 @@ class FedRand(LoraTrainer):
             earlier = [m for m in uploads[-2:-1] if _sends(m, lacking)]
         if earlier and self.pairing != "server":
             return _without_weight(earlier[-1]), last.round - earlier[-1].round
-        if self.pairing == "last-sent":
-            first = min(m.round for m in view.messages if m.kind == "broadcast")
-            return _start(view, lacking), last.round - first
         return chosen(server[last.round], lambda n: _letter(n) == lacking), 0
 
 
@@ -176,11 +172,3 @@ def _without_weight(upload: Message) -> dict[str, Tensor]:
             sent = chosen(upload.tensors, lambda name: not name.startswith("weight "))
             return {name: tensor / weight for name, tensor in sent.items()}
     return {}
-
-
-def _start(view: View, factor: Factor) -> dict[str, Tensor]:
-    """Return a factor as the server first sent it to anybody: the public start."""
-    first = min(
-        (m for m in view.messages if m.kind == "broadcast"), key=lambda m: m.round
-    )
-    return chosen(first.tensors, lambda name: _letter(name) == factor)

@@ -1,6 +1,6 @@
 """FedPer on adapters: the upper layers are shared, the lower ones are each client's."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -34,8 +34,9 @@ FIRST, JOINED = "first ", "joined "
 class LoraFedPer(LoraTrainer):
     """Adapters of the upper layers are averaged; those of the lower ones stay private.
 
-    In the first round everything is sent. A client begins its private part, whenever it
-    first takes part later, from what that round gave; the server sends it along then.
+    The first round is FedAvg's: everything is sent and averaged. From then on a client
+    begins its private part, when it next takes part, from what that round gave; the
+    server sends it along that once.
 
     Source: Arivazhagan et al., "Federated learning with personalization layers", 2019,
     on adapters as in FedRand, section 4.1 and appendix A.3. There the top layers are
@@ -44,6 +45,8 @@ class LoraFedPer(LoraTrainer):
     Attributes:
         shared_layers: How many of the top layers are shared; 2 and 4 are published.
     """
+
+    rebuilds_from_all: ClassVar[bool] = True
 
     shared_layers: Annotated[int, Field(ge=1)] = 2
 
@@ -86,10 +89,11 @@ class LoraFedPer(LoraTrainer):
     ) -> LocalResult:
         """Train all; send all in the first round, and the shared part from then on."""
         trained, loss = self.train(task, cohort, {**received, **kept}, at)
+        if at.index == 0:
+            return LocalResult(weigh(cohort, trained), {}, loss)
         private = chosen(trained, lambda name: self._is_private(task, name))
         shared = chosen(trained, lambda name: name not in private)
-        sent = trained if at.index == 0 else shared
-        return LocalResult(weigh(cohort, sent), private, loss)
+        return LocalResult(weigh(cohort, shared), private, loss)
 
     def aggregate(
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
@@ -97,8 +101,14 @@ class LoraFedPer(LoraTrainer):
         """Average what was sent, and note who has begun its private part."""
         renamed = {FIRST + n if FIRST + n in server else n: t for n, t in inbox.items()}
         averaged, events = super().aggregate(task, server, renamed, at)
-        joined = {JOINED + client: torch.ones(()) for client in at.participants}
+        begun = at.participants if at.index else ()
+        joined = {JOINED + client: torch.ones(()) for client in begun}
         return {**averaged, **joined}, events
+
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the shared part on the private part's common start."""
+        adapters = chosen(server, lambda name: not name.startswith(JOINED))
+        return {n.removeprefix(FIRST): t for n, t in adapters.items()}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return the shared part as last sent, on the private part's common start."""

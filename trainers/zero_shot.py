@@ -68,6 +68,10 @@ class ZeroShot(PromptTrainer):
         """Return the public model: it is exactly what the client uses."""
         return Rebuilt(self._model(task))
 
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the model as it comes."""
+        return {UNTUNED: torch.zeros(())}
+
     def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
         """Return nothing: no layer is changed."""
         return {}

@@ -33,6 +33,7 @@ from privaudit.trainer import (
 )
 from privaudit.weighing import last_sent
 from privaudit.words import ANSWER, Words
+from privaudit.writing import UNTUNED
 
 LOGITS_AT_ONCE = 2**24  # numbers
 UNTRAINED = "the client's own training in its last round"
@@ -149,8 +150,14 @@ class LoraTrainer:
             return Rebuilt(sent)
         return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
 
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the server's own model from its state: the averages."""
+        return server
+
     def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
         """Return what each model adds to each linear layer."""
+        if UNTUNED in models:
+            return {}
         return changes_of(task.language.targets, models, self.scale)
 
     def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:

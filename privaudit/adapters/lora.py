@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.errors import ConfigError
 from privaudit.language import Change, Target
 from privaudit.tensors import Stacked, Tensors
 
@@ -46,10 +47,18 @@ def layer_of(targets: Targets, name: str) -> int:
 
 
 def changes_of(targets: Targets, models: Stacked, scale: float) -> dict[str, Change]:
-    """Return what each model adds to each layer; layers without a pair are left out."""
-    return {
-        name: _change(models, name, scale) for name in targets if f"{name}.A" in models
-    }
+    """Return what each model adds to each layer.
+
+    Raises:
+        ConfigError: A layer has no pair: it would silently be as it was.
+    """
+    lacking = [name for name in targets if f"{name}.A" not in models]
+    if lacking:
+        raise ConfigError(
+            f"A model has no adapters for {len(lacking)} of {len(targets)} layers, "
+            f"such as {lacking[0]}. Give all of them."
+        )
+    return {name: _change(models, name, scale) for name in targets}
 
 
 def _change(models: Stacked, name: str, scale: float) -> Change:
@@ -83,12 +92,12 @@ def _hadamard(models: Stacked, name: str) -> Float[Tensor, "k outputs inputs"]:
 def weight_changes(
     targets: Targets, model: Tensors, scale: float
 ) -> Iterable[Float[Tensor, "outputs inputs"]]:
-    """Yield one model's change of each layer's weights, layer by layer."""
+    """Yield one model's change of each layer's weights; zeros for no model."""
     stacked = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
     for name, target in targets.items():
         if f"{name}.A2" in stacked:
             yield scale * _hadamard(stacked, name)[0]
-        elif f"{name}.A" in stacked:
+        elif stacked:
             yield scale * (model[f"{name}.B"] @ model[f"{name}.A"])
         else:
             yield torch.zeros(target.outputs, target.inputs)

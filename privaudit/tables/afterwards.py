@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from privaudit.auditor import Auditor, find_scenario
-from privaudit.federation import server_model
 from privaudit.leak import Leak
 from privaudit.population import records_elsewhere
 from privaudit.runs import Run
@@ -91,7 +90,7 @@ def _elsewhere(run: Run, place: Elsewhere) -> Found:
 def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
     """Measure on as many records as the run was tested on, the same for all runs."""
     population, config = run.population, run.config
-    model = server_model(run.trainer, population.task, run.transcript)
+    model = run.own_model
     if model is None:
         return {}
     records = records_elsewhere(config, place.dataset, place.data)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.auditor import find_scenario
-from privaudit.config import RunConfig, make_config, model_writes, parameters_of
+from privaudit.config import RunConfig, make_config, parameters_of
 from privaudit.dataset import DATASETS
 from privaudit.errors import ConfigError, MissingFileError
+from privaudit.models.captioning_loading import is_captioner
 from privaudit.tables.afterwards import Afterwards
 from privaudit.tables.metrics import CAPTIONS, attack_of
 from privaudit.tables.parts import Column, Elsewhere, Row
@@ -126,7 +127,7 @@ def _planned(
 
 def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     """Refuse what the finished run could not be asked, before it is trained."""
-    writes = model_writes(config.model)
+    writes = is_captioner(config.model)
     for metric in afterwards.metrics:
         if metric in CAPTIONS and not writes:
             raise ConfigError(

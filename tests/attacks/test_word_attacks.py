@@ -31,7 +31,8 @@ def test_what_is_known_by_heart_is_found_for_certain(
     assert pooled_auroc(groups(scores, truth)).value == 1
     for found, member in zip(scores, truth, strict=True):
         assert found.guesses[member].all()
-        assert abs(found.guesses[~member].mean() - 0.5) < 0.25
+        # Of 25 non-members: three standard errors.
+        assert abs(found.guesses[~member].mean() - 0.5) <= 0.3 + 1e-9
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -11,7 +11,7 @@ from privaudit.token_table import (
     TokenTable,
     token_signals,
 )
-from privaudit.words import Words
+from privaudit.words import ANSWER, INSTRUCTION, PICTURE, Words
 
 VOCABULARY = 9
 # A word, a picture of three parts, a question of two words, an answer of three.
@@ -55,10 +55,27 @@ def test_slices_line_up_with_tokens(
     assert places(found.scored(part, all_positions=True)) == all_positions
 
 
-def test_a_target_is_a_word() -> None:
-    """The word before the picture expects a picture, which has no number."""
-    found = table(KINDS).scored("instruction", True, needs_target=True)
-    assert places(found) == [4, 5]
+@pytest.mark.parametrize(
+    ("part", "places_of_all"),
+    [
+        ("instruction", [3, 4]),
+        ("description", [5, 6, 7]),
+        ("instruction+description", [3, 4, 5, 6, 7]),
+    ],
+)
+def test_every_word_of_a_slice_is_a_target(
+    part: Slice, places_of_all: list[int]
+) -> None:
+    """Its first one too, which is expected at a position outside of the slice."""
+    found = table(KINDS).scored(part, True, needs_target=True)
+    assert places(found) == places_of_all
+
+
+def test_an_answer_of_one_letter_is_scored_at_that_letter() -> None:
+    kinds = [PICTURE, INSTRUCTION, INSTRUCTION, ANSWER, ANSWER]
+    found = table(kinds)
+    assert places(found.scored("description", True, needs_target=True)) == [2, 3]
+    assert places(found.scored("description")) == [3]
 
 
 def test_position_i_is_scored_against_token_i_plus_one() -> None:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from privaudit.federation import Federation, run_round
+from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors
 from privaudit.threats import find_threat
@@ -167,11 +167,29 @@ def test_a_server_pairs_the_last_upload_with_the_other_factor(
     assert rebuilt.estimated
 
 
-def test_where_a_was_never_sent_the_public_start_is_taken() -> None:
-    view = find_threat("server")(uploads((4, "B", 5.0)))
+@pytest.mark.parametrize(("factor", "other", "value"), [("B", "A", 1.0), ("A", "B", 0)])
+def test_what_was_never_sent_is_taken_from_the_server(
+    factor: str, other: str, value: float
+) -> None:
+    view = find_threat("server")(uploads((4, factor, 5.0)))
     rebuilt = FedRand().rebuild(toy_writing_task(), view, "client-0")
-    assert rebuilt.model["layer0.A"].item() == 1.0
-    assert rebuilt.staleness == 4
+    assert rebuilt.model[f"layer0.{other}"].item() == value
+    assert rebuilt.staleness == 0
+
+
+def test_who_never_trained_releases_the_servers_model(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    trainer = FedRand(learning_rate=0.01)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    for index in range(2):
+        run_round(trainer, task, [federation], index, participation=1 / 3)
+    models, _ = give_away(trainer, task, federation, 2)
+    idle = [c for c in CLIENTS if not federation.kept[c]]
+    assert idle
+    for client in idle:
+        for name, tensor in federation.server.items():
+            assert torch.equal(models[client][name], tensor)
 
 
 def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(

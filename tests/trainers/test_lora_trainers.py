@@ -89,15 +89,28 @@ def test_an_update_of_fedavg_is_the_client(
         torch.testing.assert_close(rebuilt.model[name], tensor)
 
 
-def test_fedper_sends_all_once_and_the_upper_layers_from_then_on(
+def test_fedper_sends_all_at_first_and_the_upper_layers_from_then_on(
     task: PublicTask, shards: dict[str, Records], train: Train
 ) -> None:
-    trainer = LoraFedPer(shared_layers=1)
-    for message in train(trainer, task, shards):
+    """Down, the lower ones come once more: as the mean that all begin from."""
+    everything = {"layer0", "layer1", "layer2"}
+    for message in train(LoraFedPer(shared_layers=1), task, shards):
         layers = {name.partition(".")[0] for name in message.tensors} - {"weight"}
+        full = 1 if message.kind == "broadcast" else 0
         if message.kind != "release":
-            everything = {"layer0", "layer1", "layer2"}
-            assert layers == (everything if message.round == 0 else {"layer2"})
+            assert layers == (everything if message.round <= full else {"layer2"})
+
+
+def test_fedpers_server_has_all_layers_whoever_has_joined(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    trainer = LoraFedPer(shared_layers=1)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    for index in range(3):
+        run_round(trainer, task, [federation], index)
+    own = trainer.own_model(federation.server)
+    assert set(own) == {f"layer{i}.{factor}" for i in range(3) for factor in "AB"}
+    assert own["layer0.B"].any()
 
 
 def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
@@ -107,6 +120,7 @@ def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
     early = {c: shards[c] for c in ("client-0", "client-1")}
     federation = Federation.begin(trainer, task, early, Seeds(0))
     run_round(trainer, task, [federation], 0)
+    assert not any(federation.kept.values())  # the first round is FedAvg's
     first = {n: t for n, t in federation.server.items() if n.startswith("first ")}
     run_round(trainer, task, [federation], 1)
     later = federation.at(2, 1.0)

@@ -1,6 +1,8 @@
+import pytest
 import torch
 
 from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
+from privaudit.errors import ConfigError
 from privaudit.language import Target
 
 TARGETS = {"low": Target(5, 4, 0), "high": Target(4, 6, 1)}
@@ -42,11 +44,7 @@ def test_a_hadamard_change_is_its_own_matrix() -> None:
     torch.testing.assert_close(change(x)[0], x[0] @ wanted.T)
 
 
-def test_a_layer_without_a_pair_is_not_changed() -> None:
+def test_a_layer_without_a_pair_is_refused() -> None:
     only = {n: t for n, t in random_pairs().items() if n.startswith("high")}
-    assert list(changes_of(TARGETS, {n: t[None] for n, t in only.items()}, 1.0)) == [
-        "high"
-    ]
-    low, high = weight_changes(TARGETS, only, 1.0)
-    assert not low.any()
-    assert high.any()
+    with pytest.raises(ConfigError, match="1 of 2 layers, such as low"):
+        changes_of(TARGETS, {n: t[None] for n, t in only.items()}, 1.0)

@@ -1,0 +1,128 @@
+"""Models that write, from training to what is told of them, on the embedded model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from privaudit import Audit, Auditor, Run, train
+from privaudit.cli import app
+from privaudit.errors import ConfigError
+from privaudit.ledger import Ledger
+from privaudit.shift import measure_shift
+from privaudit.token_grid import NAMED, places
+
+pytestmark = pytest.mark.slow
+SMALL: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 3,
+    "participation": 1.0,
+    "tested": 20,
+    "shots": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    folder = tmp_path_factory.mktemp("writers")
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+        return {
+            "memorised": train(
+                "lora-fedavg", folder=folder, epochs=30, learning_rate=0.01, **SMALL
+            ),
+            "fedrand": train("fedrand", folder=folder, **SMALL),
+            "untrained": train(
+                "zero-shot",
+                folder=folder,
+                dataset="scenes",
+                model="tiny-llava",
+                **SMALL,
+            ),
+        }
+
+
+@pytest.fixture(scope="module")
+def audits(runs: dict[str, Run]) -> dict[str, Audit]:
+    return {name: Auditor(run).attack(shadows=0) for name, run in runs.items()}
+
+
+def test_what_was_learned_by_heart_leaks(audits: dict[str, Audit]) -> None:
+    assert audits["memorised"].auroc.value > 0.9
+    assert audits["memorised"].headline.attack == NAMED
+
+
+def test_the_model_as_it_comes_does_not_leak(audits: dict[str, Audit]) -> None:
+    leak = audits["untrained"].auroc
+    assert leak.low < 0.5 < leak.high
+
+
+def test_rebuilt_clients_leak_no_less_than_the_servers_model(
+    audits: dict[str, Audit],
+) -> None:
+    audit = audits["memorised"]
+    assert audit.auroc.value >= audit.aggregate[NAMED].auroc.value - 0.02
+    assert {place.attack for place in places()} <= set(audit.aggregate)
+
+
+def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
+    audits: dict[str, Audit],
+) -> None:
+    close = audits["fedrand"].closeness
+    assert close is not None
+    assert close.distance.value < close.distance_null.value
+    assert audits["memorised"].closeness is None  # it is read off
+
+
+def test_no_attack_reaches_the_truth(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privaudit.auditor import find_scenario
+
+    monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
+    plan = find_scenario("server-reconstruct", 0).reading("words")
+    adversary, targets = Auditor(runs["fedrand"]).prepare(plan)
+    for attack in plan.attacks.values():
+        for scores in attack(adversary, targets[:1]):
+            assert np.isfinite(scores.scores).all()
+
+
+def test_utility_has_a_servers_and_the_clients_captions(
+    audits: dict[str, Audit],
+) -> None:
+    utility = audits["fedrand"].utility
+    assert utility.metric == "ROUGE-L"
+    assert set(utility.captions) == {"server", "clients"}
+    assert utility.server is not None
+    assert utility.gain.n == (20,)
+
+
+def test_foreign_non_members_are_told_apart_without_any_training(
+    runs: dict[str, Run],
+) -> None:
+    """So an AUROC against them is no leak: the untrained model has it too."""
+    (found,) = measure_shift(runs["untrained"], "scenes-far", attacks=("token-loss",))
+    assert found.beyond.estimate.value == 0
+    assert found.sentence == "distribution shift, not membership"
+    (learned,) = measure_shift(runs["memorised"], "scenes-far", attacks=("token-loss",))
+    assert learned.beyond.estimate.excludes(0)
+    assert learned.foreign.value > 0.9
+
+
+def test_the_command_prints_and_keeps_the_shift(runs: dict[str, Run]) -> None:
+    run = runs["fedrand"]
+    command = ["shift", run.name, "--runs", str(run.path.parent), "--attacks", "min-k"]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    assert "trained less untrained" in said.output
+    kept = json.loads(Path(run.path / "audits/shift-scenes-far.json").read_text())
+    assert list(kept) == ["min-k"]
+
+
+def test_classifiers_have_no_foreign_records(whole: Path) -> None:
+    with pytest.raises(ConfigError, match="reads models that answer in words"):
+        measure_shift(Run(whole), "scenes-far", attacks=("loss-threshold",))
