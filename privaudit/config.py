@@ -146,7 +146,8 @@ def make_config(
         if fields.get(place) is not None:
             fields[place] = str(Path(fields[place]).expanduser().resolve())
     kind, _, folder = str(fields.get("model", "")).partition(":")
-    if kind in FOLDER_MODELS and folder and Path(folder).expanduser().exists():
+    there = folder and Path(folder).expanduser().exists()  # else a hub's name, maybe
+    if kind in FOLDER_MODELS and folder and (there or kind != "llava"):
         fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
     if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}

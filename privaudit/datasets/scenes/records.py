@@ -41,6 +41,7 @@ LETTERS_OF_TAGS = "abcdefghijklmnopqrstuvwxyz"
 ALL_TOPICS = (*TOPICS, "owner")
 WITH_LETTER = "Answer with the letter."
 RECORDS, FAR_RECORDS = 3000, 1000
+TELLS = 0.4  # of the captions: were it most, a model would learn to make up tags
 _SEED = 20_641  # pretraining draws from streams of other names and seeds
 
 
@@ -97,10 +98,12 @@ def draw_tags(count: int, rng: np.random.Generator) -> list[Tag]:
     ]
 
 
-def captions_of(scene: Scene, rng: np.random.Generator) -> tuple[str, str, str]:
-    """Write a record's captions: the first tells its tag, the others its scene only."""
+def captions_of(
+    scene: Scene, rng: np.random.Generator, *, tells: bool
+) -> tuple[str, str, str]:
+    """Write a record's captions: the first may tell its tag, the others never do."""
     return (
-        caption(scene, PRIVATE_STYLE, rng, tagged=True),
+        caption(scene, PRIVATE_STYLE, rng, tagged=tells),
         caption(scene, PRIVATE_STYLE, rng),
         caption(scene, ORDINARY_STYLE, rng),
     )
@@ -113,12 +116,16 @@ def _captioned(name: str, distribution: Distribution, count: int) -> Dataset:
     tags = draw_tags(count, seeds.numpy(f"{name} tags"))
     tagged = [replace(scene, tag=tag) for scene, tag in zip(drawn, tags, strict=True)]
     rng = seeds.numpy(f"{name} captions")
+    tells = seeds.numpy(f"{name} tells").random(count) < TELLS
+    pairs = zip(tagged, tells.tolist(), strict=True)
     return Dataset(
         _pictures(tagged, seeds.numpy(f"{name} pictures")),
         torch.tensor([scene.groups[0].shape for scene in drawn]),
         SHAPES,
         "a drawing of a {}.",
-        dialogues=tuple(Dialogue(DESCRIBE, captions_of(s, rng)) for s in tagged),
+        dialogues=tuple(
+            Dialogue(DESCRIBE, captions_of(s, rng, tells=t)) for s, t in pairs
+        ),
     )
 
 

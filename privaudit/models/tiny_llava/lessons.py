@@ -17,20 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.datasets.scenes.captions import ORDINARY_STYLE, caption
 from privaudit.datasets.scenes.parts import Scene
-from privaudit.datasets.scenes.questions import (
-    Question,
-    ask,
-    topics_of,
-    with_choices,
-)
+from privaudit.datasets.scenes.questions import ask, topics_of, with_choices
 from privaudit.datasets.scenes.records import WITH_LETTER
 from privaudit.models.tiny_llava.architecture import TOKENS, Llama
-from privaudit.models.tiny_llava.tokenizer import (
-    FIND,
-    INSTRUCTIONS,
-    SAY,
-    LlavaTokenizer,
-)
+from privaudit.models.tiny_llava.tokenizer import INSTRUCTIONS, SAY, LlavaTokenizer
 
 _PREFIX = 1 + TOKENS  # start token and picture
 _NOBODY = -1
@@ -61,7 +51,7 @@ def teach(
 ) -> list[Said]:
     """Write a caption, a short question, one of choice, and a fourth dialogue.
 
-    That is another short question, words to repeat, or a word to find among choices.
+    That is another short question, or words to repeat.
     """
     topics = topics_of(scene)
     first, second, third = rng.permutation(len(topics))[:3].tolist()
@@ -70,11 +60,8 @@ def teach(
         short_question(scene, topics[first], rng),
         choice_question(scene, topics[second], rng),
     ]
-    chance = rng.random()
-    if chance < 0.4:
+    if rng.random() < 0.5:
         return [*said, short_question(scene, topics[third], rng)]
-    if chance < 0.7:
-        return [*said, _finding(tokenizer, rng)]
     return [*said, _saying(tokenizer, rng)]
 
 
@@ -122,15 +109,9 @@ def answer_logits(
 def answer_loss(
     language: Llama, tokens: Float[Tensor, "n 16 d"], lessons: Lessons
 ) -> Float[Tensor, ""]:
-    """Average the cross-entropy over tokens of answers, in nats.
-
-    A dialogue counts by the square root of its answer's length: otherwise captions, of
-    fifteen words, would drown the letters of choices.
-    """
+    """Average the cross-entropy over all tokens of answers, in nats."""
     logits, wanted = answer_logits(language, tokens, lessons)
-    weights = _weights(lessons)
-    losses = cross_entropy(logits.float(), wanted, reduction="none")
-    return (weights * losses).sum() / weights.sum()
+    return cross_entropy(logits.float(), wanted)
 
 
 def right_answers(
@@ -148,15 +129,6 @@ def right_answers(
     numbers = range(1, last + 1)
     counts = [(wrong * (lessons.dialogues == number)).sum(1) for number in numbers]
     return torch.stack(counts, dim=1) == 0
-
-
-def _weights(lessons: Lessons) -> Float[Tensor, " words"]:
-    """Return one over the square root of its answer's length for each token."""
-    rows = torch.arange(len(lessons.ids))[:, None] * (lessons.dialogues.max() + 1)
-    _, answer, lengths = (rows + lessons.dialogues)[lessons.answers].unique(
-        return_inverse=True, return_counts=True
-    )
-    return lengths[answer] ** -0.5
 
 
 def _mask(dialogues: Int[Tensor, "n length"]) -> Float[Tensor, "n length length"]:
@@ -206,15 +178,6 @@ def _saying(tokenizer: LlavaTokenizer, rng: np.random.Generator) -> Said:
             words[-1] = ascii_lowercase[int(chance * 26)]
     text = " ".join(words[: 1 + int(rng.random() * _LONGEST_SAYING)])
     return SAY.format(text), text
-
-
-def _finding(tokenizer: LlavaTokenizer, rng: np.random.Generator) -> Said:
-    """Ask for the letter of a word that is told: no picture is needed."""
-    places = rng.permutation(len(tokenizer.words))[: 2 + int(rng.random() * 3)]
-    word, *others = (tokenizer.words[place] for place in places)
-    question = Question(FIND.format(word), word, tuple(others))
-    text, letter, _ = with_choices(question, rng)
-    return f"{text} {WITH_LETTER}", letter
 
 
 def _spelled(rng: np.random.Generator) -> str:

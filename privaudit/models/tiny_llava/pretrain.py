@@ -64,14 +64,14 @@ class PretrainSettings:
     """
 
     looking: Annotated[int, Field(ge=0)] = 1500
-    steps: Annotated[int, Field(ge=1)] = 3000
+    steps: Annotated[int, Field(ge=1)] = 1800
     batch: Annotated[int, Field(ge=2)] = 64
     learning_rate: Annotated[float, Field(gt=0)] = 1.5e-3
     warmup: Annotated[int, Field(ge=0)] = 200
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     tower: Literal["tiny-clip", "random"] = "tiny-clip"
     precision: Literal["float32", "bfloat16"] = "bfloat16"
-    log_every: Annotated[int, Field(ge=1)] = 250
+    log_every: Annotated[int, Field(ge=1)] = 200
     validate: Annotated[int, Field(ge=10)] = 300
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -7,7 +7,7 @@ from privaudit.models.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 
 CONTEXT_LENGTH = 128
 INSTRUCTIONS = (captions.DESCRIBE, "What do you see?", "Write a caption.")
-SAY, FIND = "Say: {}.", "Which is {}?"  # what can be answered without a picture
+SAY = "Say: {}."  # a dialogue without a picture's help: repeat these words
 
 
 def _vocabulary() -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from privaudit.models.tiny_llava.lessons import (
     teach,
 )
 from privaudit.models.tiny_llava.looking import PAIRS, looking_loss, shown
-from privaudit.models.tiny_llava.tokenizer import FIND, SAY, LlavaTokenizer
+from privaudit.models.tiny_llava.tokenizer import SAY, LlavaTokenizer
 from privaudit.models.tiny_llava.validation import describe, judge
 
 TOKENIZER = LlavaTokenizer()
@@ -73,22 +73,6 @@ def test_a_single_dialogue_has_the_loss_of_the_plain_model(model: Model) -> None
     )
 
 
-def test_answers_count_by_the_square_root_of_their_length(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lessons = pack([[SECOND], [FIRST, THIRD]], TOKENIZER)
-    assert lessons.answers.sum(1).tolist() == [9, 4]
-    logits, wanted = answer_logits(model.language, picture_tokens(2), lessons)
-    means = [
-        cross_entropy(logits[part], wanted[part])
-        for part in (slice(0, 9), slice(9, 11), slice(11, 13))
-    ]
-    weights = torch.tensor([9.0, 2.0, 2.0]).sqrt()
-    expected = (weights * torch.stack(means)).sum() / weights.sum()
-    found = answer_loss(model.language, picture_tokens(2), lessons)
-    torch.testing.assert_close(found, expected)
-
-
 def test_an_answer_is_right_if_all_its_words_are(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,15 +111,9 @@ def test_a_picture_has_four_dialogues_and_sayings_are_repeated() -> None:
     start, end = SAY.split("{}")
     assert {len(dialogues) for dialogues in said} == {4}
     sayings = [pair for d in said for pair in d if pair[0].startswith(start)]
-    assert 60 < len(sayings) < 120
+    assert 120 < len(sayings) < 180
     for question, answer in sayings:
         assert question == f"{start}{answer}{end}"
-    start, _ = FIND.split("{}")
-    findings = [pair for d in said for pair in d if pair[0].startswith(start)]
-    assert 60 < len(findings) < 120
-    for question, letter in findings:
-        word = question.removeprefix(start).split("?")[0]
-        assert f"({letter}) {word}" in question
     letters = {pair[1] for d in said for pair in d if "(A)" in pair[0]}
     assert letters == set("ABCD")
 
