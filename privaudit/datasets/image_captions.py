@@ -13,10 +13,10 @@ from typing_extensions import TypedDict
 from privaudit.dataset import DATASETS, Dataset
 from privaudit.datasets.checked_json import parse_checked
 from privaudit.datasets.class_folders import SPLITS, number
-from privaudit.datasets.on_disk import OnDisk
+from privaudit.datasets.on_disk import OnDisk, only_file
 from privaudit.datasets.picture_files import PictureFiles, store_of
 from privaudit.datasets.question_texts import DESCRIBE, multiple_choice
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.errors import ConfigError
 from privaudit.storage import read_bytes
 from privaudit.words import Dialogue
 
@@ -72,19 +72,12 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
 
 
 def _find(path: Path) -> Path:
-    if path.is_file():
-        return path
-    found = sorted(path.glob("*.jsonl"))
-    if not found:
-        raise MissingFileError(
-            f"There is no metadata.jsonl in {path}. Write one line for each picture, "
-            'such as {"image": "1.jpg", "captions": ["A dog."]}.'
-        )
-    if len(found) > 1:
-        raise ConfigError(
-            f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
-        )
-    return found[0]
+    return only_file(
+        path,
+        "*.jsonl",
+        f"There is no metadata.jsonl in {path}. Write one line for each picture, "
+        'such as {"image": "1.jpg", "captions": ["A dog."]}.',
+    )
 
 
 def _read_lines(file: Path) -> list[tuple[str, Line]]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from privaudit.dataset import DATASETS, Dataset
 from privaudit.datasets.class_folders import number
 from privaudit.datasets.coco_files import read_captions
-from privaudit.datasets.on_disk import OnDisk
+from privaudit.datasets.on_disk import OnDisk, only_file
 from privaudit.datasets.picture_files import PictureFiles, store_of
 from privaudit.datasets.question_texts import DESCRIBE
-from privaudit.errors import ConfigError, MissingFileError
 from privaudit.words import Dialogue
 
 UNKNOWN = "unknown domain"
@@ -42,19 +41,12 @@ def read_nocaps(path: Path, question: str = DESCRIBE) -> Dataset:
 
 
 def _find(path: Path) -> Path:
-    if path.is_file():
-        return path
-    found = sorted(path.glob("nocaps*captions*.json"))
-    if not found:
-        raise MissingFileError(
-            f"There is no nocaps_val_4500_captions.json in {path}. Get it from "
-            "https://nocaps.org/download."
-        )
-    if len(found) > 1:
-        raise ConfigError(
-            f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
-        )
-    return found[0]
+    return only_file(
+        path,
+        "nocaps*captions*.json",
+        f"There is no nocaps_val_4500_captions.json in {path}. Get it from "
+        "https://nocaps.org/download.",
+    )
 
 
 DATASETS.register("nocaps")(

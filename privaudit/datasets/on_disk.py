@@ -108,3 +108,27 @@ def places(name: str, entry: OnDisk) -> Iterator[Path]:
         with suppress(RuntimeError):  # no home folder
             for folder in (name, *entry.folders):
                 yield Path(root).expanduser() / folder
+
+
+def only_file(path: Path, pattern: str, missing: str) -> Path:
+    """Return a file that was named, or the only one in a folder.
+
+    Args:
+        path: The file, or the folder.
+        pattern: That its name fits in a folder, with ``*``.
+        missing: What to say where there is none.
+
+    Raises:
+        MissingFileError: There is none.
+        ConfigError: There are several.
+    """
+    if path.is_file():
+        return path
+    found = sorted(path.glob(pattern))
+    if not found:
+        raise MissingFileError(missing)
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
+        )
+    return found[0]

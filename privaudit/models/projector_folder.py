@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import json
 import shutil
 import tempfile
 from dataclasses import replace
@@ -10,17 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 
-from privaudit.errors import ConfigError, MissingFileError
 from privaudit.models.bare_language import load_language
 from privaudit.models.captioning_vlm import (
     CaptioningVLM,
     VectorProjector,
     weights_hash,
 )
+from privaudit.models.description_files import DescriptionFile, check_hash
 from privaudit.models.dialogue_tokens import DialogueTokens
 from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language_targets import TargetNames
@@ -35,6 +34,7 @@ from privaudit.storage import (
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
 _VERSIONS = ("torch", "transformers", "numpy")
+_REMEDY = "Restore the whole folder as it was written."
 
 
 @options(frozen=True)
@@ -88,7 +88,13 @@ class Description:
     public_indices: tuple[int, ...]
 
 
-_DESCRIPTION = TypeAdapter(Description)
+_FILE = DescriptionFile(
+    DESCRIPTION,
+    Description,
+    what="captioner",
+    command="projector",
+    again="learn the projector",
+)
 
 
 def save_captioner(
@@ -119,34 +125,8 @@ def save_captioner(
         shutil.rmtree(out / LANGUAGE, ignore_errors=True)
         shutil.copytree(unfinished, out / LANGUAGE)
     write_bytes(out / WEIGHTS, content)
-    entries = _DESCRIPTION.dump_python(described, mode="json")
-    lines = [f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in entries]
-    write_bytes(out / DESCRIPTION, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    _FILE.write(out, described)
     return described
-
-
-def read_description(folder: Path) -> Description:
-    """Read what a captioner is.
-
-    Raises:
-        MissingFileError: There is none in the folder.
-        ConfigError: The file is damaged, or another version's.
-    """
-    path = folder / DESCRIPTION
-    if not path.is_file():
-        raise MissingFileError(
-            f"There is no captioner in {folder}: {DESCRIPTION} is not there. Make one "
-            f"with: privaudit pretrain projector --out {folder}."
-        )
-    try:
-        return _DESCRIPTION.validate_json(read_bytes(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(
-            f"{path} describes no captioner ({where}: {first['msg']}). Restore it, or "
-            "learn the projector again."
-        ) from None
 
 
 def load_captioner_folder(
@@ -159,11 +139,13 @@ def load_captioner_folder(
         ConfigError: They are damaged, or do not belong together, or no layer fits
             ``targets``.
     """
-    described = read_description(folder)
+    described = _FILE.read(folder)
     content = read_bytes(folder / WEIGHTS)
-    _check_hash(folder / WEIGHTS, hashlib.sha256(content).hexdigest(), described.sha256)
+    found = hashlib.sha256(content).hexdigest()
+    check_hash(folder / WEIGHTS, found, described.sha256, _REMEDY)
     model, tokenizer = load_language(str(folder / LANGUAGE))
-    _check_hash(folder / LANGUAGE, weights_hash(model), described.language_hash)
+    found = weights_hash(model)
+    check_hash(folder / LANGUAGE, found, described.language_hash, _REMEDY)
     language = StackedLanguageModel(model.to(device), tokenizer, targets)
     parts = described.settings.parts
     projector = Projector(described.bank_width, parts, language.width)
@@ -179,11 +161,3 @@ def load_captioner_folder(
         public_indices=described.public_indices,
         data_hash=described.data_hash,
     )
-
-
-def _check_hash(path: Path, found: str, wanted: str) -> None:
-    if found != wanted:
-        raise ConfigError(
-            f"{path} should have the SHA-256 {wanted[:12]}…, and has {found[:12]}…. "
-            "Restore the whole folder as it was written."
-        )

@@ -2,17 +2,16 @@
 
 import hashlib
 import importlib.metadata
-import json
 from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 
 from privaudit.dataset import Dataset
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.models.description_files import DescriptionFile, check_hash
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.models.surrogate_clip.accuracy import Accuracies
 from privaudit.models.surrogate_clip.architecture import (
@@ -72,7 +71,13 @@ class Description:
     public_indices: tuple[int, ...]
 
 
-_DESCRIPTION = TypeAdapter(Description)
+_FILE = DescriptionFile(
+    DESCRIPTION,
+    Description,
+    what="surrogate",
+    command="surrogate-clip --dataset NAME",
+    again="pretrain",
+)
 
 
 def save_surrogate(
@@ -114,15 +119,8 @@ def save_surrogate(
         public_indices=tuple(public.indices.tolist()),
     )
     write_bytes(out / WEIGHTS, content)
-    write_bytes(out / DESCRIPTION, _as_json(description))
+    _FILE.write(out, description)
     return description
-
-
-def _as_json(description: Description) -> bytes:
-    """Write a line for each entry: lists of thousands stay readable around."""
-    entries = _DESCRIPTION.dump_python(description, mode="json")
-    lines = [f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in entries]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def read_description(folder: Path) -> Description:
@@ -132,21 +130,7 @@ def read_description(folder: Path) -> Description:
         MissingFileError: There is none in the folder.
         ConfigError: The file is damaged, or another version's.
     """
-    path = folder / DESCRIPTION
-    if not path.is_file():
-        raise MissingFileError(
-            f"There is no surrogate in {folder}: {DESCRIPTION} is not there. Make one "
-            f"with: privaudit pretrain surrogate-clip --dataset NAME --out {folder}."
-        )
-    try:
-        return _DESCRIPTION.validate_json(read_bytes(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(
-            f"{path} describes no surrogate ({where}: {first['msg']}). Restore it, or "
-            "pretrain again."
-        ) from None
+    return _FILE.read(folder)
 
 
 def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
@@ -159,11 +143,8 @@ def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
     description = read_description(folder)
     content = read_bytes(folder / WEIGHTS)
     found = hashlib.sha256(content).hexdigest()
-    if found != description.sha256:
-        raise ConfigError(
-            f"{folder / WEIGHTS} should have the SHA-256 {description.sha256[:12]}…, "
-            f"and has {found[:12]}…. Restore both files from one pretraining run."
-        )
+    remedy = "Restore both files from one pretraining run."
+    check_hash(folder / WEIGHTS, found, description.sha256, remedy)
     shape, length = description.shape, description.context_length
     model = build_model(shape, len(description.vocabulary), length)
     model.load_state_dict(load(content))

@@ -12,7 +12,6 @@ contrastive learning", NeurIPS 2020, equation 2.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,12 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.models.descent import (
+    TRIAL_STEPS,
+    descend,
+    require_time,
+    seconds_a_step,
+)
 from privaudit.models.tiny_clip.architecture import Model, build_model, encode_text
 from privaudit.models.tiny_clip.captions import true_of, write_captions
 from privaudit.models.tiny_clip.drawing import DrawingSettings, draw
@@ -38,7 +42,6 @@ from privaudit.models.tiny_clip.weights import Record, rounded, save_weights, wr
 
 LARGEST_LOGIT_SCALE = 100.0
 _LONGEST_CHATTER = 17
-_TRIAL_STEPS = 5
 _CALIBRATION_BATCHES = 10
 
 
@@ -130,19 +133,12 @@ def steps_within(minutes: float, settings: PretrainSettings) -> int:
     Raises:
         ConfigError: When the time is not above 0.
     """
-    if not minutes > 0:
-        raise ConfigError(
-            f"Pretraining for {minutes} minutes is impossible. Give more than 0, or "
-            "a number of steps."
-        )
+    require_time(minutes)
     generator = torch.Generator().manual_seed(settings.seed)
     marks, model = build_marks(generator, copies=1), build_model(settings.seed)
-    trial = replace(settings, steps=1 + _TRIAL_STEPS)
+    trial = replace(settings, steps=TRIAL_STEPS)
     training = _train(model, _average(model, 0.5), marks, trial, generator)
-    next(training)  # slower than the others
-    started = time.monotonic()
-    deque(training, maxlen=0)
-    return max(1, int(60 * minutes * _TRIAL_STEPS / (time.monotonic() - started)))
+    return max(1, int(60 * minutes / seconds_a_step(training)))
 
 
 def _average(model: Model, decay: float) -> AveragedModel:
@@ -159,46 +155,19 @@ def _train(
 ) -> Iterator[tuple[int, float]]:
     """Train, and yield every step's number, from 1, and loss."""
     model.train()
-    optimizer = torch.optim.AdamW(_groups(model, settings), betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: _learning_rate(step, settings)
-    )
     tokenizer = TinyTokenizer()
-    for step in range(1, settings.steps + 1):
-        optimizer.zero_grad()
-        loss = _loss(model, tokenizer, marks, settings, generator)
-        if not loss.isfinite():
-            raise TrainingError(
-                f"The loss of step {step} is {loss.item()}; the last checkpoint is "
-                f"kept. Lower learning_rate, which is {settings.learning_rate}."
-            )
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+    steps = descend(
+        model,
+        settings,
+        lambda step: _learning_rate(step, settings),
+        lambda: _loss(model, tokenizer, marks, settings, generator),
+    )
+    for step, loss in steps:
         with torch.no_grad():
             largest = torch.tensor(LARGEST_LOGIT_SCALE).log().item()
             model.logit_scale.clamp_(0, largest)
         average.update_parameters(model)
-        yield step, loss.item()
-
-
-def _groups(model: Model, settings: PretrainSettings) -> list[dict[str, object]]:
-    """Split the parameters into those that decay and those that do not."""
-    parameters = list(model.parameters())
-    rate = settings.learning_rate
-    return [
-        {
-            "params": [p for p in parameters if p.ndim >= 2],
-            "weight_decay": settings.weight_decay,
-            "lr": rate,
-        },
-        {
-            "params": [p for p in parameters if p.ndim < 2],
-            "weight_decay": 0.0,
-            "lr": rate,
-        },
-    ]
+        yield step, loss
 
 
 def _learning_rate(step: int, settings: PretrainSettings) -> float:
@@ -206,6 +175,7 @@ def _learning_rate(step: int, settings: PretrainSettings) -> float:
     if step < settings.warmup:
         return (step + 1) / settings.warmup
     share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    # In float32, as the weights that come with the package were trained.
     return 0.5 * (1 + torch.cos(torch.tensor(torch.pi * share)).item())
 
 

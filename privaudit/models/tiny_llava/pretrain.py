@@ -11,7 +11,6 @@ other stages, and with the image tower trained on.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +21,17 @@ import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
-from torch import Tensor, nn
+from torch import Tensor
 
 from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.errors import ConfigError, TrainingError
 from privaudit.models import tiny_clip
+from privaudit.models.descent import (
+    TRIAL_STEPS,
+    descend,
+    require_time,
+    seconds_a_step,
+)
 from privaudit.models.tiny_llava.architecture import Model, build_model
 from privaudit.models.tiny_llava.lessons import Lessons, answer_loss, pack, teach
 from privaudit.models.tiny_llava.loading import prepare
@@ -41,8 +45,6 @@ from privaudit.models.tiny_llava.weights import (
     write_log,
 )
 from privaudit.seeds import Seeds
-
-_TRIAL_STEPS = 5
 
 
 @options(frozen=True)
@@ -132,23 +134,12 @@ def steps_within(minutes: float, settings: PretrainSettings) -> int:
     Raises:
         ConfigError: When the time is not above 0.
     """
-    if not minutes > 0:
-        raise ConfigError(
-            f"Pretraining for {minutes} minutes is impossible. Give more than 0, or "
-            "a number of steps."
-        )
+    require_time(minutes)
     model = starting_model(settings)
-    trial = replace(settings, looking=1 + _TRIAL_STEPS, steps=1 + _TRIAL_STEPS)
-    looking = settings.looking * _seconds_a_step(_look(model, trial))
-    speaking = _seconds_a_step(_train(model, trial))
+    trial = replace(settings, looking=TRIAL_STEPS, steps=TRIAL_STEPS)
+    looking = settings.looking * seconds_a_step(_look(model, trial))
+    speaking = seconds_a_step(_train(model, trial))
     return max(1, int((60 * minutes - looking) / speaking))
-
-
-def _seconds_a_step(training: Iterator[object]) -> float:
-    next(training)  # slower than the others
-    started = time.monotonic()
-    deque(training, maxlen=0)
-    return (time.monotonic() - started) / _TRIAL_STEPS
 
 
 def starting_model(settings: PretrainSettings) -> Model:
@@ -204,41 +195,19 @@ def _train(model: Model, settings: PretrainSettings) -> Iterator[tuple[int, floa
     model.train()
     # On short rows, torch's fused attention takes twice as long on a CPU as the rest.
     model.language.set_attn_implementation("eager")
-    optimizer = torch.optim.AdamW(_groups(model, settings), betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: _learning_rate(step, settings)
-    )
     tokenizer = LlavaTokenizer()
     rng = Seeds(settings.seed).numpy("lessons")
     half = settings.precision == "bfloat16"
-    for step in range(1, settings.steps + 1):
-        optimizer.zero_grad()
+
+    def next_loss() -> Float[Tensor, ""]:
         pictures, lessons = lessons_batch(settings.batch, tokenizer, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             pictures = pictures.contiguous(memory_format=torch.channels_last)
-            loss = answer_loss(model.language, model.encoder(pictures), lessons)
-        if not loss.isfinite():
-            raise TrainingError(
-                f"The loss of step {step} is {loss.item()}; the last checkpoint is "
-                f"kept. Lower learning_rate, which is {settings.learning_rate}."
-            )
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        yield step, loss.item()
+            return answer_loss(model.language, model.encoder(pictures), lessons)
 
-
-def _groups(model: Model, settings: PretrainSettings) -> list[dict[str, object]]:
-    """Split the parameters into those that decay and those that do not."""
-    parameters = list(model.parameters())
-    rate = settings.learning_rate
-    matrices = [p for p in parameters if p.ndim >= 2]
-    others = [p for p in parameters if p.ndim < 2]
-    return [
-        {"params": matrices, "weight_decay": settings.weight_decay, "lr": rate},
-        {"params": others, "weight_decay": 0.0, "lr": rate},
-    ]
+    return descend(
+        model, settings, lambda step: _learning_rate(step, settings), next_loss
+    )
 
 
 def _learning_rate(step: int, settings: PretrainSettings) -> float:
