@@ -24,9 +24,9 @@ from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_dif
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainer import Rebuilt, Records
-from privaudit.writing import UNTUNED
+from privaudit.writing import UNTUNED, as_writer
 
-Scored = list[Float[np.ndarray, " records"]]
+Scored = list[Float[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def measure_shift(
     data: str | None = None,
     scenario: str = "server-reconstruct",
     attacks: Sequence[str] = ("max-renyi", "token-loss"),
+    most: int = 300,
     seed: int = 0,
 ) -> list[Shift]:
     """Attack a run of a model that writes with non-members from another data set.
@@ -89,12 +90,14 @@ def measure_shift(
         data: Where it lies.
         scenario: Who looks on.
         attacks: Of the scenario's.
-        seed: Deals foreign records to clients.
+        most: Foreign records at most; 300 are published.
+        seed: Draws foreign records, and deals them to clients.
 
     Raises:
         ConfigError: The run's models classify, or it cannot be attacked.
         UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
+    as_writer(run.trainer)
     auditor = Auditor(run)
     plan = find_scenario(scenario, 0).reading("words")
     unknown = [name for name in attacks if name not in plan.attacks]
@@ -104,12 +107,12 @@ def measure_shift(
     members = [_members(run, target) for target in targets]
     targets, members = _with_members(targets, members)
     foreign = records_elsewhere(run.config, dataset, data)
-    if len(foreign) < len(targets):
+    if min(len(foreign), most) < len(targets):
         raise ConfigError(
-            f"{dataset} has {len(foreign)} records, and {len(targets)} clients need "
-            "one each at least. Take a larger data set."
+            f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
+            f"and {len(targets)} clients need one each at least. Take more."
         )
-    parts = _deal(len(foreign), len(targets), seed)
+    parts = _deal(len(foreign), most, len(targets), seed)
     strangers = [foreign.pick(torch.from_numpy(part)) for part in parts]
     found = []
     for name in attacks:
@@ -140,8 +143,10 @@ def _members(run: Run, target: Target) -> Records:
     return target.candidates.pick(torch.from_numpy(run.ledger.is_member[mine]))
 
 
-def _deal(records: int, clients: int, seed: int) -> list[Int[np.ndarray, " part"]]:
-    order = Seeds(seed).numpy("foreign records").permutation(records)
+def _deal(
+    records: int, most: int, clients: int, seed: int
+) -> list[Int[np.ndarray, " _"]]:
+    order = Seeds(seed).numpy("foreign records").permutation(records)[:most]
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 

@@ -22,6 +22,7 @@ def shift(
     attacks: Annotated[
         str, typer.Option(help="Comma-separated names of the scenario's attacks.")
     ] = "max-renyi,token-loss",
+    most: Annotated[int, typer.Option(help="Foreign records at most.")] = 300,
     seed: options.AuditSeed = 0,
     runs: options.RunsFolder = None,
 ) -> None:
@@ -40,6 +41,7 @@ def shift(
             data=None if data is None else str(data),
             scenario=scenario,
             attacks=names,
+            most=most,
             seed=seed,
         )
         typer.echo(f"{one.name}, non-members from {foreign}:")
