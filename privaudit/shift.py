@@ -50,9 +50,13 @@ class Shift:
     @property
     def sentence(self) -> str:
         """What may be said."""
-        if self.beyond.estimate.excludes(0) and self.beyond.estimate.value > 0:
+        if _is_above(self.beyond.estimate, 0.0):
             return "membership shows beyond the distribution shift"
-        return "distribution shift, not membership"
+        if not _is_above(self.foreign, 0.5):
+            return "nothing tells members from these foreign records"
+        if _is_above(self.untuned, 0.5):
+            return "distribution shift, not membership"
+        return "undecided between distribution shift and membership"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for a JSON file."""
@@ -68,6 +72,10 @@ class Shift:
             "p_value": self.beyond.p_value,
             "sentence": self.sentence,
         }
+
+
+def _is_above(estimate: Estimate, value: float) -> bool:
+    return estimate.excludes(value) and estimate.value > value
 
 
 def measure_shift(

@@ -102,16 +102,16 @@ def test_utility_has_a_servers_and_the_clients_captions(
     assert utility.gain.n == (12,)
 
 
-def test_foreign_non_members_are_told_apart_without_any_training(
+def test_membership_is_what_training_adds_against_foreign_non_members(
     runs: dict[str, Run],
 ) -> None:
-    """So an AUROC against them is no leak: the untrained model has it too."""
+    """Nothing without training, and much to a model that learned by heart."""
     look: dict[str, Any] = {"attacks": ("token-loss",), "most": 40}
     (found,) = measure_shift(runs["untrained"], "scenes-far", **look)
     assert found.beyond.estimate.value == 0
-    assert found.sentence == "distribution shift, not membership"
     (learned,) = measure_shift(runs["memorised"], "scenes-far", **look)
     assert learned.beyond.estimate.excludes(0)
+    assert learned.sentence == "membership shows beyond the distribution shift"
     assert learned.foreign.value > 0.9
 
 
