@@ -59,11 +59,11 @@ class FedRand(LoraTrainer):
             server's.
     """
 
+    rebuilds_from_all: ClassVar[bool] = True
+
     send_a: Annotated[float, Field(ge=0, le=1)] = 0.5
     past: bool = True
     normalize: bool = True
-    rebuilds_from_all: ClassVar[bool] = True
-
     pairing: Literal["last-sent", "second-to-last", "server"] = "last-sent"
 
     def local_update(
