@@ -129,3 +129,23 @@ def test_the_command_prints_and_keeps_the_shift(runs: dict[str, Run]) -> None:
 def test_classifiers_have_no_foreign_records(whole: Path) -> None:
     with pytest.raises(ConfigError, match="trains models that classify"):
         measure_shift(Run(whole), "scenes-far", attacks=("loss-threshold",))
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_transcript(
+    runs: dict[str, Run], tmp_path: Path
+) -> None:
+    """What a client kept, and whose factor was sent, survive."""
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("fedrand", folder=tmp_path, progress=stop, **SMALL)
+    resumed = train("fedrand", folder=tmp_path, resume=True, **SMALL)
+    ours, whole = resumed.header["progress"], runs["fedrand"].header["progress"]
+    assert ours["head"] == whole["head"]
+    assert resumed.own_model is not None
+    whole_model = runs["fedrand"].own_model
+    assert whole_model is not None
+    for name, tensor in resumed.own_model.items():
+        assert (tensor == whole_model[name]).all()
