@@ -75,8 +75,8 @@ class LoraTrainer:
         rank: Of every pair, at least 1; 8 is published.
         lora_alpha: The change is scaled by lora_alpha / rank.
         learning_rate: Above 0. Published papers on models of 0.5 to 7 billion weights
-            take 1e-4 to 3e-4; the embedded model, ten thousand times smaller, needs
-            more.
+            take 1e-4 to 3e-4; the embedded model, hundreds of times smaller and more,
+            needs a larger one.
         weight_decay: 0 or more.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
