@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.tensors import Stacked, Tensors, alike, stack
+from privaudit.tensors import Stacked, Tensors, stacks
 from privaudit.trainer import PublicTask, Records, Trainer
 
 MODELS_AT_ONCE = 128
@@ -34,14 +34,9 @@ def label_log_probabilities(
 def ask_each(
     trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
 ) -> Float[Tensor, "models records classes"]:
-    """Return the same for models of any shapes: those alike are asked together.
-
-    So many at a time that memory does not grow with their number.
-    """
+    """Return the same for models of any shapes: those alike are asked together."""
     answers: dict[int, Tensor] = {}
-    for positions in alike(models):
-        for first in range(0, len(positions), MODELS_AT_ONCE):
-            chunk = positions[first : first + MODELS_AT_ONCE]
-            some = ask(trainer, task, stack([models[i] for i in chunk]), records)
-            answers.update(zip(chunk, some, strict=True))
+    for positions, stacked in stacks(models, MODELS_AT_ONCE):
+        some = ask(trainer, task, stacked, records)
+        answers.update(zip(positions, some, strict=True))
     return torch.stack([answers[i] for i in range(len(models))])

@@ -105,10 +105,7 @@ def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batc
     rows = torch.arange(len(cohort)).unsqueeze(1)
     tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
     features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
-    words = None
-    if cohort.words is not None:
-        ids, kinds = cohort.words.ids, cohort.words.kinds
-        words = Words(ids[rows, chosen], kinds[rows, chosen])
+    words = None if cohort.words is None else cohort.words[rows, chosen]
     return Batch(features, labels, mask, tokens, words)
 
 

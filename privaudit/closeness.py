@@ -17,7 +17,7 @@ from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tensors import Tensors, stack
 from privaudit.writing import as_writer, favourite_tokens
 
-_SOME = torch.arange(128)  # public records: thousands of tokens
+SOME = 128  # public records: thousands of tokens
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _closeness_of_writers(
         gram += flat @ flat.T
     count = len(targets)
     said = favourite_tokens(
-        trainer, task, models, task.public.pick(_SOME[: len(task.public)])
+        trainer, task, models, task.public.pick(torch.arange(len(task.public))[:SOME])
     )
     alike = (said[:count, None] == said[None, count:]).float().mean(dim=-1)
     squares = gram.diagonal()

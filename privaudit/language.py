@@ -41,6 +41,11 @@ class LanguageModel(Protocol):
         """The linear layers that may be changed, by name, in a fixed order."""
         ...
 
+    @property
+    def vocabulary(self) -> int:
+        """How many logits there are at each position."""
+        ...
+
     def logits(
         self,
         tokens: Float[Tensor, "k rows parts width"],

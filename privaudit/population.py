@@ -98,11 +98,8 @@ class Population:
 
     @cached_property
     def _tests(self) -> Int[Tensor, " tests"]:
-        tests = self.deal.of(TEST)
-        if self.tested is not None and self.tested < len(tests):
-            chosen = np.random.default_rng(0).permutation(len(tests))[: self.tested]
-            tests = tests[np.sort(chosen)]
-        return torch.from_numpy(tests)
+        tests = torch.from_numpy(self.deal.of(TEST))
+        return tests[some_of(len(tests), self.tested)]
 
     @cached_property
     def _kinds(self) -> Int[Tensor, " n"]:
@@ -110,6 +107,12 @@ class Population:
         labels, domains = self.dataset.labels, self.dataset.domains
         classes = len(self.dataset.class_names)
         return labels if domains is None else labels + classes * domains
+
+
+def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
+    """Return which of so many records are measured on: the same ones in all runs."""
+    order = np.random.default_rng(0).permutation(count)[:most]
+    return torch.from_numpy(np.sort(order))
 
 
 def populate(config: RunConfig) -> Population:

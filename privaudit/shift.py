@@ -8,6 +8,7 @@ beside the audit's own, whose non-members are dealt by a coin.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from privaudit.trainer import Rebuilt, Records
 from privaudit.writing import UNTUNED, as_writer
 
 Scored = list[Float[np.ndarray, " _"]]
+Groups = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)
@@ -122,19 +124,15 @@ def measure_shift(
         )
     parts = _deal(len(foreign), most, len(targets), seed)
     strangers = [foreign.pick(torch.from_numpy(part)) for part in parts]
+    tuned = [_about(targets, some) for some in (members, strangers)]
+    # One model for all: what it says of records is kept by model and records.
+    untuned = Rebuilt({UNTUNED: torch.zeros(())})
+    plain = [[replace(target, rebuilt=untuned) for target in some] for some in tuned]
     found = []
     for name in attacks:
-        attack = plan.attacks[name]
-        own = [target.candidates for target in targets]
-        inside = _scores(attack, adversary, targets, own, tuned=True)
-        tuned, plain = (
-            [
-                _scores(attack, adversary, targets, some, tuned=t)
-                for some in (members, strangers)
-            ]
-            for t in (True, False)
-        )
-        found.append(_shift(name, run, targets, inside, tuned, plain))
+        ask = partial(_scores, plan.attacks[name], adversary)
+        inside = _by_truth(run, targets, ask(targets))
+        found.append(_shift(name, inside, *(list(map(ask, s)) for s in (tuned, plain))))
     return found
 
 
@@ -158,44 +156,34 @@ def _deal(
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
-def _scores(
-    attack: Attack,
-    adversary: Adversary,
-    targets: Sequence[Target],
-    records: Sequence[Records],
-    *,
-    tuned: bool,
-) -> Scored:
-    untuned = Rebuilt({UNTUNED: torch.zeros(())})
-    asked = [
-        replace(target, candidates=some, rebuilt=target.rebuilt if tuned else untuned)
-        for target, some in zip(targets, records, strict=True)
-    ]
-    return [score.scores.astype(float) for score in attack(adversary, asked)]
+def _about(targets: Sequence[Target], records: Sequence[Records]) -> list[Target]:
+    pairs = zip(targets, records, strict=True)
+    return [replace(target, candidates=some) for target, some in pairs]
+
+
+def _scores(attack: Attack, adversary: Adversary, targets: Sequence[Target]) -> Scored:
+    return [score.scores.astype(float) for score in attack(adversary, targets)]
+
+
+def _by_truth(run: Run, targets: Sequence[Target], scores: Scored) -> list[Groups]:
+    """Return each client's members' and non-members' scores."""
+    truths = [run.ledger.is_member[run.population.indices(t.client)] for t in targets]
+    return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
 
 
 def _shift(
-    name: str,
-    run: Run,
-    targets: Sequence[Target],
-    inside: Scored,
-    tuned: Sequence[Scored],
-    plain: Sequence[Scored],
+    name: str, inside: list[Groups], tuned: Sequence[Scored], plain: Sequence[Scored]
 ) -> Shift:
-    truths = [run.ledger.is_member[run.population.indices(t.client)] for t in targets]
-    own = [(s[t], s[~t]) for s, t in zip(inside, truths, strict=True)]
+    """Compare members' with strangers' scores, after and before training."""
+    after, before = (list(zip(*some, strict=True)) for some in (tuned, plain))
     pairs = [
-        (
-            np.concatenate(a),
-            np.concatenate(b),
-            np.arange(len(a[0]) + len(a[1])) < len(a[0]),
-        )
-        for a, b in zip(zip(*tuned, strict=True), zip(*plain, strict=True), strict=True)
+        (np.concatenate(a), np.concatenate(b), np.repeat([True, False], [*map(len, a)]))
+        for a, b in zip(after, before, strict=True)
     ]
     return Shift(
         name,
-        pooled_auroc(own),
-        pooled_auroc(list(zip(*tuned, strict=True))),
-        pooled_auroc(list(zip(*plain, strict=True))),
+        pooled_auroc(inside),
+        pooled_auroc(after),
+        pooled_auroc(before),
         pooled_paired_auroc_difference(pairs),
     )

@@ -1,6 +1,6 @@
 """Flat, named tensors: the form in which everything is sent, kept and stored."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,6 +42,19 @@ def alike(*parts: Sequence[Tensors]) -> list[list[int]]:
     for position, some in enumerate(zip(*parts, strict=True)):
         groups.setdefault(tuple(map(signature, some)), []).append(position)
     return list(groups.values())
+
+
+def stacks(
+    parts: Sequence[Tensors], most: int
+) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    """Yield the parts that are alike, stacked, with their positions.
+
+    At most so many at a time, so that memory does not grow with their number.
+    """
+    for positions in alike(parts):
+        for first in range(0, len(positions), most):
+            some = positions[first : first + most]
+            yield some, stack([parts[position] for position in some])
 
 
 def all_finite(tensors: Tensors) -> bool:

@@ -6,9 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.tensors import Stacked
+from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import ClientId, Cohort
+
+UNTRAINED = "the client's own training in its last round"
+"""What is missing of a client where only the mean is seen."""
 
 
 def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stacked:
@@ -29,6 +32,20 @@ def times_weight(
         for name, tensor in trained.items()
     }
     return scaled | {"weight": weight}
+
+
+def with_means(server: Tensors, sums: Tensors) -> Tensors:
+    """Return the server's state with the means of what was sent in their places.
+
+    Args:
+        server: The state; it stays as it is where nobody had a record.
+        sums: Over clients, of what :func:`weigh` returns.
+    """
+    weight = sums["weight"]
+    if weight == 0:
+        return server
+    means = {name: total / weight for name, total in sums.items() if name != "weight"}
+    return {**server, **means}
 
 
 def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:

@@ -42,9 +42,16 @@ class Words:
     ids: Int[Tensor, "*n length"]
     kinds: Int[Tensor, "*n length"]
 
-    def __getitem__(self, chosen: Tensor | int | slice) -> "Words":
+    def __getitem__(self, chosen: Tensor | int | slice | tuple[Tensor, ...]) -> "Words":
         """Return some of the sequences."""
         return Words(self.ids[chosen], self.kinds[chosen])
+
+    def repeated(self, count: int) -> "Words":
+        """Return the same for each of ``count`` models, on a new leading axis."""
+        return Words(
+            self.ids.expand(count, *self.ids.shape),
+            self.kinds.expand(count, *self.kinds.shape),
+        )
 
     @property
     def length(self) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.errors import ConfigError
 from privaudit.language import Change
-from privaudit.tensors import Stacked, Tensors, alike, stack
+from privaudit.tensors import Stacked, Tensors, stack, stacks
 from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.words import ANSWER, PADDING, Words
 
@@ -60,14 +60,11 @@ def write(
     """
     writer, longest = as_writer(trainer), _longest(task)
     said: dict[int, list[str]] = {}
-    for positions in alike(models):
-        several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
-        for first in range(0, len(positions), several):
-            some = positions[first : first + several]
-            stacked = stack([models[i] for i in some])
-            changes = writer.changes(task, stacked)
-            texts = _write(task, changes, len(some), records, longest)
-            said.update(zip(some, texts, strict=True))
+    several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
+    for positions, stacked in stacks(models, several):
+        changes = writer.changes(task, stacked)
+        texts = _write(task, changes, len(positions), records, longest)
+        said.update(zip(positions, texts, strict=True))
     return [said[i] for i in range(len(models))]
 
 
@@ -90,12 +87,9 @@ def _write(
     said: list[list[str]] = [[] for _ in range(count)]
     rows = torch.arange(len(records)).split(max(1, SEQUENCES_AT_ONCE // count))
     for chosen in rows:
-        tokens, words = records.tokens[chosen], asked[chosen]
+        tokens, words = records.tokens[chosen], asked[chosen].repeated(count)
         texts = task.language.generate(
-            tokens.expand(count, *tokens.shape),
-            Words(words.ids.expand(count, -1, -1), words.kinds.expand(count, -1, -1)),
-            changes,
-            longest,
+            tokens.expand(count, *tokens.shape), words, changes, longest
         )
         for model, some in zip(said, texts, strict=True):
             model.extend(some)
@@ -125,8 +119,7 @@ def _favourites(
     answered = words.kinds[:, 1:] == ANSWER
     ahead = answered.any(dim=0).nonzero().flatten()
     for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
-        some = words[chosen]
-        one = Words(some.ids[None], some.kinds[None])
+        one = words[chosen].repeated(1)
         logits = task.language.logits(records.tokens[chosen][None], one, changes, ahead)
         found.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
     return torch.cat(found)

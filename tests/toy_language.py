@@ -26,6 +26,10 @@ class ToyLanguage:
     def targets(self) -> Mapping[str, Target]:
         return {f"layer{i}": Target(WIDTH, WIDTH, i) for i in range(len(self.layers))}
 
+    @property
+    def vocabulary(self) -> int:
+        return VOCABULARY
+
     def logits(
         self,
         tokens: Tensor,

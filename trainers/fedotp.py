@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.batches import Batch
-from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.prompts.learning import start_context
 from privaudit.prompts.optimal_transport import Stop, Transport
 from privaudit.prompts.pairs import pair_texts
@@ -28,7 +28,7 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.weighing import last_sent, weigh
+from privaudit.weighing import UNTRAINED, last_sent, weigh
 
 
 @TRAINERS.register("fedotp")

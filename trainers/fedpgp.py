@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.batches import Batch
-from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.prompts.contrast import (
     complete,
     contrasted_losses,
@@ -27,7 +27,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import last_sent, weigh
+from privaudit.weighing import UNTRAINED, last_sent, weigh
 
 
 @TRAINERS.register("fedpgp")

@@ -24,6 +24,7 @@ from privaudit.trainer import (
     Round,
 )
 from privaudit.transcript import Message
+from privaudit.weighing import weigh
 
 Factor = Literal["A", "B"]
 FACTORS: tuple[Factor, Factor] = ("A", "B")
@@ -152,8 +153,8 @@ def _weighted(
     cohort: Cohort, trained: Stacked, coins: Bool[Tensor, " k"]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return both factors times the number of records, and who sends which."""
-    sizes = next(iter(trained.values())).new_tensor(cohort.sizes.tolist())
-    sent = {name: tensor * sizes.view(-1, 1, 1) for name, tensor in trained.items()}
+    sent = dict(weigh(cohort, trained))
+    sizes = sent.pop("weight")
     sends = {name: coins if _letter(name) == "A" else ~coins for name in trained}
     for factor, who in zip(FACTORS, (coins, ~coins), strict=True):
         sent[f"weight {factor}"], sends[f"weight {factor}"] = sizes, who

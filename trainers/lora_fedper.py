@@ -56,7 +56,7 @@ class LoraFedPer(LoraTrainer):
         Raises:
             ConfigError: No layer would be left private.
         """
-        layers = 1 + max(target.layer for target in task.language.targets.values())
+        layers = _layers(task)
         if self.shared_layers >= layers:
             raise ConfigError(
                 f"{self.shared_layers} shared layers were asked for, and the language "
@@ -120,9 +120,12 @@ class LoraFedPer(LoraTrainer):
         return Rebuilt(model, missing, estimated=True)
 
     def _is_private(self, task: PublicTask, name: str) -> bool:
-        targets = task.language.targets
-        layers = 1 + max(target.layer for target in targets.values())
-        return layer_of(targets, name) < layers - self.shared_layers
+        depth = layer_of(task.language.targets, name)
+        return depth < _layers(task) - self.shared_layers
+
+
+def _layers(task: PublicTask) -> int:
+    return 1 + max(target.layer for target in task.language.targets.values())
 
 
 def _newest(view: View) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.batches import Batch
-from privaudit.prompts.averaging import UNTRAINED, AveragingTrainer
+from privaudit.prompts.averaging import AveragingTrainer
 from privaudit.prompts.learning import prompt_losses, start_context
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
@@ -24,7 +24,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import last_sent, weigh
+from privaudit.weighing import UNTRAINED, last_sent, weigh
 
 ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
 

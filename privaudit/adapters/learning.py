@@ -31,12 +31,11 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.weighing import last_sent
-from privaudit.words import ANSWER, Words
+from privaudit.weighing import UNTRAINED, last_sent, with_means
+from privaudit.words import ANSWER
 from privaudit.writing import UNTUNED
 
 LOGITS_AT_ONCE = 2**24  # numbers
-UNTRAINED = "the client's own training in its last round"
 
 
 def word_losses(
@@ -126,10 +125,7 @@ class LoraTrainer:
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
-        if inbox["weight"] == 0:
-            return server, ()
-        sums = {name: tensor for name, tensor in inbox.items() if name != "weight"}
-        return {**server, **{n: t / inbox["weight"] for n, t in sums.items()}}, ()
+        return with_means(server, inbox), ()
 
     def release(
         self,
@@ -198,19 +194,9 @@ def query_tokens(
     assert records.tokens is not None
     assert records.words is not None
     words = records.words.trimmed()
-    probe = language.logits(
-        _repeat(records.tokens[:1], count), _alike(words[:1], count), changes
-    )
-    rows = max(1, LOGITS_AT_ONCE // max(1, probe.numel()))
+    of_one = count * words.length * language.vocabulary
+    rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
     for chosen in torch.arange(len(records)).split(rows):
-        some = _alike(words[chosen], count)
-        logits = language.logits(_repeat(records.tokens[chosen], count), some, changes)
+        tokens, some = records.tokens[chosen], words[chosen].repeated(count)
+        logits = language.logits(tokens.expand(count, *tokens.shape), some, changes)
         yield token_signals(logits, some, want)
-
-
-def _repeat(tensor: Tensor, count: int) -> Tensor:
-    return tensor.expand(count, *tensor.shape)
-
-
-def _alike(words: Words, count: int) -> Words:
-    return Words(_repeat(words.ids, count), _repeat(words.kinds, count))

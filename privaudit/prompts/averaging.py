@@ -16,9 +16,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import last_sent
-
-UNTRAINED = "the client's own training in its last round"
+from privaudit.weighing import UNTRAINED, last_sent, with_means
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -41,10 +39,7 @@ class AveragingTrainer(LocalSgd):
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
-        if inbox["weight"] == 0:
-            return server, ()
-        sums = {name: tensor for name, tensor in inbox.items() if name != "weight"}
-        return {name: total / inbox["weight"] for name, total in sums.items()}, ()
+        return with_means(server, inbox), ()
 
     def release(
         self,

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from privaudit.auditor import Auditor, find_scenario
 from privaudit.leak import Leak
-from privaudit.population import records_elsewhere
+from privaudit.population import records_elsewhere, some_of
 from privaudit.runs import Run
 from privaudit.storage import make_private_folder, read_json, write_json
 from privaudit.tables.metrics import ELSEWHERE, Metric
@@ -94,8 +91,7 @@ def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
     if model is None:
         return {}
     records = records_elsewhere(config, place.dataset, place.data)
-    order = np.random.default_rng(0).permutation(len(records))[: config.tested]
-    some = records.pick(torch.from_numpy(np.sort(order)))
+    some = records.pick(some_of(len(records), config.tested))
     written = measure_writing(run.trainer, population.task, [model], some)
     return {
         f"{ELSEWHERE} {written.metric}": float(written.scores.mean()),
