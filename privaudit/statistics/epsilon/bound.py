@@ -1,0 +1,183 @@
+"""A lower bound on epsilon, and what every way to one has in common."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.epsilon.designs import (
+    Adjacency,
+    CanaryScores,
+    Design,
+    IndependentRuns,
+    OneRunCanaries,
+    require_design,
+)
+from privaudit.statistics.intervals import check_confidence
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """What an audit shows about epsilon: with confidence, it is at least ``value``.
+
+    That is, the mechanism is not (epsilon, ``delta``)-DP for any epsilon below it.
+
+    Attributes:
+        value: At least 0, which says nothing.
+        confidence: The chance, at the least, that ``value`` is no more than the truth.
+        delta: At which epsilon is meant, in [0, 1).
+        n: Members and non-members.
+        ceiling: The most that this bound could have shown with as many: perfect scores.
+        design: Where the scores come from.
+        method: How the bound was found, in words.
+        can_refute: Whether it holds for every mechanism. One that assumes the form of
+            the noise informs, and refutes nothing.
+        adjacency: What the coin decided about a canary.
+        unit: What one canary stands for.
+
+    Raises:
+        ConfigError: The value lies below 0 or beyond the ceiling.
+    """
+
+    value: float
+    confidence: float
+    delta: float
+    n: tuple[int, int]
+    ceiling: float
+    design: Design
+    method: str
+    can_refute: bool
+    adjacency: Adjacency = "add/remove-one"
+    unit: str = "record"
+
+    def __post_init__(self) -> None:
+        check_confidence(self.confidence)
+        if not 0 <= self.value <= self.ceiling < math.inf:
+            raise ConfigError(
+                f"A bound of {self.value} has the ceiling {self.ceiling}. A bound lies "
+                "between 0 and what perfect scores would give."
+            )
+
+    def __str__(self) -> str:
+        percent = f"{100 * self.confidence:.4g} %"
+        note = "" if self.can_refute else "; informative, cannot refute"
+        return (
+            f"epsilon >= {self.value:.2f} at {percent} (ceiling {self.ceiling:.2f}), "
+            f"delta = {self.delta:g}, n = {self.n[0]} + {self.n[1]}, {self.design}, "
+            f"{self.method}{note}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {**asdict(self), "n": list(self.n)}
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any]) -> "EpsilonBound":
+        """Return the bound that :meth:`to_dict` wrote.
+
+        Raises:
+            ConfigError: A field is missing or unknown.
+        """
+        names = {field.name for field in fields(cls)}
+        if set(entries) != names:
+            raise ConfigError(
+                f"An epsilon bound has the fields {sorted(names)}, and there are "
+                f"{sorted(entries)}. Was this written by another version?"
+            )
+        return cls(**{**entries, "n": tuple(entries["n"])})
+
+
+@options(frozen=True, kw_only=True)
+class EpsilonMethod(ABC):
+    """A way to a bound, with all that must be fixed before the scores are seen.
+
+    Attributes:
+        confidence: Of the bound, in (0, 1).
+        delta: At which epsilon is meant, in [0, 1).
+    """
+
+    design: ClassVar[Design]
+    can_refute: ClassVar[bool] = True
+
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    delta: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @property
+    def significance(self) -> float:
+        """The chance of a bound beyond the truth, at the most."""
+        return 1 - self.confidence
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """How the bound is found, in words, with what was fixed beforehand."""
+
+    @abstractmethod
+    def values(
+        self,
+        scores: Shaped[np.ndarray, "audits canaries"],
+        is_member: Bool[np.ndarray, "audits canaries"],
+    ) -> Float[np.ndarray, " audits"]:
+        """Return the bounds of many audits at once, for simulations; each at least 0.
+
+        Nobody can tell here which design the scores are of.
+        """
+
+    @abstractmethod
+    def ceiling(self, members: int, nonmembers: int) -> float:
+        """Return the bound that perfect scores would give."""
+
+    def _bound(self, scores: CanaryScores) -> EpsilonBound:
+        require_design(scores, self.design, type(self).__name__)
+        value = float(self.values(scores.scores[None], scores.is_member[None])[0])
+        n = scores.members, scores.nonmembers
+        ceiling = self.ceiling(*n)
+        return EpsilonBound(
+            value=min(
+                value, ceiling
+            ),  # they differ by rounding where scores are perfect
+            confidence=self.confidence,
+            delta=self.delta,
+            n=n,
+            ceiling=ceiling,
+            design=self.design,
+            method=self.method,
+            can_refute=self.can_refute,
+            adjacency=scores.adjacency,
+            unit=scores.unit,
+        )
+
+
+class ManyRunsMethod(EpsilonMethod):
+    """A way to a bound from independent runs."""
+
+    design: ClassVar[Design] = "many runs"
+
+    def __call__(self, scores: IndependentRuns) -> EpsilonBound:
+        """Return the bound.
+
+        Raises:
+            ConfigError: The scores are of one run.
+        """
+        return self._bound(scores)
+
+
+class OneRunMethod(EpsilonMethod):
+    """A way to a bound from the canaries of one run."""
+
+    design: ClassVar[Design] = "one run"
+
+    def __call__(self, scores: OneRunCanaries) -> EpsilonBound:
+        """Return the bound.
+
+        Raises:
+            ConfigError: The scores are of many runs, or of fewer canaries than guesses.
+        """
+        return self._bound(scores)

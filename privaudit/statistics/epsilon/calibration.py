@@ -1,0 +1,159 @@
+"""Whether bounds hold and what they show, by simulation; for tests and `selftest`.
+
+A bound that holds is beyond the truth in at most its significance of audits: without a
+leak (:func:`null_share`) and with one (:func:`coverage`). It can pass the first and
+fail the second. A bound that holds may still show little (:func:`power`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.epsilon.bound import EpsilonMethod
+from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
+from privaudit.statistics.epsilon.fixed_grid import FixedGrid
+from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
+from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
+from privaudit.statistics.epsilon.mechanisms import Mechanism, Silence
+from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+from privaudit.statistics.estimate import Estimate, proportion
+
+AT_ONCE = 1_000_000  # scores; more would only take memory
+GRID = tuple(np.linspace(-2.0, 4.0, 9).tolist())  # in standard deviations of the noise
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How much of epsilon a bound shows, over repeated audits.
+
+    Attributes:
+        truth: The mechanism's epsilon at the bound's delta.
+        median: Of the bounds.
+        low: 5 % of the bounds are below.
+        high: 5 % of the bounds are above.
+        ceiling: Of the bound, with as many members as non-members.
+        audits: How many there were.
+    """
+
+    truth: float
+    median: float
+    low: float
+    high: float
+    ceiling: float
+    audits: int
+
+    @property
+    def share(self) -> float:
+        """The part of epsilon that the median audit shows."""
+        return self.median / self.truth if self.truth else math.nan
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
+    """Return one of each bound for n canaries or runs, by the name of its class.
+
+    One-run bounds guess at a fifth of the canaries, half of them in. Grids are for
+    noise of standard deviation 1, as the simulated mechanisms have.
+
+    Args:
+        n: At least 10.
+        delta: Above 0, for the two that assume a Gaussian mechanism.
+
+    Raises:
+        ConfigError: n is too small.
+    """
+    if n < 10:
+        raise ConfigError(
+            f"{n} canaries leave none to guess at in a fifth of them. Take 10 or more."
+        )
+    side = {"guesses_in": n // 10, "guesses_out": n // 10}
+    bounds: list[EpsilonMethod] = [
+        SplitThreshold(delta=delta),
+        FixedGrid(delta=delta, thresholds=GRID),
+        GaussianFit(delta=delta, thresholds=GRID),
+        OneRunGuesses(delta=delta, **side),
+        FDPOneRun(delta=delta, **side),
+        GaussianOneRun(delta=delta, **side),
+    ]
+    return {type(bound).__name__: bound for bound in bounds}
+
+
+def simulated(
+    bound: EpsilonMethod,
+    mechanism: Mechanism,
+    n: int,
+    audits: int,
+    rng: np.random.Generator,
+) -> Float[np.ndarray, " audits"]:
+    """Return the bounds of so many simulated audits of n canaries or runs each."""
+    block, done = max(1, AT_ONCE // n), []
+    for start in range(0, audits, block):
+        is_member = rng.random((min(block, audits - start), n)) < 0.5
+        done.append(bound.values(mechanism.score(is_member, rng), is_member))
+    return np.concatenate(done)
+
+
+def null_share(
+    bound: EpsilonMethod, n: int, audits: int, rng: np.random.Generator
+) -> Estimate:
+    """Return the share of audits without a leak in which the bound is above 0."""
+    return coverage(bound, Silence(), n, audits, rng)
+
+
+def coverage(
+    bound: EpsilonMethod,
+    mechanism: Mechanism,
+    n: int,
+    audits: int,
+    rng: np.random.Generator,
+) -> Estimate:
+    """Return the share of audits whose bound is beyond the truth: the fewer the better.
+
+    The truth is the mechanism's epsilon at the bound's delta.
+
+    Args:
+        bound: Fixed in all respects.
+        mechanism: With an epsilon at the bound's delta.
+        n: Canaries, or runs, in each audit.
+        audits: How many to simulate.
+        rng: Of coins and noise.
+    """
+    truth = mechanism.epsilon_at(bound.delta)
+    # Bounds are found by halving, so equality is only meant to 1e-9.
+    beyond = simulated(bound, mechanism, n, audits, rng) > truth + 1e-9
+    return proportion(int(beyond.sum()), audits)
+
+
+def power(
+    bound: EpsilonMethod,
+    mechanism: Mechanism,
+    n: int,
+    audits: int,
+    rng: np.random.Generator,
+) -> Recovery:
+    """Return how much of the mechanism's epsilon the bound shows.
+
+    Args:
+        bound: Fixed in all respects.
+        mechanism: With an epsilon at the bound's delta.
+        n: Canaries, or runs, in each audit.
+        audits: How many to simulate.
+        rng: Of coins and noise.
+    """
+    values = simulated(bound, mechanism, n, audits, rng)
+    low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+    truth = mechanism.epsilon_at(bound.delta)
+    return Recovery(truth, median, low, high, bound.ceiling(n // 2, n - n // 2), audits)
+
+
+def holds(share: Estimate, significance: float) -> bool:
+    """Return whether a share of false bounds is at most alpha + 3 standard errors."""
+    allowance = 3 * math.sqrt(significance * (1 - significance) / share.n[0])
+    return share.value <= significance + allowance

@@ -1,0 +1,116 @@
+"""One run, informative only: the Gaussian mechanism that the right guesses suggest."""
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+from scipy.special import expit, ndtr, ndtri
+
+from privaudit.statistics.epsilon.bisection import largest_rejected
+from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
+from privaudit.statistics.epsilon.one_run import one_run_epsilon
+from privaudit.statistics.epsilon.ranked_guesses import RankedGuesses
+
+NEGLIGIBLE = 1e-13
+
+
+@options(frozen=True, kw_only=True)
+class GaussianOneRun(RankedGuesses):
+    """The epsilon of the largest mu at which so many right guesses are too unlikely.
+
+    That is one-run f-DP with the trade-off function of a Gaussian mechanism. If the
+    mechanism is one, more is shown than without that knowledge; if it is not, the
+    figure can be above the truth, as it is under randomised response. So it cannot
+    refute; :class:`FDPOneRun` can.
+
+    Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one
+    run", ICML 2025 (arXiv 2024).
+
+    Attributes:
+        delta: At which epsilon is meant, in (0, 1): at 0 it is infinite.
+    """
+
+    can_refute: ClassVar[bool] = False
+
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    @property
+    def method(self) -> str:
+        """How the figure is found, in words, with the guesses."""
+        return (
+            f"Gaussian mechanism assumed, one-run f-DP, {self.guesses_in} + "
+            f"{self.guesses_out} guesses"
+        )
+
+    def values(
+        self,
+        scores: Shaped[np.ndarray, "audits canaries"],
+        is_member: Bool[np.ndarray, "audits canaries"],
+    ) -> Float[np.ndarray, " audits"]:
+        """Return each audit's figure, at least 0."""
+        counts, back = np.unique(self.correct(scores, is_member), return_inverse=True)
+        return self._epsilon(counts, scores.shape[1])[back]
+
+    def ceiling(self, members: int, nonmembers: int) -> float:
+        """Return the figure if every guess was right."""
+        self._check(members + nonmembers)
+        return float(self._epsilon(np.array([self.guesses]), members + nonmembers)[0])
+
+    def _epsilon(
+        self, correct: Int[np.ndarray, " counts"], canaries: int
+    ) -> Float[np.ndarray, " counts"]:
+        mu = one_run_mu(correct, self.guesses, canaries, self.significance)
+        return epsilon_from_mu(mu, self.delta)
+
+
+def one_run_mu(
+    correct: Int[np.ndarray, " counts"],
+    guesses: int,
+    canaries: int,
+    significance: float,
+) -> Float[np.ndarray, " counts"]:
+    """Return the largest mu at which so many right guesses are too unlikely.
+
+    A Gaussian mechanism answers each coin rightly with a chance of Phi(mu / 2), so the
+    binomial bound on that chance bounds what can come out.
+    """
+    pure = one_run_epsilon(
+        correct, guesses, canaries, significance=significance, delta=0.0
+    )
+
+    return largest_rejected(
+        lambda mu: too_many_for_mu(correct, guesses, canaries, mu, significance),
+        2 * ndtri(expit(pure)),
+    )
+
+
+def too_many_for_mu(
+    correct: Int[np.ndarray, " counts"],
+    guesses: int,
+    canaries: int,
+    mu: Float[np.ndarray, " counts"],
+    significance: float,
+) -> Bool[np.ndarray, " counts"]:
+    """Return whether mu-Gaussian DP gives so many right guesses with less chance.
+
+    With p_i as for :func:`privaudit.statistics.epsilon.f_dp_one_run.
+    f_dp_one_run_p_value`, ``right`` and ``wrong`` are the sums of j p_j / m and of (r -
+    j) p_j / m over j >= i. From all of the significance at v they grow as far as they
+    must; past r / m there is more than a whole of probability.
+    """
+    right = significance * correct / canaries
+    wrong = significance * (guesses - correct) / canaries
+    whole, before = guesses / canaries, np.zeros_like(right)
+    for i in range(int(correct.max()) - 1, -1, -1):
+        least = ndtr(ndtri(np.minimum(right, 1.0)) - mu)
+        moved = np.where(i < correct, np.maximum(least - wrong, 0.0), 0.0)
+        wrong, right = wrong + moved, right + i / (guesses - i) * moved
+        # Steps that fall go on falling: what is left cannot matter, or all is decided.
+        left = i * moved * guesses / (guesses - i)
+        settled = (left < NEGLIGIBLE * whole) & (moved <= before) & (i < correct)
+        if (settled | (right + wrong >= whole)).all():
+            break
+        before = moved
+    return right + wrong >= whole

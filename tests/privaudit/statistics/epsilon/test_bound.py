@@ -1,0 +1,118 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.epsilon.bound import (
+    EpsilonBound,
+    EpsilonMethod,
+    ManyRunsMethod,
+    OneRunMethod,
+)
+from privaudit.statistics.epsilon.calibration import standard_bounds
+from privaudit.statistics.epsilon.designs import (
+    CanaryScores,
+    IndependentRuns,
+    OneRunCanaries,
+)
+
+NAMES = sorted(standard_bounds(10))
+BOUND = EpsilonBound(
+    1.234, 0.95, 1e-5, (50, 48), 3.49, "one run", "by hand", can_refute=True
+)
+
+
+def audit(method: EpsilonMethod, scores: CanaryScores) -> EpsilonBound:
+    if isinstance(method, ManyRunsMethod):
+        return method(IndependentRuns(scores.scores, scores.is_member))
+    assert isinstance(method, OneRunMethod)
+    return method(OneRunCanaries(scores.scores, scores.is_member))
+
+
+def drawn(n: int, shift: float, seed: int) -> CanaryScores:
+    rng = np.random.default_rng(seed)
+    is_member = rng.random(n) < 0.5
+    return CanaryScores(rng.standard_normal(n) + shift * is_member, is_member)
+
+
+def test_a_bound_reads_as_a_sentence() -> None:
+    assert str(BOUND) == (
+        "epsilon >= 1.23 at 95 % (ceiling 3.49), delta = 1e-05, n = 50 + 48, one run, "
+        "by hand"
+    )
+    assert str(replace(BOUND, can_refute=False)).endswith("informative, cannot refute")
+
+
+def test_a_bound_survives_json() -> None:
+    assert EpsilonBound.from_dict(json.loads(json.dumps(BOUND.to_dict()))) == BOUND
+    with pytest.raises(ConfigError, match="another version"):
+        EpsilonBound.from_dict({"value": 1.0})
+
+
+@pytest.mark.parametrize("value", [-0.1, 3.5, np.nan])
+def test_a_bound_lies_between_nothing_and_its_ceiling(value: float) -> None:
+    with pytest.raises(ConfigError, match=r"ceiling 3\.49"):
+        replace(BOUND, value=value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_of_the_other_design_are_refused(name: str) -> None:
+    method = standard_bounds(10)[name]
+    many = isinstance(method, ManyRunsMethod)
+    other = OneRunCanaries if many else IndependentRuns
+    scores = other(np.arange(10.0), np.arange(10) % 2 == 0)
+    with pytest.raises((ConfigError, TypeCheckError)):
+        method(scores)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=f"{name} bounds epsilon from"):
+        method._bound(scores)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_perfect_scores_reach_the_ceiling(name: str) -> None:
+    is_member = np.arange(120) % 2 == 0
+    scores = CanaryScores(np.where(is_member, 3.9, -1.9), is_member)
+    bound = audit(standard_bounds(120)[name], scores)
+    assert bound.value == pytest.approx(bound.ceiling)
+    assert bound.value > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=12)
+@given(
+    n=st.integers(10, 150),
+    shift=st.floats(-1, 6),
+    seed=st.integers(0, 10**6),
+    delta=st.sampled_from([1e-6, 1e-4, 1e-2, 0.2]),
+)
+def test_bounds_lie_below_their_ceiling_and_fall_with_delta_and_confidence(
+    name: str, n: int, shift: float, seed: int, delta: float
+) -> None:
+    scores, method = drawn(n, shift, seed), standard_bounds(n, delta)[name]
+    bound = audit(method, scores)
+    assert 0 <= bound.value <= bound.ceiling
+    higher_delta = audit(standard_bounds(n, 2 * delta)[name], scores)
+    assert higher_delta.value <= bound.value + 1e-9
+    assert higher_delta.ceiling <= bound.ceiling + 1e-9
+    surer = audit(replace(method, confidence=0.99), scores)
+    assert surer.ceiling <= bound.ceiling + 1e-9
+    if "split" not in bound.method:  # a surer split chooses another threshold
+        assert surer.value <= bound.value + 1e-9
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "OneRun" in n or "Split" in n])
+@settings(max_examples=6)
+@given(n=st.integers(10, 80), shift=st.floats(-1, 4), seed=st.integers(0, 10**6))
+def test_increasing_transforms_of_the_scores_change_nothing(
+    name: str, n: int, shift: float, seed: int
+) -> None:
+    scores, method = drawn(n, shift, seed), standard_bounds(n)[name]
+    ranks = scores.scores.argsort().argsort()
+    for other in (ranks, np.arctan(scores.scores)):
+        assert audit(method, scores) == audit(
+            method, CanaryScores(other, scores.is_member)
+        )

@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.epsilon.bound import EpsilonMethod
+from privaudit.statistics.epsilon.calibration import (
+    Recovery,
+    coverage,
+    holds,
+    null_share,
+    power,
+    simulated,
+    standard_bounds,
+)
+from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
+from privaudit.statistics.epsilon.fixed_grid import FixedGrid
+from privaudit.statistics.epsilon.mechanisms import (
+    GaussianCanaries,
+    RandomisedResponse,
+    RareDisclosure,
+    Silence,
+)
+from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.estimate import proportion
+
+NAMES = sorted(standard_bounds(10))
+REFUTING = [name for name in NAMES if standard_bounds(10)[name].can_refute]
+GAUSSIAN = [name for name in NAMES if name not in REFUTING]
+ONE_RUN = [name for name in REFUTING if "OneRun" in name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3])
+def test_without_a_leak_a_bound_is_above_0_in_at_most_its_significance(
+    name: str, n: int, delta: float, rng: np.random.Generator
+) -> None:
+    share = null_share(standard_bounds(n, delta)[name], n, 1000, rng)
+    assert holds(share, 0.05), share
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+def test_a_bound_is_beyond_the_gaussian_mechanism_no_more_often(
+    name: str, epsilon: float, rng: np.random.Generator
+) -> None:
+    mechanism = GaussianCanaries(epsilon)
+    share = coverage(standard_bounds(1000)[name], mechanism, 1000, 500, rng)
+    assert holds(share, 0.05), share
+
+
+@pytest.mark.parametrize("name", REFUTING)
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5])
+def test_a_bound_is_beyond_randomised_response_no_more_often(
+    name: str, epsilon: float, delta: float, rng: np.random.Generator
+) -> None:
+    bound = standard_bounds(1000, delta)[name]
+    share = coverage(bound, RandomisedResponse(epsilon), 1000, 1000, rng)
+    assert holds(share, 0.05), share
+
+
+@pytest.mark.parametrize(
+    ("bound", "n"),
+    [
+        (OneRunGuesses(guesses_in=9_000, guesses_out=9_000), 20_000),
+        (FDPOneRun(guesses_in=9_000, guesses_out=9_000), 20_000),
+        (FixedGrid(thresholds=(0.5,)), 40_000),
+    ],
+)
+def test_epsilon_8_is_held_where_it_is_in_reach(
+    bound: EpsilonMethod, n: int, rng: np.random.Generator
+) -> None:
+    """At n = 1,000 it is beyond every ceiling, which tests nothing."""
+    assert bound.ceiling(n // 2, n // 2) > 8.3
+    share = coverage(bound, RandomisedResponse(8.0), n, 60, rng)
+    assert holds(share, 0.05), share
+
+
+@pytest.mark.parametrize("guesses", [10, 100, 1000])
+def test_one_run_holds_at_any_number_of_guesses_where_it_is_tight(
+    guesses: int, rng: np.random.Generator
+) -> None:
+    bound = OneRunGuesses(guesses_in=guesses // 2, guesses_out=guesses // 2)
+    share = coverage(bound, RandomisedResponse(1.0), 1000, 2000, rng)
+    assert holds(share, 0.05), share
+    assert share.value > 0.005
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_what_assumes_a_gaussian_is_beyond_randomised_response(
+    name: str, rng: np.random.Generator
+) -> None:
+    """It passes the null and is still no bound: why it may not refute."""
+    bound = standard_bounds(1000)[name]
+    assert coverage(bound, RandomisedResponse(4.0), 1000, 200, rng).value > 0.9
+
+
+@pytest.mark.parametrize("name", ONE_RUN)
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_one_run_holds_where_delta_strikes_all_canaries_at_once(
+    name: str, epsilon: float, rng: np.random.Generator
+) -> None:
+    mechanism = RareDisclosure(epsilon, 0.04)
+    bound = standard_bounds(200, 0.04)[name]
+    share = coverage(bound, mechanism, 200, 1000, rng)
+    assert holds(share, 0.05), share
+
+
+def test_clopper_pearson_on_one_run_is_no_bound(rng: np.random.Generator) -> None:
+    """Canaries disclosed together are one event: a fifth of audits claims falsely."""
+    mechanism, delta = RareDisclosure(0.0, 0.2), 0.2
+    split, ours = (
+        coverage(standard_bounds(200, delta)[name], mechanism, 200, 500, rng)
+        for name in ("SplitThreshold", "OneRunGuesses")
+    )
+    assert split.low > 0.1
+    assert holds(ours, 0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_canaries_show_more(name: str, rng: np.random.Generator) -> None:
+    few, many = (
+        power(standard_bounds(n)[name], GaussianCanaries(4.0), n, 40, rng)
+        for n in (200, 5000)
+    )
+    assert few.median < many.median < 4.0
+    assert few.ceiling < many.ceiling
+    assert 0.3 < many.share < 1
+    assert str(many).startswith(f"{many.median:.2f} [")
+
+
+def test_blocks_leave_no_audit_out(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privaudit.statistics.epsilon.calibration.AT_ONCE", 300)
+    bound = standard_bounds(100)["OneRunGuesses"]
+    assert len(simulated(bound, Silence(), 100, 10, rng)) == 10
+
+
+def test_what_holds_by_hand() -> None:
+    """5 % + 3 standard errors of 1,000 audits is 7.07 %."""
+    assert holds(proportion(70, 1000), 0.05)
+    assert not holds(proportion(71, 1000), 0.05)
+
+
+def test_no_share_of_nothing() -> None:
+    assert np.isnan(Recovery(0.0, 0.0, 0.0, 0.0, 1.0, 10).share)
+
+
+def test_too_few_canaries_for_a_fifth_are_refused() -> None:
+    with pytest.raises(ConfigError, match="9 canaries"):
+        standard_bounds(9)

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.fixed_grid import FixedGrid, grid_from_scores
+
+
+def golden_runs(golden: dict[str, np.ndarray], case: int) -> IndependentRuns:
+    inside, outside = golden[f"c{case}_in_scores"], golden[f"c{case}_out_scores"]
+    coins = np.arange(len(inside) + len(outside)) < len(inside)
+    return IndependentRuns(np.concatenate([inside, outside]), coins)
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_one_threshold_equals_the_golden_bound(
+    golden: dict[str, np.ndarray], case: int
+) -> None:
+    runs, at = golden_runs(golden, case), float(golden[f"c{case}_explicit_threshold"])
+    ours = [
+        [
+            FixedGrid(thresholds=(at,), confidence=1 - a, delta=d)(runs).value
+            for d in golden["delta_cp"].tolist()
+        ]
+        for a in golden["significance"].tolist()
+    ]
+    expected = golden[f"c{case}_cp_explicit_twosided"]
+    assert np.array(ours) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_the_same_thresholds_given_beforehand_equal_the_golden_correction(
+    golden: dict[str, np.ndarray], case: int
+) -> None:
+    """There the thresholds are the corners of the ROC curve that is judged with them.
+
+    The numbers agree, the procedures do not: those thresholds are no grid fixed in
+    advance, so we have no function that would take them.
+    """
+    runs = golden_runs(golden, case)
+    grid = tuple(golden[f"c{case}_hull_thresholds"].tolist())
+    ours = [
+        [
+            FixedGrid(thresholds=grid, confidence=1 - a, delta=d)(runs).value
+            for d in golden["delta_cp"].tolist()
+        ]
+        for a in golden["significance"].tolist()
+    ]
+    expected = golden[f"c{case}_cp_bonferroni_twosided"]
+    assert np.array(ours) == pytest.approx(expected, abs=1e-6)
+
+
+@given(seed=st.integers(0, 10**6), shift=st.floats(0, 5), delta=st.floats(0, 0.1))
+def test_swapping_the_classes_and_the_direction_changes_nothing(
+    seed: int, shift: float, delta: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    is_member = rng.random(60) < 0.5
+    scores = rng.standard_normal(60) + shift * is_member
+    ours = FixedGrid(thresholds=(0.0, 1.0), delta=delta)
+    mirrored = FixedGrid(thresholds=(0.0, -1.0), delta=delta)
+    assert ours(IndependentRuns(scores, is_member)).value == pytest.approx(
+        mirrored(IndependentRuns(-scores, ~is_member)).value
+    )
+
+
+def test_every_threshold_costs() -> None:
+    runs = IndependentRuns(np.arange(100.0), np.arange(100) >= 50)
+    values = [FixedGrid(thresholds=(50.0,) * count)(runs).value for count in (1, 2, 20)]
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == 3
+
+
+def test_a_grid_without_thresholds_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 item"):
+        FixedGrid(thresholds=())
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 300), points=st.integers(1, 30))
+def test_a_grid_is_made_of_scores_and_follows_them(
+    seed: int, count: int, points: int
+) -> None:
+    scores = np.random.default_rng(seed).standard_normal(count)
+    grid = grid_from_scores(scores, points)
+    assert set(grid) <= set(scores.tolist())
+    assert 1 <= len(grid) <= points
+    moved = grid_from_scores(np.exp(scores), points)
+    assert moved == pytest.approx(np.exp(grid))
+
+
+def test_a_grid_is_denser_in_the_tails() -> None:
+    grid = np.array(grid_from_scores(np.arange(10_000.0), 9)) / 10_000
+    assert grid[0] < 0.001
+    assert grid[4] == pytest.approx(0.5, abs=1e-3)
+    assert np.diff(grid)[0] < np.diff(grid)[3] / 10
+
+
+def test_a_grid_needs_scores_and_points() -> None:
+    with pytest.raises(ConfigError, match="3 points and 0 scores"):
+        grid_from_scores(np.zeros(0), 3)
+    with pytest.raises(ConfigError, match="0 points and 5 scores"):
+        grid_from_scores(np.zeros(5), 0)
