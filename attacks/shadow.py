@@ -11,9 +11,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from privaudit.asking import ask
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.shadows import ShadowTable, shadow_tables
+from privaudit.shadow_table import Known, ShadowTable
+from privaudit.shadows import shadow_tables
+from privaudit.signals import SignalTable
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps
@@ -22,12 +23,13 @@ CHECK_EVERY, PATIENCE = 5, 25  # steps
 @ATTACKS.register("shadow")
 @dataclass(frozen=True)
 class Shadow:
-    """Shokri's attack: one attack model per class, trained on shadow models.
+    """Shokri's attack: an attack model for each class, trained on shadow models.
 
     The attack model is a two-layer perceptron with a head, on the log-probability
-    vector. Members and others weigh the same. A fifth of the shadows trains no attack
-    model: training stops, and the threshold lies, where those are guessed best. The
-    target has no part in either.
+    vector; a pooled one gets the log-probability of the label beside it. Members and
+    others weigh the same. A fifth of the shadows trains no attack model: training
+    stops, and the threshold lies, where those are guessed best. The target has no part
+    in either.
 
     Source: Shokri et al., "Membership inference attacks against machine learning
     models", IEEE S&P 2017; with 50 shadows and this attack model as in Tran et al.,
@@ -37,6 +39,8 @@ class Shadow:
 
     Attributes:
         shadows: Shadow models for each attacked client.
+        attack_models: One for each class, as published, or one for all, which has more
+            records to learn from.
         vector: The whole probability vector in the order of classes, or sorted.
         hidden: Width of the perceptron's two layers.
         steps: Of AdamW at the most, on all records of a class at once.
@@ -48,6 +52,7 @@ class Shadow:
     reads: ClassVar[Literal["classes", "words"]] = "classes"
 
     shadows: Annotated[int, Field(ge=5)] = 50
+    attack_models: Literal["class-wise", "pooled"] = "class-wise"
     vector: Literal["full", "sorted"] = "full"
     hidden: Annotated[int, Field(ge=1)] = 32
     steps: Annotated[int, Field(ge=1)] = 200
@@ -65,47 +70,50 @@ class Shadow:
     def _score(
         self, adversary: Adversary, target: Target, table: ShadowTable
     ) -> Scores:
-        model = {k: v.unsqueeze(0) for k, v in target.rebuilt.model.items()}
-        answers = ask(adversary.trainer, adversary.task, model, target.candidates)
         held = max(1, self.shadows // 5)
-        train = _Examples.of(table, slice(held, None), self.vector)
-        check = _Examples.of(table, slice(0, held), self.vector)
+        pool, asked = table.pool, table.candidates.target
+        train = _Examples.of_shadows(self, pool, slice(held, None))
+        check = _Examples.of_shadows(self, pool, slice(0, held))
         generator = adversary.seeds.generator("attack model", client=target.client)
-        classes = answers.shape[-1]
+        classes = _classes(asked).shape[-1] if self.attack_models == "class-wise" else 1
         attack_model = _fit(self, train, check, classes, generator)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
-        asked = _features(answers[0], self.vector)
-        scores = attack_model(asked, target.candidates.labels)
+        scores = attack_model(*self._seen(asked))[: len(target.candidates)]
         how = f"best on {held} shadows that trained no attack model"
         return Scores(scores.numpy(), (scores > threshold).numpy(), how)
+
+    def _seen(
+        self, told: SignalTable
+    ) -> tuple[Float[Tensor, "n inputs"], Int[Tensor, " n"]]:
+        """Return what an attack model sees of answers, and which one it is."""
+        answers = _classes(told).flatten(0, 1).clamp(min=LOG_FLOOR)
+        if self.vector == "sorted":
+            answers = answers.sort(dim=-1, descending=True).values
+        labels = told.labels.repeat(len(told.log_likelihood))
+        if self.attack_models == "class-wise":
+            return answers, labels
+        own = told.log_likelihood.flatten().clamp(min=LOG_FLOOR)
+        return torch.cat([answers, own.unsqueeze(1)], dim=1), torch.zeros_like(labels)
+
+
+def _classes(told: SignalTable) -> Float[Tensor, "models records classes"]:
+    assert told.log_probabilities is not None
+    return told.log_probabilities
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})
 class _Examples:
-    """Answers of shadows, with the class and whether the record was in."""
+    """Answers of shadows, with the attack model's number and whether they were in."""
 
     inputs: Tensor
     labels: Tensor
     is_in: Tensor
 
     @classmethod
-    def of(cls, table: ShadowTable, some: slice, vector: str) -> "_Examples":
-        known = table.is_in[some] | table.is_out[some]
-        labels = table.pool.labels.expand(len(known), -1)
-        return cls(
-            _features(table.log_probabilities[some][known], vector),
-            labels[known],
-            table.is_in[some][known],
-        )
-
-
-def _features(
-    answers: Float[Tensor, "n classes"], vector: str
-) -> Float[Tensor, "n classes"]:
-    clipped = answers.clamp(min=LOG_FLOOR)
-    return (
-        clipped.sort(dim=-1, descending=True).values if vector == "sorted" else clipped
-    )
+    def of_shadows(cls, attack: Shadow, pool: Known, some: slice) -> "_Examples":
+        known = (pool.is_in[some] | pool.is_out[some]).flatten()
+        inputs, labels = attack._seen(pool.signals.models(some))
+        return cls(inputs[known], labels[known], pool.is_in[some].flatten()[known])
 
 
 class _AttackModels:

@@ -6,8 +6,8 @@ reach. Its parameters are the fields of a frozen dataclass, so that ``repr(attac
 a complete record of what was run.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
+from privaudit.signal_store import SignalStore
 from privaudit.threats import ThreatModel, View
 from privaudit.trainer import ClientId, PublicTask, Rebuilt, Records, Trainer
 
@@ -46,6 +47,7 @@ class Adversary:
         view: What it saw of the real one.
         seeds: Its own randomness, unrelated to the run's.
         participation: Share of clients in a round.
+        store: Where signals of shadow models are kept between audits, if anywhere.
     """
 
     trainer: Trainer
@@ -54,6 +56,7 @@ class Adversary:
     view: View
     seeds: Seeds
     participation: float = 1.0
+    store: SignalStore | None = None
 
     @cached_property
     def shared(self) -> dict[object, object]:
@@ -69,11 +72,15 @@ class Scores:
         scores: Higher means more likely a member.
         guesses: The attack's verdict, by a threshold fixed without these candidates.
         threshold: How that threshold was fixed, in words.
+        by_round: The scores of single rounds, where the attack has them.
     """
 
     scores: Float[np.ndarray, " candidates"]
     guesses: Bool[np.ndarray, " candidates"]
     threshold: str
+    by_round: Mapping[int, Float[np.ndarray, " candidates"]] = field(
+        default_factory=dict
+    )
 
 
 @runtime_checkable
@@ -83,11 +90,12 @@ class Attack(Protocol):
     Attributes:
         trains_shadows: Whether it trains models of its own, and so is dear: scenarios
             then attack some clients only, unless told otherwise.
-        reads: Whether it needs models that answer with classes, or in words.
+        reads: Whether it needs models that answer with classes, or in words, or takes
+            both.
     """
 
     trains_shadows: ClassVar[bool]
-    reads: ClassVar[Literal["classes", "words"]]
+    reads: ClassVar[Literal["classes", "words", "either"]]
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; a pure function of its arguments."""

@@ -6,9 +6,12 @@ from typing import Any
 
 from privaudit.closeness import Closeness
 from privaudit.leak import Leak
+from privaudit.leak_by_round import RoundLeak
 from privaudit.linking_gain import Linking
+from privaudit.one_run import OneRunAudit
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
+from privaudit.source_inference import SourceInference
 from privaudit.statistics.estimate import Estimate
 from privaudit.utility import Utility
 
@@ -31,6 +34,10 @@ class Audit:
             adversary had any.
         aggregate: The same attacks on the server's own model in place of the clients',
             where the adversary rebuilt those; empty otherwise.
+        rounds: What single rounds tell, where the scenario asks when it leaked.
+        source: How often the right client is named, where the scenario asks whose a
+            record is.
+        one_run: What canaries show about epsilon, where the scenario asks.
     """
 
     run: Run
@@ -43,6 +50,9 @@ class Audit:
     seed: int
     linking: Linking | None = None
     aggregate: Mapping[str, Leak] = field(default_factory=dict)
+    rounds: tuple[RoundLeak, ...] = ()
+    source: SourceInference | None = None
+    one_run: OneRunAudit | None = None
 
     @property
     def headline(self) -> Leak:
@@ -118,6 +128,9 @@ class Audit:
             "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
             "server_model": {n: leak.to_dict() for n, leak in self.aggregate.items()},
             "linking": self.linking and self.linking.to_dict(),
+            "rounds": [one.to_dict() for one in self.rounds],
+            "source": self.source and self.source.to_dict(),
+            "one_run": self.one_run and self.one_run.to_dict(),
         }
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Bool, Shaped
 
 from privaudit.attack import Adversary, Attack, Scores, Target
 from privaudit.audit import Audit
@@ -13,11 +14,15 @@ from privaudit.closeness import measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.federation import participants_of
 from privaudit.leak import ClientScores, Leak, measure_leak
+from privaudit.leak_by_round import leak_by_round
 from privaudit.linking import link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
+from privaudit.one_run import audit_one_run
 from privaudit.runs import Run, load_run
 from privaudit.scenario import SCENARIOS, Scenario
 from privaudit.seeds import Seeds
+from privaudit.signal_store import SignalStore
+from privaudit.source_inference import infer_sources
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import auroc as auroc_of
 from privaudit.threats import find_threat
@@ -25,6 +30,7 @@ from privaudit.trainer import Rebuilt
 from privaudit.utility import measure_clients
 
 Progress = Callable[[str], None]
+USUAL_SHADOWS = 50  # as published
 
 
 class Auditor:
@@ -52,7 +58,7 @@ class Auditor:
         scenario: str | Scenario = "server-reconstruct",
         *,
         clients: int | Literal["all"] = 3,
-        shadows: int = 50,
+        shadows: int | None = None,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Audit:
@@ -62,7 +68,8 @@ class Auditor:
             scenario: Its name, or one of your own.
             clients: How many clients to train shadow models for, in their fixed order,
                 or all of them. Attacks without shadow models attack everyone.
-            shadows: Shadow models for each of them; 0 leaves those attacks out.
+            shadows: Shadow models for each of them; 0 leaves those attacks out. By
+                default 50, and 0 for models that write: these take minutes each.
             seed: Of the adversary's randomness.
             progress: Called with what is done next.
 
@@ -72,8 +79,11 @@ class Auditor:
                 of the scenario reads what the run's models answer.
             ViewError: The threat model does not fit the trainer.
         """
+        writes = self.run.population.task.writes
+        if shadows is None:
+            shadows = 0 if writes else USUAL_SHADOWS
         plan = find_scenario(scenario, shadows)
-        plan = plan.reading("words" if self.run.population.task.writes else "classes")
+        plan = plan.reading("words" if writes else "classes")
         adversary, targets = self.prepare(plan, seed=seed)
         leaks = self._leaks(plan, adversary, targets, clients, progress)
         linking, alone = None, without_suspects(adversary, targets)
@@ -86,7 +96,32 @@ class Auditor:
             if common:
                 aggregate = self._leaks(plan, adversary, common, clients, progress)
         audit = self._judge(plan, adversary, targets, leaks, seed)
-        return replace(audit, linking=linking, aggregate=aggregate)
+        audit = replace(audit, linking=linking, aggregate=aggregate)
+        return self._with_more(audit, adversary, targets)
+
+    def _with_more(
+        self, audit: Audit, adversary: Adversary, targets: Sequence[Target]
+    ) -> Audit:
+        """Add when it leaked and of whom, or a bound on epsilon, if it is asked."""
+        plan, truth = audit.scenario, {t.client: self._truth(t) for t in targets}
+        if plan.by_round:
+            audit = replace(
+                audit,
+                rounds=leak_by_round(plan.attacks, adversary, targets, truth),
+                source=infer_sources(adversary, targets, truth),
+            )
+        if plan.one_run:
+            view, canaries = plan.threat, self.run.population.canaries
+            scored, attack = audit.headline.clients, audit.headline.attack
+            found = audit_one_run(
+                canaries, targets, scored, attack, self.run.privacy, view
+            )
+            audit = replace(audit, one_run=found)
+        return audit
+
+    def _truth(self, target: Target) -> Bool[np.ndarray, " candidates"]:
+        records = self.run.population.indices(target.client)
+        return self.run.ledger.is_member[records]
 
     def _on_server_model(self, targets: Sequence[Target]) -> list[Target]:
         """Return the targets with the server's own model in place of each client's."""
@@ -135,6 +170,7 @@ class Auditor:
             threat(run.transcript),
             Seeds(seed).child("adversary"),
             run.config.participation,
+            self._store(scenario, seed),
         )
         targets = [
             Target(
@@ -146,6 +182,24 @@ class Auditor:
             if client != who
         ]
         return adversary, link_targets(adversary, targets)
+
+    def _store(self, scenario: Scenario, seed: int) -> SignalStore:
+        """Return where signals of shadow models are kept: beside the run."""
+        header = self.run.header
+        return SignalStore(
+            self.run.path / "audits" / "signals",
+            {
+                "run": [
+                    header["data_hash"],
+                    header["model_hash"],
+                    repr(self.run.config),
+                ],
+                "transcript": header["progress"]["head"],
+                "threat": scenario.threat,
+                "seed": seed,
+                "version": version("privaudit"),
+            },
+        )
 
     def _judge(
         self,
@@ -187,7 +241,7 @@ class Auditor:
                     labels=target.candidates.labels.numpy(),
                     scores=score.scores.astype(np.float64),
                     guesses=score.guesses,
-                    is_member=self.run.ledger.is_member[records],
+                    is_member=self._truth(target),
                 )
             )
         return joined

@@ -86,6 +86,7 @@ class Batch:
         mask: False where padding stands; whatever it holds counts for nothing.
         tokens: Parts of pictures, where the records have them.
         words: What is asked and answered, [k, b, length], where they have that.
+        crafted: Gradients of canaries; zero for other records.
     """
 
     features: Float[Tensor, "k b d"]
@@ -93,6 +94,14 @@ class Batch:
     mask: Bool[Tensor, "k b"]
     tokens: Float[Tensor, "k b parts d"] | None = None
     words: Words | None = None
+    crafted: Float[Tensor, "k b tokens width"] | None = None
+
+    @property
+    def is_crafted(self) -> Bool[Tensor, "k b"]:
+        """Which records are canaries in gradient space."""
+        if self.crafted is None:
+            return torch.zeros_like(self.mask)
+        return self.crafted.flatten(2).any(dim=2) & self.mask
 
     @property
     def sizes(self) -> Int[Tensor, " k"]:
@@ -106,7 +115,26 @@ def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batc
     tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
     features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
     words = None if cohort.words is None else cohort.words[rows, chosen]
-    return Batch(features, labels, mask, tokens, words)
+    crafted = None
+    if cohort.crafted is not None:
+        crafted = cohort.crafted[rows, chosen] * mask[..., None, None]
+    return Batch(features, labels, mask, tokens, words, crafted)
+
+
+def with_canaries(
+    losses: Float[Tensor, "k b"],
+    contexts: Float[Tensor, "k tokens width"],
+    batch: Batch,
+) -> Float[Tensor, "k b"]:
+    """Return the records' losses, those of canaries replaced.
+
+    A canary in gradient space has a loss that is linear in the context, so that its
+    gradient is the one it was crafted with, at every context.
+    """
+    if batch.crafted is None:
+        return losses
+    linear = torch.einsum("kbtw,ktw->kb", batch.crafted, contexts)
+    return torch.where(batch.is_crafted, linear, losses)
 
 
 Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]

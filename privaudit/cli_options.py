@@ -81,6 +81,14 @@ Targets = Annotated[
         "separated by commas."
     ),
 ]
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        help="Make some candidates easy to notice: mislabelled, or gradient (crafted; "
+        "for promptfl, dp-promptfl and dp-fpl). For the scenario one-run."
+    ),
+]
+Canaries = Annotated[int | None, typer.Option(help="In each client. By default: 10.")]
 TestShare = Annotated[
     float | None,
     typer.Option(help="For utility. By default: the data set's test part, or 0.3."),
@@ -111,6 +119,13 @@ Attacked = Annotated[
     str, typer.Option(help="How many clients get shadow models, or 'all' of them.")
 ]
 Shadows = Annotated[
+    int | None,
+    typer.Option(
+        help="Shadow models for each of them; 0 for none. By default 50, and none for "
+        "models that write."
+    ),
+]
+SweepShadows = Annotated[
     int, typer.Option(help="Shadow models for each of them; 0 for none.")
 ]
 AuditSeed = Annotated[int, typer.Option(help="Of the adversary's randomness.")]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from privaudit.canaries import CanaryKind
 from privaudit.deal import Rule, Shares
 from privaudit.errors import ConfigError
 from privaudit.federation import COHORT_SIZE
@@ -65,6 +66,9 @@ class RunConfig(BaseModel):
             or names or endings of names, separated by commas.
         tested: Utility is measured on so many of the test records at most; None takes
             all.
+        canary: What some candidates are made into, see :mod:`privaudit.canaries`; None
+            leaves them as they are.
+        canaries: How many of each client's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,6 +95,8 @@ class RunConfig(BaseModel):
     measured_rounds: Annotated[int, Field(ge=1)] | None = None
     targets: str = "all-linear"
     tested: Annotated[int, Field(ge=1)] | None = None
+    canary: CanaryKind | None = None
+    canaries: Annotated[int, Field(ge=1)] = 10
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""

@@ -6,7 +6,7 @@ adversary's shadow federations cost little more than one of them.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,6 +20,7 @@ from privaudit.tensors import (
     stack,
     unstack,
 )
+from privaudit.trace import ClientTrace, RoundTrace, Trace
 from privaudit.trainer import (
     ClientId,
     Cohort,
@@ -87,11 +88,13 @@ class RoundRecord:
         at: The round.
         messages: In the order in which they were sent.
         events: The privacy mechanisms as applied, by clients and server.
+        trace: What each participant's mechanisms did; for the run's owner only.
     """
 
     at: Round
     messages: tuple[Message, ...]
     events: Events
+    trace: RoundTrace = field(default_factory=dict)
 
 
 def participants_of(
@@ -127,8 +130,19 @@ def run_round(
     *,
     participation: float = 1.0,
     cohort_size: int = COHORT_SIZE,
+    traced: bool = False,
 ) -> list[RoundRecord]:
     """Run one round of every federation, and say what was sent in each.
+
+    Args:
+        trainer: What is trained.
+        task: The task.
+        federations: Each moves on by a round.
+        index: The round.
+        participation: Share of clients that takes part, in (0, 1].
+        cohort_size: Clients trained together.
+        traced: Whether private trainers take notes, for the owner; nothing that is
+            sent depends on it.
 
     Raises:
         TrainingError: A loss or a tensor is not finite; no state was changed.
@@ -145,14 +159,15 @@ def run_round(
             places, (at for at in rounds for _ in at.participants), strict=True
         )
     ]
-    results = _train(trainer, task, places, received, rounds[0], cohort_size)
+    results = _train(trainer, task, places, received, rounds[0], cohort_size, traced)
     _refuse_non_finite(places, results, index)
     records = []
     for federation, at in zip(federations, rounds, strict=True):
         mine = [i for i, place in enumerate(places) if place.federation is federation]
         messages = _deliver(trainer, places, received, results, mine, at)
         events = _aggregate(trainer, task, federation, places, results, mine, at)
-        records.append(RoundRecord(at, messages, events))
+        trace = {places[i].client: results[i].trace for i in mine if results[i].trace}
+        records.append(RoundRecord(at, messages, events, trace))
     return records
 
 
@@ -229,6 +244,7 @@ class _Alone:
     kept: Tensors
     loss: float
     events: Events
+    trace: ClientTrace
 
 
 def _train(
@@ -238,6 +254,7 @@ def _train(
     received: Sequence[Tensors],
     at: Round,
     cohort_size: int,
+    traced: bool,
 ) -> list[_Alone]:
     """Train clients whose tensors have one signature together, in chunks."""
     done: dict[int, _Alone] = {}
@@ -246,8 +263,8 @@ def _train(
             chunk = positions[first : first + cohort_size]
             some = [places[i] for i in chunk]
             down = stack([received[i] for i in chunk])
-            result = _train_cohort(trainer, task, some, down, at)
-            done.update(zip(chunk, _split(result, len(chunk)), strict=True))
+            alone = _train_cohort(trainer, task, some, down, at, traced)
+            done.update(zip(chunk, alone, strict=True))
     return [done[i] for i in range(len(places))]
 
 
@@ -257,21 +274,28 @@ def _train_cohort(
     places: Sequence[_Place],
     received: Tensors,
     at: Round,
-) -> LocalResult:
+    traced: bool,
+) -> list[_Alone]:
     streams = [place.federation.stream(place.client) for place in places]
     cohort = Cohort.of(streams, [place.shard for place in places])
     kept = stack([place.kept for place in places])
-    return trainer.local_update(task, cohort, received, kept, at)
+    trace = Trace(cohort.sizes)
+    at = replace(at, trace=trace if traced else None)
+    return _split(trainer.local_update(task, cohort, received, kept, at), trace)
 
 
-def _split(result: LocalResult, count: int) -> list[_Alone]:
+def _split(result: LocalResult, trace: Trace) -> list[_Alone]:
+    count = len(result.loss)
     parts = zip(
         result.uploads(),
         unstack(result.kept, count),
         result.loss.tolist(),
+        map(trace.of, range(count)),
         strict=True,
     )
-    return [_Alone(sent, kept, loss, result.events) for sent, kept, loss in parts]
+    return [
+        _Alone(sent, kept, loss, result.events, own) for sent, kept, loss, own in parts
+    ]
 
 
 def _refuse_non_finite(

@@ -1,6 +1,7 @@
 """The encoded records of a run, and who owns them; the truth about members is apart."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.canaries import FAR_BEYOND, Canaries
 from privaudit.classifier import Classifier
 from privaudit.config import RunConfig
 from privaudit.dataset import Dataset
@@ -40,6 +42,7 @@ class Population:
         model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.
+        canaries: Candidates that are made easy to notice, if there are any.
     """
 
     dataset: Dataset
@@ -48,6 +51,7 @@ class Population:
     task: PublicTask
     model_hash: str
     tested: int | None = None
+    canaries: Canaries | None = None
 
     @property
     def data_hash(self) -> str:
@@ -60,7 +64,14 @@ class Population:
 
     def candidates(self, client: ClientId) -> Records:
         """Return a client's candidates, members and others alike."""
-        return self.records.pick(torch.from_numpy(self.indices(client)))
+        return self.pick(self.indices(client))
+
+    def pick(self, indices: Int[np.ndarray, " some"]) -> Records:
+        """Return some records, canaries as they are trained on."""
+        found = self.records.pick(torch.from_numpy(indices))
+        if self.canaries is None:
+            return found
+        return replace(found, crafted=self.canaries.gradients(indices))
 
     @cached_property
     def tests(self) -> Records:
@@ -137,8 +148,13 @@ def populate(config: RunConfig) -> Population:
         known=_known(model, dataset),
     )
     records = _encode(config, model, dataset)
+    backbone = _backbone(config, model, dataset)
+    canaries = _canaries(config, deal, backbone)
+    if canaries is not None:
+        classes = len(dataset.class_names)
+        records = replace(records, labels=canaries.mislabel(records.labels, classes))
     task = PublicTask(
-        backbone=_backbone(config, model, dataset),
+        backbone=backbone,
         public=records.pick(torch.from_numpy(deal.of(PUBLIC))),
         candidates={
             f"client-{number}": len(deal.of(number)) for number in range(config.clients)
@@ -146,7 +162,40 @@ def populate(config: RunConfig) -> Population:
         rounds=config.rounds,
         member_share=0.5 if config.members == "coin" else 1.0,
     )
-    return Population(dataset, records, deal, task, model.model_hash, config.tested)
+    return Population(
+        dataset, records, deal, task, model.model_hash, config.tested, canaries
+    )
+
+
+def _canaries(
+    config: RunConfig, deal: Deal, backbone: Classifier | LanguageModel
+) -> Canaries | None:
+    """Choose the canaries that were asked for.
+
+    Raises:
+        ConfigError: The model or the trainer cannot take them.
+    """
+    if config.canary is None:
+        return None
+    trainer = config.build_trainer()
+    if not isinstance(backbone, Classifier):
+        raise ConfigError(
+            f"Canaries were asked for, and {config.model} answers in words. Take a "
+            "model that classifies; any candidate is a canary without --canary."
+        )
+    if config.canary == "gradient" and not trainer.takes_crafted:
+        raise ConfigError(
+            f"Canaries in gradient space were asked for, and {config.trainer} does not "
+            "take them. Take --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
+        )
+    return Canaries.draw(
+        config.canary,
+        [deal.of(number) for number in range(config.clients)],
+        config.canaries,
+        Seeds(config.seed).child("canaries"),
+        (config.context_tokens, backbone.prompts.width),
+        FAR_BEYOND * getattr(trainer, "clip_norm", 1 / FAR_BEYOND),
+    )
 
 
 def _refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
@@ -232,18 +281,47 @@ def _encode_dialogues(model: "CaptioningVLM", dataset: Dataset) -> Records:
 def records_elsewhere(
     config: RunConfig, dataset: str, data: str | None = None
 ) -> Records:
-    """Return another data set's records as the run's model, which writes, reads them.
+    """Return another data set's records as the run's model reads them.
+
+    A classifier knows its own classes only: labels are matched to those by name, case
+    and the signs between words aside. The other data set may have fewer classes, in
+    another order.
 
     Raises:
         UnknownNameError: No data set has that name.
-        ConfigError: The model classifies, or the data set has no dialogues.
+        ConfigError: It is the run's own data set; it has a class that the model does
+            not know; or, for a model that writes, it has no dialogues.
         MissingFileError: The data set is missing.
     """
-    if not is_captioner(config.model):
+    found, own = load_dataset(dataset, data), load_dataset(config.dataset, config.data)
+    if found.hash == own.hash:
         raise ConfigError(
-            f"{config.model} classifies, and knows its own data set's classes only. "
-            f"Take a run of a model that writes to measure it on {dataset}."
+            f"{dataset} is what the run was trained on, so its records are no foreign "
+            "non-members. Name another data set."
         )
-    found = load_dataset(dataset, data)
     _refuse_mismatch(config, found)
+    if not is_captioner(config.model):
+        found = _with_classes_of(found, own, dataset)
     return _encode(config, _load(config), found)
+
+
+def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
+    """Return a data set with its labels numbered as another one's."""
+    numbers = {_plain(known): n for n, known in enumerate(own.class_names)}
+    used = found.labels.unique().tolist()
+    unknown = [c for n in used if _plain(c := found.class_names[n]) not in numbers]
+    if unknown:
+        raise ConfigError(
+            f"{len(unknown)} of the {len(used)} classes of {name} are none of the "
+            f"{len(own.class_names)} that the run's model tells apart, such as "
+            f"{unknown[0]!r}: it knows {', '.join(own.class_names[:4])} and so on. "
+            "Take a data set with the same class names, or rename its classes."
+        )
+    mapped = [numbers.get(_plain(c), 0) for c in found.class_names]
+    labels = torch.tensor(mapped)[found.labels]
+    return replace(found, labels=labels, class_names=own.class_names)
+
+
+def _plain(name: str) -> str:
+    """Return a class name without what differs between spellings."""
+    return " ".join(re.split(r"[\W_]+", name.casefold())).strip()

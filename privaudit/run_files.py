@@ -4,13 +4,13 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, NonNegativeInt, ValidationError
+from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
 
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, TranscriptError
@@ -24,16 +24,22 @@ from privaudit.storage import (
     read_json,
     read_tensors,
     storage_errors,
+    write_bytes,
     write_json,
     write_tensors,
 )
 from privaudit.tensors import Tensors
+from privaudit.trace import ClientTrace, RoundTrace
 from privaudit.transcript import GENESIS
 
 FORMAT = 1  # of the run directory; raised when an older reader would misread it
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 TRACKED_WRITERS = ("transformers", "tokenizers")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
+TRACE = "trace.jsonl"
+
+
+_TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
 
 
 class _Progress(BaseModel):
@@ -41,6 +47,7 @@ class _Progress(BaseModel):
     length: NonNegativeInt
     head: str
     metrics_hash: str
+    trace_hash: str | None = None
     checkpoint_hash: str | None
 
 
@@ -104,6 +111,7 @@ def new_header(
             "length": 0,
             "head": GENESIS,
             "metrics_hash": hashlib.sha256(b"").hexdigest(),
+            "trace_hash": hashlib.sha256(b"").hexdigest(),
             "checkpoint_hash": None,
         },
     }
@@ -165,6 +173,41 @@ def read_metrics(
     return entries
 
 
+def trace_line(notes: RoundTrace) -> str:
+    """Return one round's notes as a line."""
+    return _TRACES.dump_json(dict(notes)).decode()
+
+
+def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
+    """Return the owner's notes on each of the first rounds.
+
+    Raises:
+        MissingFileError: They are gone.
+        TranscriptError: They were cut or altered.
+    """
+    if not rounds:
+        return []  # the first round makes the file
+    lines = read_bytes(path / TRACE).splitlines()[:rounds]
+    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    if found != expected or len(lines) != rounds:
+        raise TranscriptError(
+            f"{path / TRACE} does not hold the notes on {rounds} rounds as they were "
+            "written: it was cut or altered. Restore it from a copy, or train again."
+        )
+    return [_TRACES.validate_json(line) for line in lines]
+
+
+def truncate_trace(path: Path, kept: Sequence[RoundTrace]) -> None:
+    """Drop notes on rounds that do not count; without any, make the file."""
+    file, content = path / TRACE, "".join(f"{trace_line(notes)}\n" for notes in kept)
+    if not content:
+        with storage_errors(file):
+            file.unlink(missing_ok=True)
+            file.touch(mode=0o600)
+    elif read_bytes(file) != content.encode():
+        write_bytes(file, content.encode())
+
+
 def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
     """Flatten named tensors of named owners, as "owner/name"."""
     return {
@@ -224,7 +267,7 @@ def drop_checkpoints(path: Path, *, but: int) -> None:
 def clear_run(path: Path) -> None:
     """Remove what a run wrote; run.json first, so that a kill leaves no mixture."""
     with storage_errors(path):
-        for name in ("run.json", "privacy.json", "metrics.jsonl", "ledger.npz"):
+        for name in ("run.json", "privacy.json", "metrics.jsonl", TRACE, "ledger.npz"):
             (path / name).unlink(missing_ok=True)
         for name in ("kept", "audits"):
             if (path / name).exists():

@@ -6,6 +6,7 @@ runs/<name>/
   kept/               the latest checkpoint: server and private states
   ledger.npz          the truth about membership
   metrics.jsonl       utility, bytes and seconds for each round
+  trace.jsonl         batches, norms and noise, for the owner: no view holds them
   privacy.json        mechanisms as applied, claimed and certified epsilon
   audits/<scenario>/  audit.json, scores.npz, report.html
 """
@@ -29,6 +30,7 @@ from privaudit.run_files import (
     PERSONAL,
     read_header,
     read_metrics,
+    read_trace,
     split_names,
 )
 from privaudit.storage import (
@@ -39,6 +41,7 @@ from privaudit.storage import (
     write_bytes,
 )
 from privaudit.tensors import Tensors
+from privaudit.trace import RoundTrace
 from privaudit.trainer import ClientId, Trainer
 from privaudit.transcript import Transcript, TranscriptFolder
 
@@ -163,6 +166,19 @@ class Run:
         """
         progress = self.header["progress"]
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
+
+    @cached_property
+    def trace(self) -> list[RoundTrace] | None:
+        """What clients' mechanisms did in each round; None if nobody took notes.
+
+        Raises:
+            TranscriptError: It was cut or altered.
+        """
+        progress = self.header["progress"]
+        expected = progress.get("trace_hash")
+        if expected is None:
+            return None
+        return read_trace(self.path, progress["rounds"], expected)
 
     @cached_property
     def privacy(self) -> dict[str, Any]:

@@ -24,12 +24,16 @@ class Scenario:
         threat: A threat model by name, see :mod:`privaudit.threats`.
         attacks: By name; the first one that can read a run's models carries the
             verdict.
+        by_round: Whether it is asked when it leaked, and whose a record is.
+        one_run: Whether epsilon is bounded from below, by canaries.
     """
 
     name: str
     question: str
     threat: str
     attacks: dict[str, Attack]
+    by_round: bool = False
+    one_run: bool = False
 
     def reading(self, kind: Literal["classes", "words"]) -> "Scenario":
         """Return the scenario with those attacks that read what models answer.
@@ -37,7 +41,7 @@ class Scenario:
         Raises:
             ConfigError: There is none.
         """
-        found = {n: a for n, a in self.attacks.items() if a.reads == kind}
+        found = {n: a for n, a in self.attacks.items() if a.reads in (kind, "either")}
         if not found:
             raise ConfigError(
                 f"No attack of {self.name} reads models that answer in {kind}: "

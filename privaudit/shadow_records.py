@@ -1,14 +1,24 @@
-"""Which public records an adversary's shadow clients train on."""
+"""Which records an adversary's shadow clients train on.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+"public": on records that belong to nobody, so that every candidate is out of every
+shadow. "candidates": on the target's own candidates, each by a fair coin, as the target
+itself was trained: an adversary who asks about a record has it. Every candidate is in
+one shadow of a pair and out of the other.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from privaudit.attack import Adversary, Target
 from privaudit.trainer import ClientId, PublicTask, Records
+
+Source = Literal["public", "candidates"]
 
 NOBODY = -1  # owns what is out of a whole shadow federation
 
@@ -28,44 +38,115 @@ def _wanted_share(adversary: Adversary, target: Target) -> Float[Tensor, " publi
 
 @dataclass(frozen=True)
 class Pool:
-    """Public records of a target's classes, and which shadow trains on which."""
+    """What shadows of one target train on.
 
+    Attributes:
+        source: Which of both it is.
+        records: All that a shadow may be trained on.
+        is_in: Which shadow is trained on which of them.
+        public_in: The same about every public record.
+        public_out: Which public record nobody around a shadow is trained on.
+    """
+
+    source: Source
     records: Records
-    is_in: Tensor
-    is_out: Tensor
+    is_in: Bool[Tensor, "shadows records"]
+    public_in: Bool[Tensor, "shadows public"]
+    public_out: Bool[Tensor, "shadows public"]
 
     @classmethod
-    def draw(cls, adversary: Adversary, target: Target, shadows: int) -> "Pool":
+    def draw(
+        cls,
+        adversary: Adversary,
+        target: Target,
+        shadows: int,
+        source: Source = "public",
+    ) -> "Pool":
         """Toss coins so that a shadow is as large as the target probably is."""
-        share = _wanted_share(adversary, target)
-        pool = adversary.task.public.pick(share > 0)
+        public = adversary.task.public
         generator = adversary.seeds.generator("shadow-coin", client=target.client)
-        is_in = torch.rand(shadows, len(pool), generator=generator) < share[share > 0]
-        return cls(pool, is_in, ~is_in)
+        nothing = torch.zeros(shadows, len(public), dtype=torch.bool)
+        if source == "candidates":
+            is_in = paired_coins(target.candidates, shadows, generator)
+            return cls(source, target.candidates, is_in, nothing, ~nothing)
+        share = _wanted_share(adversary, target)
+        used = share > 0
+        drawn = torch.rand(shadows, int(used.sum()), generator=generator)
+        nothing[:, used] = drawn < share[used]
+        return cls(source, public.pick(used), nothing[:, used], nothing, ~nothing)
 
     def shard(self, shadow: int) -> Records:
         """Return what one shadow trains on."""
         return self.records.pick(self.is_in[shadow])
 
 
+def paired_coins(
+    records: Records, shadows: int, generator: torch.Generator
+) -> Bool[Tensor, "shadows records"]:
+    """Return which shadow is trained on which record: one of each pair of shadows.
+
+    A record's coins follow the record, wherever it stands among the others.
+    """
+    pairs = (shadows + 1) // 2
+    coins = torch.rand(pairs, len(records), generator=generator) < 0.5
+    is_in = torch.empty_like(coins)
+    is_in[:, _by_content(records)] = coins
+    return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
+
+
+def content_hash(records: Records) -> str:
+    """Return the SHA-256 of what records are, in their order."""
+    return hashlib.sha256(b"".join(_contents(records))).hexdigest()
+
+
+def _by_content(records: Records) -> Int[Tensor, " records"]:
+    """Return an order that depends on what the records are, not on where they stand."""
+    contents = _contents(records)
+    return torch.tensor(sorted(range(len(contents)), key=contents.__getitem__))
+
+
+def _contents(records: Records) -> list[bytes]:
+    parts = [records.features.numpy(), records.labels.numpy()]
+    if records.words is not None:
+        parts.append(records.words.ids.numpy())
+    return [b"".join(one.tobytes() for one in row) for row in zip(*parts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Dealt:
-    """Public records dealt to the clients of each shadow federation, or to nobody.
+    """What the clients of each shadow federation train on.
 
-    A record has one owner at the most, so that what is out of the target is out of the
-    whole federation, as the target's non-members are out of the real one.
+    A public record has one owner at the most, so that what is out of the target is out
+    of the whole federation, as the target's non-members are out of the real one.
+
+    Attributes:
+        task: What every party knows.
+        owner: Of each public record, in each shadow federation.
+        pools: The targets' shadows, where these train on candidates.
     """
 
     task: PublicTask
-    owner: Tensor
+    owner: Int[Tensor, "shadows public"]
+    pools: Mapping[ClientId, Pool]
 
     @classmethod
     def draw(
-        cls, adversary: Adversary, targets: Sequence[Target], shadows: int
+        cls,
+        adversary: Adversary,
+        targets: Sequence[Target],
+        shadows: int,
+        source: Source = "public",
     ) -> "Dealt":
         """Deal as the targets' classes ask; bystanders get any class alike."""
         task, count = adversary.task, len(adversary.task.public)
+        pools: dict[ClientId, Pool] = {}
         asked = {target.client: _wanted_share(adversary, target) for target in targets}
+        if source == "candidates":
+            pools = {
+                target.client: Pool.draw(adversary, target, shadows, source)
+                for target in targets
+            }
+            asked = dict.fromkeys(pools, torch.zeros(count))
         shares = torch.stack(
             [
                 asked.get(client, torch.full((count,), candidates / 2 / count))
@@ -78,23 +159,28 @@ class Dealt:
         owner = torch.searchsorted(
             shares.cumsum(dim=0).T.contiguous(), draw.T.contiguous(), right=True
         ).T
-        return cls(task, torch.where(owner < len(shares), owner, NOBODY))
+        return cls(task, torch.where(owner < len(shares), owner, NOBODY), pools)
 
     def pool_of(self, client: ClientId) -> Pool:
-        """Return the records of classes that a client's shadows hold, and which."""
+        """Return the records that a client's shadows hold, and which.
+
+        Of public ones, those of classes that they hold.
+        """
+        is_out = self.owner == NOBODY
+        if client in self.pools:
+            return replace(self.pools[client], public_out=is_out)
         is_in = self.owner == self._place(client)
         classes = self.task.public.labels[is_in.any(dim=0)].unique()
         used = torch.isin(self.task.public.labels, classes)
-        return Pool(
-            self.task.public.pick(used),
-            is_in[:, used],
-            (self.owner == NOBODY)[:, used],
-        )
+        records = self.task.public.pick(used)
+        return Pool("public", records, is_in[:, used], is_in, is_out)
 
     def shards(self, shadow: int) -> dict[ClientId, Records]:
         """Return what each client of one shadow federation trains on."""
         return {
-            client: self.task.public.pick(self.owner[shadow] == number)
+            client: self.pools[client].shard(shadow)
+            if client in self.pools
+            else self.task.public.pick(self.owner[shadow] == number)
             for number, client in enumerate(self.task.clients)
         }
 
@@ -103,6 +189,8 @@ class Dealt:
 
         Its members, and of each class as many records that nobody has, if there are.
         """
+        if client in self.pools:
+            return self.pools[client].records
         labels, is_in = (
             self.task.public.labels,
             self.owner[shadow] == self._place(client),

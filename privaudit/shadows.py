@@ -7,48 +7,34 @@ federations on public records, from starts of its own. Either way the adversary 
 looks at its own shadows exactly as it looked at the real run: through the same threat
 model, and with the same ``rebuild``.
 
-One :class:`ShadowTable` for each target, computed once, serves every shadow attack.
+One :class:`ShadowTable` for each target, computed once, serves every shadow attack; it
+is kept beside the run, the models are not. Shadows are asked and forgotten some at a
+time, so that memory does not grow with their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.asking import ask_each
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.linking import link
-from privaudit.shadow_records import Dealt, Pool
+from privaudit.shadow_records import Dealt, Pool, Source
+from privaudit.shadow_table import Desk, ShadowTable
 from privaudit.tensors import Stacked, Tensors, stack
 from privaudit.threats import View
-from privaudit.trainer import ClientId, Cohort, Records, Round
+from privaudit.trainer import ClientId, Cohort, Rebuilt, Records, Round
 from privaudit.transcript import SERVER, Kind, Message
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once
 
 
-@dataclass(frozen=True)
-class ShadowTable:
-    """What the shadow models of one target say about the adversary's own records.
-
-    Attributes:
-        pool: The adversary's records, with the target's classes.
-        log_probabilities: Of every shadow for every record of the pool.
-        is_in: Which shadow was trained on which record.
-        is_out: Which record nobody around the shadow was trained on. In a shadow
-            federation a record may be neither: it was another client's.
-    """
-
-    pool: Records
-    log_probabilities: Float[Tensor, "shadows pool classes"]
-    is_in: Bool[Tensor, "shadows pool"]
-    is_out: Bool[Tensor, "shadows pool"]
-
-
 def shadow_tables(
-    adversary: Adversary, targets: Sequence[Target], shadows: int
+    adversary: Adversary,
+    targets: Sequence[Target],
+    shadows: int,
+    source: Source = "public",
 ) -> list[ShadowTable]:
     """Return a table for each target, training the shadows on first use.
 
@@ -56,57 +42,71 @@ def shadow_tables(
         adversary: Whose shadows they are.
         targets: Clients under attack.
         shadows: Shadow models for each target.
+        source: What they are trained on; see :mod:`privaudit.shadow_records`.
     """
     names = tuple(target.client for target in targets)
-    key = ("shadows", shadows, names, _are_linked(targets))
+    key = ("shadows", shadows, source, names, _are_linked(targets))
     if key not in adversary.shared:
-        adversary.shared[key] = _train_tables(adversary, targets, shadows)
+        adversary.shared[key] = _tables(adversary, targets, shadows, source)
     tables = adversary.shared[key]
     assert isinstance(tables, list)
     return tables
 
 
-def _train_tables(
-    adversary: Adversary, targets: Sequence[Target], shadows: int
+def _tables(
+    adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
 ) -> list[ShadowTable]:
-    if adversary.view.messages and not all(
+    """Return the tables that are kept beside the run, or train shadows for all."""
+    in_federations = bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
-    ):
-        dealt = Dealt.draw(adversary, targets, shadows)
+    )
+    dealt, pools = None, []
+    if in_federations:
+        dealt = Dealt.draw(adversary, targets, shadows, source)
         pools = [dealt.pool_of(target.client) for target in targets]
-        models = _federated(adversary, targets, dealt)
     else:
-        pools = [Pool.draw(adversary, target, shadows) for target in targets]
-        train = _replayed if adversary.view.messages else _blind_models
-        models = [
-            train(adversary, target, pool)
-            for target, pool in zip(targets, pools, strict=True)
-        ]
-    return [
-        ShadowTable(
-            pool.records,
-            ask_each(adversary.trainer, adversary.task, some, pool.records),
-            pool.is_in,
-            pool.is_out,
-        )
-        for some, pool in zip(models, pools, strict=True)
+        pools = [Pool.draw(adversary, t, shadows, source) for t in targets]
+    desks = [
+        Desk(adversary, target, pool, _about(targets, target, shadows, in_federations))
+        for target, pool in zip(targets, pools, strict=True)
     ]
+    if dealt is not None and not all(desk.is_done for desk in desks):
+        for models in _federated(adversary, targets, dealt):
+            for desk, some in zip(desks, models, strict=True):
+                desk.add(some)
+    for desk in [] if in_federations else desks:
+        if not desk.is_done:
+            train = _replayed if adversary.view.messages else _blind_models
+            for some in train(adversary, desk.target, desk.pool):
+                desk.add(some)
+    return [desk.table() for desk in desks]
 
 
-def _blind_models(adversary: Adversary, target: Target, pool: Pool) -> list[Tensors]:
-    """Return what is rebuilt from nothing: no shadow needs training for that."""
+def _about(
+    targets: Sequence[Target], target: Target, shadows: int, in_federations: bool
+) -> dict[str, Any]:
+    """Return what a target's table depends on, beside the adversary."""
+    about = {"client": target.client, "shadows": shadows}
+    others = [other.client for other in targets] if in_federations else []
+    return {**about, "together": others, "linked": _are_linked(targets)}
+
+
+def _blind_models(
+    adversary: Adversary, target: Target, pool: Pool
+) -> Iterator[list[Tensors]]:
+    """Yield what is rebuilt from nothing: no shadow needs training for that."""
     rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
-    return [rebuilt.model] * len(pool.is_in)
+    yield [rebuilt.model] * len(pool.is_in)
 
 
-def _replayed(adversary: Adversary, target: Target, pool: Pool) -> list[Tensors]:
+def _replayed(
+    adversary: Adversary, target: Target, pool: Pool
+) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
-    models: list[Tensors] = []
     for first in range(0, len(pool.is_in), REPLAY_CHUNK):
         some = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
         uploads = _replay(adversary, target, [pool.shard(i) for i in some], some)
-        models.extend(_rebuild_replayed(adversary, target.client, uploads))
-    return models
+        yield _rebuild_replayed(adversary, target.client, uploads)
 
 
 def _replay(
@@ -172,36 +172,56 @@ def _are_linked(targets: Sequence[Target]) -> bool:
 
 def _federated(
     adversary: Adversary, targets: Sequence[Target], dealt: Dealt
-) -> list[list[Tensors]]:
-    """Rebuild the targets' places in whole federations; link them if they are linked.
+) -> Iterator[list[list[Tensors]]]:
+    """Yield the targets' places in whole federations; linked if they are linked.
 
-    The federations are trained once, whether their models are linked or not.
+    Some federations at a time. Where models are linked, what was rebuilt is kept: it is
+    looked at without links too, and the federations are trained once.
     """
     names = tuple(target.client for target in targets)
-    key = ("shadow federations", len(dealt.owner), names)
-    if key not in adversary.shared:
-        adversary.shared[key] = [
-            [adversary.trainer.rebuild(adversary.task, view, name) for name in names]
-            for view in _shadow_views(adversary, dealt)
+    at_once = max(1, REPLAY_CHUNK // len(adversary.task.clients))
+    for first in range(0, len(dealt.owner), at_once):
+        some = range(first, min(first + at_once, len(dealt.owner)))
+        found = _rebuilt_places(adversary, dealt, names, some, _are_linked(targets))
+        if _are_linked(targets):
+            found = [
+                link(
+                    adversary.trainer,
+                    adversary.task,
+                    rebuilt,
+                    [dealt.candidates(shadow, name) for name in names],
+                )
+                for shadow, rebuilt in zip(some, found, strict=True)
+            ]
+        yield [
+            [rebuilt.model for rebuilt in column] for column in zip(*found, strict=True)
         ]
-    found = adversary.shared[key]
-    assert isinstance(found, list)
-    if _are_linked(targets):
-        found = [
-            link(
-                adversary.trainer,
-                adversary.task,
-                rebuilt,
-                [dealt.candidates(shadow, name) for name in names],
-            )
-            for shadow, rebuilt in enumerate(found)
-        ]
-    return [
-        [rebuilt.model for rebuilt in column] for column in zip(*found, strict=True)
+
+
+def _rebuilt_places(
+    adversary: Adversary,
+    dealt: Dealt,
+    names: Sequence[ClientId],
+    some: range,
+    keep: bool,
+) -> list[list[Rebuilt]]:
+    """Return what is rebuilt of each federation's targets."""
+    source = "candidates" if dealt.pools else "public"
+    key = ("shadow federations", source, len(dealt.owner), tuple(names), some)
+    if key in adversary.shared:
+        kept = adversary.shared[key]
+        assert isinstance(kept, list)
+        return kept
+    found = [
+        [adversary.trainer.rebuild(adversary.task, view, name) for name in names]
+        for view in _shadow_views(adversary, dealt, some)
     ]
+    if keep:
+        adversary.shared[key] = found
+    return found
 
 
-def _shadow_views(adversary: Adversary, dealt: Dealt) -> list[View]:
+def _shadow_views(adversary: Adversary, dealt: Dealt, some: range) -> list[View]:
     """Train whole federations side by side, and look at each as at the real one."""
     federations = [
         Federation.begin(
@@ -211,7 +231,7 @@ def _shadow_views(adversary: Adversary, dealt: Dealt) -> list[View]:
             adversary.seeds.child("shadow federation", index),
             name=f"shadow-{index}",
         )
-        for index in range(len(dealt.owner))
+        for index in some
     ]
     messages: list[list[Message]] = [[] for _ in federations]
     for index in range(adversary.task.rounds):

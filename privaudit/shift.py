@@ -2,151 +2,151 @@
 
 Published audits of fine-tuned models often take their non-members from another data
 set. Then whatever tells the data sets apart looks like a leak, also on a model that
-never saw a member. So each such number stands beside that of the untuned model, and
-beside the audit's own, whose non-members are dealt by a coin.
+never saw a member. So each such number stands beside three others: the same attack on
+the untuned model, an attacker that sees no model at all (:mod:`privaudit.blind`), and
+the audit's own number, whose non-members are dealt by a coin.
+
+The untuned model is the one that the ``zero-shot`` trainer releases: a language model
+without adapters, or CLIP with its hand-written prompt. It is the same for every trainer
+and has no seed. A prompt learner's random first prompt would be neither: no base model
+is used so, and its answers depend on the draw.
+
+Tuning on *other* records of the members' distribution also moves an AUROC against
+foreign non-members. So a gain over the untuned model is called membership only where
+members stand out among records of their own distribution, too.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from privaudit.attack import Adversary, Attack, Target
 from privaudit.auditor import Auditor, find_scenario
+from privaudit.blind import (
+    Groups,
+    Paired,
+    bag_of_words,
+    beyond_blind,
+    blind_scores,
+    pooled_blind_auroc,
+)
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.population import records_elsewhere
 from privaudit.runs import Run
+from privaudit.scenario import Scenario
 from privaudit.seeds import Seeds
-from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
-from privaudit.statistics.estimate import Estimate
+from privaudit.shift_control import Shift
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.trainer import Rebuilt, Records
-from privaudit.writing import UNTUNED, as_writer
+from privaudit.tensors import Tensors
+from privaudit.trainer import TRAINERS, Records
 
-Scored = list[Float[np.ndarray, " _"]]
-Groups = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
-
-
-@dataclass(frozen=True)
-class Shift:
-    """One attack against non-members from elsewhere.
-
-    Attributes:
-        attack: Its name.
-        inside: AUROC against non-members from the members' own distribution.
-        foreign: Against the foreign ones.
-        untuned: The same, of the model before any training: all of it is shift.
-        beyond: ``foreign`` less ``untuned``, on the same records.
-    """
-
-    attack: str
-    inside: Estimate
-    foreign: Estimate
-    untuned: Estimate
-    beyond: Comparison
-
-    @property
-    def sentence(self) -> str:
-        """What may be said."""
-        if _is_above(self.beyond.estimate, 0.0):
-            return "membership shows beyond the distribution shift"
-        if not _is_above(self.foreign, 0.5):
-            return "nothing tells members from these foreign records"
-        if _is_above(self.untuned, 0.5):
-            return "distribution shift, not membership"
-        return "undecided between distribution shift and membership"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for a JSON file."""
-        estimates = {
-            "inside": self.inside,
-            "foreign": self.foreign,
-            "untuned": self.untuned,
-            "beyond": self.beyond.estimate,
-        }
-        return {
-            "attack": self.attack,
-            **{name: estimate.to_dict() for name, estimate in estimates.items()},
-            "p_value": self.beyond.p_value,
-            "sentence": self.sentence,
-        }
-
-
-def _is_above(estimate: Estimate, value: float) -> bool:
-    return estimate.excludes(value) and estimate.value > value
+USUAL_ATTACKS = {"words": ("max-renyi", "token-loss")}
+"""Made if nobody names any; of classifiers, all that train no shadow models."""
+USUAL_FOREIGN = {"words": "scenes-far", "classes": "drawn-digits"}
 
 
 def measure_shift(
     run: Run,
-    dataset: str,
+    dataset: str | None = None,
     *,
     data: str | None = None,
     scenario: str = "server-reconstruct",
-    attacks: Sequence[str] = ("max-renyi", "token-loss"),
+    attacks: Sequence[str] | None = None,
     most: int = 300,
     seed: int = 0,
 ) -> list[Shift]:
-    """Attack a run of a model that writes with non-members from another data set.
+    """Attack a run with non-members from another data set.
 
     Each foreign record is used for one client only, so that clients stay independent.
 
     Args:
         run: Finished.
-        dataset: Where non-members come from.
+        dataset: Where non-members come from; None takes ``drawn-digits`` for models
+            that classify, and ``scenes-far`` for those that write.
         data: Where it lies.
         scenario: Who looks on.
-        attacks: Of the scenario's.
+        attacks: Of the scenario's, without those that train shadow models; None takes
+            all that can read classes, or two of those that read words.
         most: Foreign records at most; 300 are published.
-        seed: Draws foreign records, and deals them to clients.
+        seed: Draws foreign records, deals them to clients, and the blind attacker's
+            folds.
 
     Raises:
-        ConfigError: The run's models classify, or it cannot be attacked.
+        ConfigError: The run cannot be attacked, the foreign records are the run's own
+            or of classes that its model does not know, or an attack does not ask the
+            model.
         UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
-    as_writer(run.trainer)
-    auditor = Auditor(run)
-    plan = find_scenario(scenario, 0).reading("words")
-    unknown = [name for name in attacks if name not in plan.attacks]
+    kind: Literal["words", "classes"]
+    kind = "words" if run.population.task.writes else "classes"
+    plan = _plan(find_scenario(scenario, 0).reading(kind), attacks, kind)
+    adversary, found = Auditor(run).prepare(plan)
+    targets, members = _with_members(run, found)
+    named = dataset or usual_foreign(run)
+    strangers = _strangers(run, named, data, len(targets), most, seed)
+    blind = _blind(run, members, strangers, seed)
+    base, untuned = _untuned(adversary, targets)
+    shifts = []
+    for name, attack in plan.attacks.items():
+        _refuse_deaf(name, attack, adversary, targets[0])
+        ask = partial(_against, attack, members, strangers)
+        after, before = ask(adversary, targets), ask(base, untuned)
+        inside = _inside(run, attack, adversary, targets)
+        shifts.append(_shift(name, inside, after, before, blind))
+    return shifts
+
+
+def usual_foreign(run: Run) -> str:
+    """Return the data set that foreign non-members are from if nobody names one."""
+    return USUAL_FOREIGN["words" if run.population.task.writes else "classes"]
+
+
+def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: str) -> Scenario:
+    """Return the scenario with those of its attacks that are to be made."""
+    usual = [n for n in USUAL_ATTACKS.get(kind, ()) if n in plan.attacks]
+    names = attacks or usual or list(plan.attacks)
+    unknown = [name for name in names if name not in plan.attacks]
     if unknown:
         raise UnknownNameError("attack", unknown[0], plan.attacks)
-    adversary, targets = auditor.prepare(plan)
-    members = [_members(run, target) for target in targets]
-    targets, members = _with_members(targets, members)
-    foreign = records_elsewhere(run.config, dataset, data)
-    if min(len(foreign), most) < len(targets):
-        raise ConfigError(
-            f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
-            f"and {len(targets)} clients need one each at least. Take more."
-        )
-    parts = _deal(len(foreign), most, len(targets), seed)
-    strangers = [foreign.pick(torch.from_numpy(part)) for part in parts]
-    tuned = [_about(targets, some) for some in (members, strangers)]
-    # One model for all: what it says of records is kept by model and records.
-    untuned = Rebuilt({UNTUNED: torch.zeros(())})
-    plain = [[replace(target, rebuilt=untuned) for target in some] for some in tuned]
-    found = []
-    for name in attacks:
-        ask = partial(_scores, plan.attacks[name], adversary)
-        inside = _by_truth(run, targets, ask(targets))
-        found.append(_shift(name, inside, *(list(map(ask, s)) for s in (tuned, plain))))
-    return found
+    return replace(plan, attacks={name: plan.attacks[name] for name in names})
 
 
 def _with_members(
-    targets: Sequence[Target], members: Sequence[Records]
+    run: Run, targets: Sequence[Target]
 ) -> tuple[list[Target], list[Records]]:
-    """Leave out clients that no coin gave a member."""
-    pairs = [(t, m) for t, m in zip(targets, members, strict=True) if len(m)]
+    """Return the clients to which a coin gave a member, and those members."""
+    truths = [_truth(run, target) for target in targets]
+    pairs = [
+        (target, target.candidates.pick(torch.from_numpy(truth)))
+        for target, truth in zip(targets, truths, strict=True)
+        if truth.any()
+    ]
     return [target for target, _ in pairs], [some for _, some in pairs]
 
 
-def _members(run: Run, target: Target) -> Records:
-    mine = run.population.indices(target.client)
-    return target.candidates.pick(torch.from_numpy(run.ledger.is_member[mine]))
+def _truth(run: Run, target: Target) -> Bool[np.ndarray, " candidates"]:
+    return run.ledger.is_member[run.population.indices(target.client)]
+
+
+def _strangers(
+    run: Run, dataset: str, data: str | None, clients: int, most: int, seed: int
+) -> list[Records]:
+    """Deal foreign records to clients."""
+    foreign = records_elsewhere(run.config, dataset, data)
+    if min(len(foreign), most) < clients:
+        raise ConfigError(
+            f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
+            f"and {clients} clients need one each at least. Take more."
+        )
+    parts = _deal(len(foreign), most, clients, seed)
+    return [foreign.pick(torch.from_numpy(part)) for part in parts]
 
 
 def _deal(
@@ -156,34 +156,131 @@ def _deal(
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
-def _about(targets: Sequence[Target], records: Sequence[Records]) -> list[Target]:
-    pairs = zip(targets, records, strict=True)
-    return [replace(target, candidates=some) for target, some in pairs]
+def _blind(
+    run: Run, members: Sequence[Records], strangers: Sequence[Records], seed: int
+) -> list[Groups]:
+    """Return each client's blind scores: one attacker learns on all clients'."""
+    parts = [*members, *strangers]
+    seen = [torch.cat([part.features for part in parts]).double().numpy()]
+    if run.population.task.writes:
+        dialogues = [one for part in parts for one in part.dialogues]
+        seen.append(bag_of_words([f"{d.question} {d.answers[0]}" for d in dialogues]))
+    else:
+        classes = len(run.population.dataset.class_names)
+        seen.append(np.eye(classes)[torch.cat([p.labels for p in parts]).numpy()])
+    sizes = [len(part) for part in parts]
+    truth = np.repeat([True, False], [sum(map(len, members)), sum(map(len, strangers))])
+    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed)
+    split = np.split(scores, np.cumsum(sizes)[:-1])
+    return list(zip(split[: len(members)], split[len(members) :], strict=True))
 
 
-def _scores(attack: Attack, adversary: Adversary, targets: Sequence[Target]) -> Scored:
-    return [score.scores.astype(float) for score in attack(adversary, targets)]
+def _untuned(
+    adversary: Adversary, targets: Sequence[Target]
+) -> tuple[Adversary, list[Target]]:
+    """Return who asks the model as it comes, with that in place of each target's.
+
+    One model for all: what it says of public records is then asked once.
+    """
+    trainer = TRAINERS.find("zero-shot")()
+    rebuilt = trainer.rebuild(adversary.task, adversary.view, targets[0].client)
+    plain = [replace(target, rebuilt=rebuilt) for target in targets]
+    return replace(adversary, trainer=trainer, store=None), plain
 
 
-def _by_truth(run: Run, targets: Sequence[Target], scores: Scored) -> list[Groups]:
-    """Return each client's members' and non-members' scores."""
-    truths = [run.ledger.is_member[run.population.indices(t.client)] for t in targets]
+def _against(
+    attack: Attack,
+    members: Sequence[Records],
+    strangers: Sequence[Records],
+    adversary: Adversary,
+    targets: Sequence[Target],
+) -> list[Groups]:
+    """Return each client's scores of members, and of foreign records."""
+    known, foreign = (
+        attack(adversary, [*map(_about, targets, some)])
+        for some in (members, strangers)
+    )
+    return [
+        (m.scores.astype(float), f.scores.astype(float))
+        for m, f in zip(known, foreign, strict=True)
+    ]
+
+
+def _about(target: Target, records: Records) -> Target:
+    return replace(target, candidates=records)
+
+
+def _inside(
+    run: Run, attack: Attack, adversary: Adversary, targets: Sequence[Target]
+) -> list[Groups]:
+    """Return each client's scores of members, and of non-members by the coin."""
+    scores = [told.scores.astype(float) for told in attack(adversary, targets)]
+    truths = [_truth(run, target) for target in targets]
     return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
 
 
+class _Watched(Mapping[str, Tensor]):
+    """A model that knows whether anybody looked into it."""
+
+    def __init__(self, model: Tensors) -> None:
+        self.model, self.was_read = model, False
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.was_read = True
+        return self.model[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.model)
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+
+def _refuse_deaf(
+    name: str, attack: Attack, adversary: Adversary, target: Target
+) -> None:
+    """Refuse an attack that does not look at its target's model, on a few records."""
+    watched = _Watched(target.rebuilt.model)
+    few = replace(
+        target,
+        rebuilt=replace(target.rebuilt, model=watched),
+        candidates=target.candidates.pick(torch.arange(min(4, len(target.candidates)))),
+    )
+    public = adversary.task.public.pick(
+        torch.arange(min(16, len(adversary.task.public)))
+    )
+    watched.was_read = False  # checks of types may have looked
+    attack(replace(adversary, task=replace(adversary.task, public=public)), [few])
+    if not watched.was_read:
+        raise ConfigError(
+            f"{name} does not ask its target's model, so it says the same of an "
+            "untuned one, and shift cannot be told from membership so. Name attacks "
+            "that do, such as loss-threshold."
+        )
+
+
 def _shift(
-    name: str, inside: list[Groups], tuned: Sequence[Scored], plain: Sequence[Scored]
+    name: str,
+    inside: list[Groups],
+    after: list[Groups],
+    before: list[Groups],
+    blind: list[Groups],
 ) -> Shift:
-    """Compare members' with strangers' scores, after and before training."""
-    after, before = (list(zip(*some, strict=True)) for some in (tuned, plain))
-    pairs = [
-        (np.concatenate(a), np.concatenate(b), np.repeat([True, False], [*map(len, a)]))
-        for a, b in zip(after, before, strict=True)
-    ]
+    """Compare members' with strangers' scores: tuned, untuned and blind."""
     return Shift(
         name,
         pooled_auroc(inside),
         pooled_auroc(after),
         pooled_auroc(before),
-        pooled_paired_auroc_difference(pairs),
+        pooled_paired_auroc_difference(_paired(after, before)),
+        pooled_blind_auroc(blind),
+        beyond_blind(_paired(after, blind)),
     )
+
+
+def _paired(first: Sequence[Groups], second: Sequence[Groups]) -> list[Paired]:
+    """Return both attacks' scores of each client's records, and the truth."""
+    return [
+        (np.concatenate(a), np.concatenate(b), np.repeat([True, False], [*map(len, a)]))
+        for a, b in zip(first, second, strict=True)
+    ]

@@ -9,61 +9,79 @@ from privaudit import cli_options as options
 
 if TYPE_CHECKING:
     from privaudit.runs import Run
-    from privaudit.shift import Shift
+    from privaudit.shift_control import Shift
+
+SAID = {
+    "inside": "non-members of the same distribution",
+    "foreign": "foreign non-members",
+    "untuned": "the same, untuned model",
+    "beyond": "tuned less untuned",
+    "blind": "blind attacker, without any model",
+    "beyond_blind": "attack less blind attacker",
+}
 
 
 def shift(
     run: options.Runs = None,
     foreign: Annotated[
-        str, typer.Option(help="The data set that non-members are taken from.")
-    ] = "scenes-far",
+        str | None,
+        typer.Option(
+            help="The data set that non-members are taken from. By default: "
+            "drawn-digits, or scenes-far for models that write."
+        ),
+    ] = None,
     data: options.Data = None,
     scenario: options.ScenarioName = "server-reconstruct",
     attacks: Annotated[
-        str, typer.Option(help="Comma-separated names of the scenario's attacks.")
-    ] = "max-renyi,token-loss",
+        str | None,
+        typer.Option(
+            help="Comma-separated names of the scenario's attacks. By default: all "
+            "that read classes, or max-renyi,token-loss."
+        ),
+    ] = None,
     most: Annotated[int, typer.Option(help="Foreign records at most.")] = 300,
     seed: options.AuditSeed = 0,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Attack with non-members from elsewhere, on the model before and after training.
+    """Attack with non-members from elsewhere, beside two controls.
 
-    What the untrained model already tells apart is a difference of data sets.
+    What the untuned model, or an attacker without any model, already tells apart is a
+    difference of data sets. Attacks that train shadow models are left out.
     """
     from privaudit.runs import latest_runs, load_run
-    from privaudit.shift import measure_shift
+    from privaudit.shift import measure_shift, usual_foreign
 
-    names = options.listed("--attacks", attacks, str, "names")
+    names = attacks and options.listed("--attacks", attacks, str, "names")
     for one in [load_run(r, folder=runs) for r in run or []] or latest_runs(runs):
+        named = foreign or usual_foreign(one)
         found = measure_shift(
             one,
-            foreign,
+            named,
             data=None if data is None else str(data),
             scenario=scenario,
-            attacks=names,
+            attacks=names or None,
             most=most,
             seed=seed,
         )
-        typer.echo(f"{one.name}, non-members from {foreign}:")
+        typer.echo(f"{one.name}, non-members from {named}:")
         for entry in found:
             _print(entry)
-        typer.echo(f"  {_save(one, foreign, found)}")
+        typer.echo(f"  {_save(one, named, found)}")
 
 
 def _print(entry: "Shift") -> None:
     typer.echo(f"  {entry.attack}: {entry.sentence}")
-    for what, number in (
-        ("non-members of the same distribution", entry.inside),
-        ("foreign non-members", entry.foreign),
-        ("the same, untrained model", entry.untuned),
-        ("trained less untrained", entry.beyond),
-    ):
-        typer.echo(f"    {what:36s} {number}")
+    for name, number in entry.estimates.items():
+        typer.echo(f"    {SAID[name]:36s} {number}")
 
 
 def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
-    from privaudit.storage import make_private_folder, write_json
+    """Write what was found as JSON, and as a table beside it."""
+    from privaudit.report.shift_table import shift_table
+    from privaudit.storage import make_private_folder, write_bytes, write_json
 
     place = make_private_folder(run.path / "audits") / f"shift-{foreign}.json"
     write_json(place, {entry.attack: entry.to_dict() for entry in found})
+    table = shift_table({run.name: found})
+    write_bytes(place.with_suffix(".md"), table.encode())
     return place

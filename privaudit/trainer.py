@@ -22,6 +22,7 @@ from privaudit.registry import Registry
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors, unstack
 from privaudit.threats import View
+from privaudit.trace import Trace
 from privaudit.words import Dialogue, Words, pad_words
 
 ClientId = str
@@ -42,6 +43,8 @@ class Records:
             that ask for them; or as a language model reads them.
         words: What is asked and answered, as tokens; None for classifiers.
         dialogues: The same as text, which metrics need.
+        crafted: Of canaries in gradient space: what such a record's gradient by the
+            context is, wherever the context is. Zero for all others.
     """
 
     features: Float[Tensor, "records dim"]
@@ -49,6 +52,7 @@ class Records:
     tokens: Float[Tensor, "records parts dim"] | None = None
     words: Words | None = None
     dialogues: tuple[Dialogue, ...] = ()
+    crafted: Float[Tensor, "records tokens width"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,6 +65,7 @@ class Records:
             None if self.tokens is None else self.tokens[chosen],
             None if self.words is None else self.words[chosen],
             self._dialogues(chosen),
+            None if self.crafted is None else self.crafted[chosen],
         )
 
     def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
@@ -153,6 +158,7 @@ class Cohort:
         mask: True where a record is.
         tokens: Parts of pictures, where the records have them; padding is zero.
         words: What is asked and answered, [clients, records, length].
+        crafted: As in :class:`Records`; padding is zero.
     """
 
     clients: tuple[ClientId, ...]
@@ -161,6 +167,7 @@ class Cohort:
     mask: Bool[Tensor, "clients records"]
     tokens: Float[Tensor, "clients records parts dim"] | None = None
     words: Words | None = None
+    crafted: Float[Tensor, "clients records tokens width"] | None = None
 
     @classmethod
     def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
@@ -169,6 +176,7 @@ class Cohort:
         sizes = torch.tensor([len(shard) for shard in shards])
         parts = [shard.tokens for shard in shards if shard.tokens is not None]
         words = [shard.words for shard in shards if shard.words is not None]
+        crafted = [shard.crafted for shard in shards if shard.crafted is not None]
         return cls(
             tuple(clients),
             _pad([shard.features for shard in shards], longest),
@@ -176,6 +184,7 @@ class Cohort:
             torch.arange(longest) < sizes[:, None],
             _pad(parts, longest) if parts else None,
             pad_words(words, longest) if words else None,
+            _pad(crafted, longest) if crafted else None,
         )
 
     @property
@@ -203,11 +212,13 @@ class Round:
         seeds: The run's; a draw names the round and the client.
         participants: Who takes part, in the fixed order of clients. In ``local_update``
             only their number counts: shadow federations share one round.
+        trace: Takes notes for the run's owner, in ``local_update``; None takes none.
     """
 
     index: int
     seeds: Seeds
     participants: tuple[ClientId, ...]
+    trace: Trace | None = field(default=None, compare=False, repr=False)
 
     def generator(self, purpose: str, client: ClientId = "") -> torch.Generator:
         """Return this round's stream for one purpose and client."""
@@ -293,12 +304,14 @@ class Trainer(Protocol):
             parameters may decide: ask an instance.
         rebuilds_from_all: Whether ``rebuild`` adds up all that a client sent, not its
             last upload only: its shadows then need all rounds too.
+        takes_crafted: Whether it trains on canaries in gradient space.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
     reads: ClassVar[Literal["classes", "words", "either"]]
     usual_rounds: ClassVar[int]
     rebuilds_from_all: ClassVar[bool]
+    takes_crafted: ClassVar[bool]
 
     @property
     def image_tokens(self) -> bool:
@@ -360,6 +373,13 @@ class Trainer(Protocol):
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
     ) -> Iterator[Signals]:
         """Yield signals [models, chunk of records, ...], in the order of records."""
+        ...
+
+    def single_step(self) -> "Trainer":
+        """Return the same method with one noiseless step on a whole shard a round.
+
+        So what a client with one record would send points along its gradient.
+        """
         ...
 
     def claim(self, task: PublicTask) -> Claim:

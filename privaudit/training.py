@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from privaudit.config import RunConfig, make_config
 from privaudit.errors import ConfigError
 from privaudit.federation import (
@@ -28,6 +26,7 @@ from privaudit.privacy.record import privacy_record
 from privaudit.run_files import (
     OWN_MODEL,
     PERSONAL,
+    TRACE,
     check_environment,
     checkpoint_path,
     clear_run,
@@ -38,6 +37,8 @@ from privaudit.run_files import (
     read_metrics,
     save_checkpoint,
     save_header,
+    trace_line,
+    truncate_trace,
 )
 from privaudit.runs import Run, check_name, mark_latest, runs_folder
 from privaudit.seeds import Seeds
@@ -107,6 +108,7 @@ def train(
     run = Run(runs_folder(folder) / (check_name(name) if name else default))
     if fresh or not _is_finished(run, config):
         run = _train_alone(run, config, resume, fresh, progress)
+    drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
     mark_latest([run])
     return run
 
@@ -174,6 +176,11 @@ class _Training:
     def path(self) -> Path:
         return self.run.path
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether it was from its first round: earlier versions took no notes."""
+        return self.header["progress"].get("trace_hash") is not None
+
     def record(self, index: int, messages: tuple[Message, ...]) -> None:
         lines = [self.transcript.append(message) for message in messages]
         TranscriptFolder(self.path / "transcript").write(index, messages, lines)
@@ -186,6 +193,7 @@ class _Training:
             "length": len(self.transcript),
             "head": self.transcript.head,
             "metrics_hash": file_hash(self.path / "metrics.jsonl"),
+            "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
             "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
         }
         save_header(self.path, self.header)
@@ -204,8 +212,11 @@ def _train_rounds(run: Run, progress: Progress) -> Run:
             index,
             participation=run.config.participation,
             cohort_size=run.config.cohort_size,
+            traced=training.is_traced,
         )
         training.record(index, record.messages)
+        if training.is_traced:
+            append_lines(training.path / TRACE, [trace_line(record.trace)])
         _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
@@ -230,18 +241,20 @@ def _restore(run: Run) -> _Training:
     federation = Federation.begin(trainer, population.task, shards, seeds)
     if rounds:
         load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
-    lines = [json.dumps(entry) for entry in run.metrics]
+    lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
     transcript = TranscriptFolder(run.path / "transcript").truncate(
         head=progress["head"], length=progress["length"]
     )
     write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
+    if traced is not None:
+        truncate_trace(run.path, traced)
     remove_unfinished(run.path)
     header = copy.deepcopy(run.header)
     return _Training(run, population, trainer, federation, transcript, header)
 
 
 def _members(run: Run, population: Population, number: int) -> Records:
-    return population.records.pick(torch.from_numpy(run.ledger.members_of(number)))
+    return population.pick(run.ledger.members_of(number))
 
 
 def _note_round(training: _Training, record: RoundRecord, seconds: float) -> None:

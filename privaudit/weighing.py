@@ -60,3 +60,25 @@ def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
     if not weight > 0:
         return None
     return {n: torch.div(t, weight) for n, t in tensors.items() if n != "weight"}
+
+
+def moves(sent: Stacked, received: Tensors) -> dict[str, Float[Tensor, "k ..."]]:
+    """Return where uploads moved what was received, their weights divided out.
+
+    What was not received, such as a gradient, is taken as it is.
+
+    Args:
+        sent: Several clients' uploads, stacked.
+        received: What all of them had received.
+    """
+    found = {}
+    weights = {name: sent[name] for name in sent if name.startswith("weight")}
+    for name in sent.keys() - weights.keys():
+        tensor, before = sent[name], received.get(name)
+        weight = weights.get(f"weight {name[-1]}", weights.get("weight"))
+        if weight is not None:
+            tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
+        if before is not None and before.shape == tensor.shape[1:]:
+            tensor = tensor - before
+        found[name] = tensor
+    return found

@@ -1,9 +1,7 @@
 """What does a client learn about the others from what it receives?"""
 
-from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.attacks.shadow import Shadow
+from privaudit.model_attacks import model_attacks
 from privaudit.scenario import SCENARIOS, Scenario
-from privaudit.token_grid import token_attacks
 
 NAME = "curious-peer"
 
@@ -23,9 +21,5 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
         name=NAME,
         question="What does a curious client learn about the others' records?",
         threat=f"peer:{peer}",
-        attacks={
-            "loss-threshold": LossThreshold(),
-            "shadow": Shadow(shadows=shadows),
-            **token_attacks(),
-        },
+        attacks=model_attacks(shadows),
     )

@@ -1,9 +1,7 @@
 """What does somebody learn who is given a client's final prompt?"""
 
-from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.attacks.shadow import Shadow
+from privaudit.model_attacks import model_attacks
 from privaudit.scenario import SCENARIOS, Scenario
-from privaudit.token_grid import token_attacks
 
 NAME = "prompt-release"
 
@@ -19,9 +17,5 @@ def prompt_release(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does somebody learn who is given a client's final prompt?",
         threat="released",
-        attacks={
-            "loss-threshold": LossThreshold(),
-            "shadow": Shadow(shadows=shadows),
-            **token_attacks(),
-        },
+        attacks=model_attacks(shadows),
     )

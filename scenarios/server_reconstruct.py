@@ -1,9 +1,7 @@
 """What does an honest-but-curious server learn by rebuilding its clients?"""
 
-from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.attacks.shadow import Shadow
+from privaudit.model_attacks import model_attacks
 from privaudit.scenario import SCENARIOS, Scenario
-from privaudit.token_grid import token_attacks
 
 NAME = "server-reconstruct"
 
@@ -19,9 +17,5 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a curious server learn by rebuilding its clients?",
         threat="server",
-        attacks={
-            "loss-threshold": LossThreshold(),
-            "shadow": Shadow(shadows=shadows),
-            **token_attacks(),
-        },
+        attacks=model_attacks(shadows),
     )

@@ -34,10 +34,10 @@ train("promptfl", rounds=4, epochs=1, name="killed", resume=True, participation=
 
 
 def content(run: Path) -> dict[str, bytes]:
+    parts = [*(run / "transcript").iterdir(), *(run / "kept").iterdir()]
     return {
         str(path.relative_to(run)): path.read_bytes()
-        for folder in ("transcript", "kept")
-        for path in sorted((run / folder).iterdir())
+        for path in sorted([*parts, run / "trace.jsonl"])
     }
 
 
@@ -64,7 +64,7 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 ) -> None:
     """The same for every single write, with an error in the kill's place."""
     plain, done = os.fsync, False
-    for point in range(1, 60, 3):
+    for point in range(1, 66, 3):
         left = point
 
         def failing(handle: int) -> None:

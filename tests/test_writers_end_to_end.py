@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Run, train
 from privaudit.cli import app
-from privaudit.errors import ConfigError
 from privaudit.ledger import Ledger
 from privaudit.shift import measure_shift
 from privaudit.token_grid import NAMED, places
@@ -111,7 +110,9 @@ def test_membership_is_what_training_adds_against_foreign_non_members(
     assert found.beyond.estimate.value == 0
     (learned,) = measure_shift(runs["memorised"], "scenes-far", **look)
     assert learned.beyond.estimate.excludes(0)
-    assert learned.sentence == "membership shows beyond the distribution shift"
+    assert learned.sentence.startswith("membership shows beyond the distribution shift")
+    assert not found.sentence.startswith("membership")
+    assert learned.blind.n == learned.foreign.n
     assert learned.foreign.value > 0.9
 
 
@@ -121,14 +122,9 @@ def test_the_command_prints_and_keeps_the_shift(runs: dict[str, Run]) -> None:
     command += ["--most", "20"]
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 0, said.output
-    assert "trained less untrained" in said.output
+    assert "tuned less untuned" in said.output
     kept = json.loads(Path(run.path / "audits/shift-scenes-far.json").read_text())
     assert list(kept) == ["min-k"]
-
-
-def test_classifiers_have_no_foreign_records(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="trains models that classify"):
-        measure_shift(Run(whole), "scenes-far", attacks=("loss-threshold",))
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_transcript(

@@ -1,6 +1,7 @@
 """CoOp: every client learns its own prompt, without federation."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
@@ -29,6 +30,8 @@ class CoOp(LocalSgd):
     Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022,
     equation 2, with the class token at the end and one context for all classes.
     """
+
+    takes_crafted: ClassVar[bool] = True
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""

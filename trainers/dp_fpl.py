@@ -1,6 +1,7 @@
 """DP-FPL: a shared and a private low-rank prompt, trained with noise on both."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -78,6 +79,8 @@ class DPFPL(PrivateTrainer):
             mode "sound"; half is equal noise multipliers.
     """
 
+    takes_crafted: ClassVar[bool] = True
+
     usual_rounds: ClassVar[int] = 60
 
     rank: Rank = 8
@@ -137,16 +140,18 @@ class DPFPL(PrivateTrainer):
             task, contexts, self.draw_batch(task, cohort, at)
         )
         mechanisms = self._mechanisms(task, len(at.participants))
+        apart = mechanisms.local
         local, upload = self.clipped(
             gradients,
             [
-                (lambda g: by_factors(g, factors), mechanisms.local.clip_norm),
-                (lambda g: {"gradient": g}, mechanisms.shared.clip_norm),
+                ("local", partial(by_factors, factors=factors), apart.clip_norm),
+                ("global", lambda g: {"gradient": g}, mechanisms.shared.clip_norm),
             ],
+            at,
         )
-        local = self.add_noise(local, mechanisms.local.std, "local noise", cohort, at)
+        local = self.add_noise(local, apart.std, "local noise", cohort, at, "local")
         upload = self.add_noise(
-            upload, mechanisms.upload_std, "upload noise", cohort, at
+            upload, mechanisms.upload_std, "upload noise", cohort, at, "global"
         )
         step = self._local_gradient(local, factors) / self.divisor(task)
         moved = self.step_along(kept, {"local": step}, self.learning_rate_local)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -22,6 +22,7 @@ from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.prompts.experts import PromptExperts
 from privaudit.prompts.learning import fit
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
+from privaudit.prompts.private_training import EVERY_RECORD
 from privaudit.tensors import Stacked
 from privaudit.threats import View
 from privaudit.trainer import (
@@ -80,6 +81,10 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     epochs: Annotated[int, Field(ge=1)] = 50
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
 
+    def single_step(self) -> Any:
+        """Return the same trainer with one noiseless step on all records."""
+        return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1, epochs=1)
+
     @model_validator(mode="after")
     def _check_mode(self) -> "DPPFedMoAP":
         if self.mode == "published-code":
@@ -115,7 +120,11 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             sent["context"] = self._train_apart(task, cohort, received, at)
         else:
             clean = {"context": trained["context"]}
-            sent |= self.add_noise(clean, self.noise_std(task), "noise", cohort, at)
+            std = self.noise_std(task)
+            sent |= self.add_noise(clean, std, "noise", cohort, at, "upload")
+            if at.trace is not None and self.clips:
+                moved = {"context": clean["context"] - received["context"]}
+                at.trace.clipped("upload", "batch", moved)
         ones = torch.ones(len(cohort))
         return LocalResult(
             self.upload(sent, ones),

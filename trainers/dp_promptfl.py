@@ -52,6 +52,8 @@ class DPPromptFL(PrivateLocalTrainer):
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
     """
 
+    takes_crafted: ClassVar[bool] = True
+
     usual_rounds: ClassVar[int] = 20
     rebuilds_from_all: ClassVar[bool] = True
 
@@ -87,7 +89,8 @@ class DPPromptFL(PrivateLocalTrainer):
             found, loss = self.gradients(task, cohort, received, record_losses, at)
             clean = {"gradient": found["context"]}
             events = self.gradient_event(task, "global", "client", parties)
-        sent = self.add_noise(clean, self.noise_std(task), "noise", cohort, at)
+        std, unit = self.noise_std(task), self.event_unit(task)
+        sent = self.add_noise(clean, std, "noise", cohort, at, "global", unit)
         return LocalResult(sent, {}, loss, events)
 
     def aggregate(

@@ -1,5 +1,7 @@
 """PromptFL: federated averaging of one shared prompt."""
 
+from typing import ClassVar
+
 from pydantic.dataclasses import dataclass
 
 from privaudit.prompts.averaging import AveragingTrainer
@@ -21,6 +23,8 @@ class PromptFL(AveragingTrainer):
     Source: Guo et al., "PromptFL: let federated participants cooperatively learn
     prompts instead of models", IEEE TMC 2023, algorithm 1.
     """
+
+    takes_crafted: ClassVar[bool] = True
 
     def local_update(
         self,

@@ -1,7 +1,8 @@
 """What trainers share that fine-tune a language model behind pictures with LoRA."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
@@ -86,6 +87,7 @@ class LoraTrainer:
     usual_rounds: ClassVar[int] = 30
     image_tokens: ClassVar[bool] = True
     rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
 
     rank: Annotated[int, Field(ge=1)] = 8
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -177,6 +179,10 @@ class LoraTrainer:
         changes = self.changes(task, models)
         count = len(next(iter(models.values())))
         yield from query_tokens(task.language, changes, count, records, want)
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step of AdamW on the whole shard."""
+        return replace(self, epochs=1, batch_size=0)
 
     def claim(self, task: PublicTask) -> Claim:
         """Claim nothing: there is no privacy mechanism."""

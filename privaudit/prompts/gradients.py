@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
-from privaudit.batches import Batch, pick_batch, poisson_batches
-from privaudit.prompts.learning import logits_of
+from privaudit.batches import Batch, pick_batch, poisson_batches, with_canaries
+from privaudit.prompts.learning import logits_of, record_losses
 from privaudit.trainer import Cohort, PublicTask, Round
 
 PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
@@ -40,7 +40,7 @@ def poisson_batch(
     drawn = _secret_coins(cohort, rate) if secure else poisson_batches(cohort, at, rate)
     width = max(1, int(drawn.sum(dim=1).max()))
     chosen = drawn.int().argsort(dim=1, descending=True, stable=True)[:, :width]
-    return pick_batch(cohort, chosen, drawn.gather(1, chosen))
+    return _noted_batch(cohort, at, chosen, drawn.gather(1, chosen))
 
 
 def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
@@ -53,6 +53,14 @@ def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
             int(cohort.sizes[row]), generator=at.generator("batches", client)
         )
         chosen[row, : int(sizes[row])] = order[:size]
+    return _noted_batch(cohort, at, chosen, mask)
+
+
+def _noted_batch(
+    cohort: Cohort, at: Round, chosen: Int[Tensor, "k b"], mask: Bool[Tensor, "k b"]
+) -> Batch:
+    if at.trace is not None:
+        at.trace.batch(chosen, mask)
     return pick_batch(cohort, chosen, mask)
 
 
@@ -87,11 +95,11 @@ class ContextGradients:
             text = task.prompts(leaf)
         logits = logits_of(task, text.detach(), batch.features)
         errors = logits.softmax(-1) - one_hot(batch.labels, logits.shape[-1])
-        errors = torch.where(batch.mask[..., None], task.logit_scale * errors, 0)
-        losses = cross_entropy(
-            logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
-        )
-        losses = torch.where(batch.mask, losses.view(batch.mask.shape), 0).sum(dim=1)
+        counted = batch.mask & ~batch.is_crafted
+        errors = torch.where(counted[..., None], task.logit_scale * errors, 0)
+        losses = record_losses(logits, batch.labels)
+        losses = with_canaries(losses, leaf.detach(), batch)
+        losses = torch.where(batch.mask, losses, 0).sum(dim=1)
         return cls(losses / batch.sizes.clamp(min=1), leaf, text, errors, batch)
 
     @property
@@ -102,7 +110,9 @@ class ContextGradients:
     def of_batch(self) -> Float[Tensor, "k tokens width"]:
         """Return the gradient of each client's summed loss."""
         behind = torch.einsum("kbc,kbd->kcd", self._errors, self._batch.features)
-        return self._product(behind)
+        found = self._product(behind)
+        crafted = self._batch.crafted
+        return found if crafted is None else found + crafted.sum(dim=1)
 
     def by_record(
         self,
@@ -112,18 +122,16 @@ class ContextGradients:
         With them comes the batch's mask; the gradients of padding are zero.
         """
         at_once = max(1, PRODUCTS_AT_ONCE // len(self._contexts))
-        parts = zip(
-            self._errors.split(at_once, dim=1),
-            self._batch.features.split(at_once, dim=1),
-            self._batch.mask.split(at_once, dim=1),
-            strict=True,
-        )
-        for errors, features, mask in parts:
+        for some in torch.arange(self._errors.shape[1]).split(at_once):
+            errors, features = self._errors[:, some], self._batch.features[:, some]
             behind = torch.einsum("kbc,kbd->bkcd", errors, features)
             if len(behind) == 1:
-                yield self._product(behind[0]).unsqueeze(1), mask
+                found = self._product(behind[0]).unsqueeze(1)
             else:
-                yield self._product(behind, many=True).transpose(0, 1), mask
+                found = self._product(behind, many=True).transpose(0, 1)
+            if self._batch.crafted is not None:
+                found = found + self._batch.crafted[:, some]
+            yield found, self._batch.mask[:, some]
 
     def _product(self, behind: Tensor, many: bool = False) -> Tensor:
         (product,) = torch.autograd.grad(

@@ -5,7 +5,8 @@ no client's numbers reach another's.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
@@ -21,6 +22,7 @@ from privaudit.batches import (
     epochs_of_batches,
     gradients_of,
     pick_batch,
+    with_canaries,
 )
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
@@ -63,9 +65,16 @@ def mean_losses(
     mask: Bool[Tensor, "k b"],
 ) -> Float[Tensor, " k"]:
     """Return each client's mean cross-entropy; 0 where a client has no record."""
-    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    losses = losses.view(labels.shape) * mask
+    losses = record_losses(logits, labels) * mask
     return losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+def record_losses(
+    logits: Float[Tensor, "k b classes"], labels: Int[Tensor, "k b"]
+) -> Float[Tensor, "k b"]:
+    """Return every record's cross-entropy."""
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return losses.view(labels.shape)
 
 
 def prompt_losses(
@@ -73,7 +82,9 @@ def prompt_losses(
 ) -> Float[Tensor, " k"]:
     """Return each client's mean loss over its batch, with its own context."""
     logits = logits_of(task, task.prompts(contexts), batch.features)
-    return mean_losses(logits, batch.labels, batch.mask)
+    losses = record_losses(logits, batch.labels)
+    losses = with_canaries(losses, contexts, batch) * batch.mask
+    return losses.sum(dim=1) / batch.sizes.clamp(min=1)
 
 
 def fit(
@@ -126,6 +137,7 @@ class PromptTrainer:
     usual_rounds: ClassVar[int] = 10
     image_tokens: ClassVar[bool] = False
     rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""
@@ -162,6 +174,10 @@ class PromptTrainer:
             text = task.prompts(models["context"])
         return query_text(task, text, records)
 
+    def single_step(self) -> Any:
+        """Return the trainer: it takes no more than a step."""
+        return self
+
     def claim(self, task: PublicTask) -> Claim:
         """Claim nothing: there is no privacy mechanism."""
         return Claim()
@@ -187,6 +203,10 @@ class LocalSgd(PromptTrainer):
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step of SGD on the whole shard."""
+        return replace(self, epochs=1, batch_size=0)
 
     def train(
         self,

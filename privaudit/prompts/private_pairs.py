@@ -70,7 +70,10 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         parties = len(at.participants)
         if self.mode == "sound":
             return LocalResult(sent, done, loss, self.steps_event(task, parties))
-        done = self.add_noise(done, self.noise_std(task), "local noise", cohort, at)
+        done = self.add_noise(
+            done, self.noise_std(task), "local noise", cohort, at,
+            self._kept_release, self.event_unit(task),
+        )  # fmt: skip
         if self.mode == "published-code":
             sent, done = {"gradient": sent[self.shared]}, self.descend(kept, done)
         return LocalResult(sent, done, loss, self._kept_event(task, parties, len(own)))
@@ -138,8 +141,11 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         shared prompt alone need not account for that. A sum of clipped records moves by
         one clip norm only as long as the kept part is the same: then every view must.
         """
-        release: Release = "upload" if self.clips_records else "local"
         describe = (
             self.gradient_event if self.mode == "published-code" else self.prompt_event
         )
-        return describe(task, release, "client", parties, tensors)
+        return describe(task, self._kept_release, "client", parties, tensors)
+
+    @property
+    def _kept_release(self) -> Release:
+        return "upload" if self.clips_records else "local"

@@ -34,22 +34,20 @@ those who never see it.
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic.dataclasses
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from privaudit.batches import Batch
+from privaudit.batches import Batch, with_canaries
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
-from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.mechanism import NoiseAt, Release
-from privaudit.prompts.learning import logits_of
-from privaudit.prompts.private_training import PrivateTrainer
+from privaudit.prompts.learning import logits_of, record_losses
+from privaudit.prompts.private_training import EVERY_RECORD, PrivateTrainer
 from privaudit.prompts.record_gradients import Penalty, RecordGradients, RecordLosses
 from privaudit.tensors import Stacked
 from privaudit.threats import View
@@ -61,10 +59,7 @@ def context_losses(
 ) -> Float[Tensor, "k b"]:
     """Return every record's cross-entropy under its client's context."""
     logits = logits_of(task, task.prompts(contexts), batch.features)
-    losses = cross_entropy(
-        logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
-    )
-    return losses.view(batch.labels.shape)
+    return with_canaries(record_losses(logits, batch.labels), contexts, batch)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -79,6 +74,10 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.005
     steps: Annotated[int, Field(ge=1)] = 5
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one noiseless step on all records."""
+        return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1)
 
     @property
     def local_steps(self) -> int:
@@ -102,11 +101,11 @@ class PrivateLocalTrainer(PrivateTrainer):
         In "published-paper" it is that of the noise on prompts, as published: the
         formula for gradients, whatever the rate.
         """
-        return self.noise_multiplier(task) * self._unit(task)
+        return self.noise_multiplier(task) * self.clip_norm / self.event_unit(task)
 
-    def _unit(self, task: PublicTask) -> float:
-        """Return the clip norm, in units of a client's mean gradient."""
-        return self.clip_norm / self.divisor(task)
+    def event_unit(self, task: PublicTask) -> float:
+        """Return what 1 is in units of sums of clipped gradients, as events have it."""
+        return self.divisor(task)
 
     def train(
         self,
@@ -124,12 +123,15 @@ class PrivateLocalTrainer(PrivateTrainer):
         """
         state, total = dict(parameters), torch.zeros(len(cohort))
         std = self.noise_std(task) if self.mode == "sound" else 0.0
+        unit = self.event_unit(task)
         for number in range(self.local_steps):
             step = replace(at, seeds=at.seeds.child("local step", number))
             gradients, losses = self.gradients(
                 task, cohort, state, record_losses, step, penalty
             )
-            noised = self.add_noise(gradients, std, "step noise", cohort, step)
+            noised = self.add_noise(
+                gradients, std, "step noise", cohort, step, "upload", unit
+            )
             state = {n: p - self.learning_rate * noised[n] for n, p in state.items()}
             total = total + losses
         return state, total / self.local_steps
@@ -153,17 +155,24 @@ class PrivateLocalTrainer(PrivateTrainer):
         extra = _gradients_of(penalty, parameters)
         if not self.clips_records:
             whole = _add(forward.of_mean(), extra)
-            clipped = clip_each(whole, self.clip_norm) if self.clips else whole
+            clipped = self.clip_batch(whole, self.clip_norm, *self._notes(at))
             return clipped, forward.mean_losses
-        sums = self._sum_of_clipped(forward) if self.clips else forward.of_sum()
+        sums = self._sum_of_clipped(forward, at) if self.clips else forward.of_sum()
         mean = {name: tensor / self.divisor(task) for name, tensor in sums.items()}
         return _add(mean, extra), forward.mean_losses
 
-    def _sum_of_clipped(self, forward: RecordGradients) -> dict[str, Tensor]:
+    def _sum_of_clipped(self, forward: RecordGradients, at: Round) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
         for some, mask in forward.by_record():
-            total = _add(self._sum(some, self.clip_norm, mask), total)
+            found = self.sum_clipped(some, self.clip_norm, mask, *self._notes(at))
+            total = _add(found, total)
         return total
+
+    def _notes(self, at: Round) -> tuple[Release, Round, float]:
+        """Return which release gradients are noted under, where, and in what unit."""
+        release: Release = "upload" if self.mode == "sound" else "global"
+        of_prompts = self.mode == "published-paper"
+        return release, at, self.learning_rate if of_prompts else 1.0
 
     def descend(self, state: Stacked, gradients: Stacked) -> dict[str, Tensor]:
         """Return the state after a step at the trainer's rate."""

@@ -1,7 +1,8 @@
 """What private prompt trainers share: modes, batches, clipping and noise."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 import torch
@@ -13,7 +14,7 @@ from privaudit.batches import Batch
 from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
-from privaudit.privacy.clipping import clip_each, clip_joint
+from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
@@ -23,10 +24,12 @@ from privaudit.trainer import Claim, Cohort, PublicTask, Round
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
 VELOCITY = " velocity"
+EVERY_RECORD = 10**9  # a batch size beyond any shard's
 
 Mode = Literal["sound", "published-paper", "published-code"]
 Clip = Literal["sample", "batch"]
 Split = Callable[[Tensor], dict[str, Tensor]]
+Parts = tuple[Release, Split, float]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -72,6 +75,10 @@ class PrivateTrainer(PromptTrainer):
             )
         return self
 
+    def single_step(self) -> Any:
+        """Return the same trainer without noise, with every record in its batches."""
+        return replace(self, epsilon=None, batch_size=EVERY_RECORD)
+
     @property
     def batch(self) -> int:
         """Records in a batch."""
@@ -103,6 +110,10 @@ class PrivateTrainer(PromptTrainer):
         if self.mode == "sound":
             return self.sampling_rate(task) * max(task.expected_members, 1.0)
         return float(self.batch) if self.clips_records else 1.0
+
+    def event_unit(self, task: PublicTask) -> float:
+        """Return what 1 in a client's noised tensors is in the units of its events."""
+        return 1.0
 
     def draw_batch(self, task: PublicTask, cohort: Cohort, at: Round) -> Batch:
         """Draw this round's batch of every client."""
@@ -140,20 +151,39 @@ class PrivateTrainer(PromptTrainer):
         return gaussian(like.shape, std, generator, like.dtype)
 
     def add_noise(
-        self, stacked: Stacked, std: float, purpose: str, cohort: Cohort, at: Round
+        self,
+        stacked: Stacked,
+        std: float,
+        purpose: str,
+        cohort: Cohort,
+        at: Round,
+        release: Release,
+        unit: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Add each client's own noise to its tensors."""
-        noised = dict(stacked)
+        """Add each client's own noise to its tensors.
+
+        Args:
+            stacked: What is noised.
+            std: Of the noise; 0 adds none.
+            purpose: Names the random streams.
+            cohort: Whose.
+            at: The round, which may take notes.
+            release: Which one this is.
+            unit: What 1 is in the units of the release's event.
+        """
         if std == 0:
-            return noised
+            return dict(stacked)
         streams = [at.generator(purpose, client) for client in cohort.clients]
-        for name, tensor in stacked.items():
-            draws = [self.noise(tensor[0], std, stream) for stream in streams]
-            noised[name] = tensor + torch.stack(draws)
-        return noised
+        drawn = {
+            name: torch.stack([self.noise(tensor[0], std, s) for s in streams])
+            for name, tensor in stacked.items()
+        }
+        if at.trace is not None:
+            at.trace.noise(release, drawn, unit)
+        return {name: tensor + drawn[name] for name, tensor in stacked.items()}
 
     def clipped(
-        self, gradients: ContextGradients, releases: Sequence[tuple[Split, float]]
+        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
     ) -> list[dict[str, Tensor]]:
         """Return the gradients of each release, clipped as the mode does.
 
@@ -161,36 +191,72 @@ class PrivateTrainer(PromptTrainer):
 
         Args:
             gradients: Of the batch.
-            releases: What each makes of a gradient by the context, linearly, and the
-                clip norm of it. Gets [k, tokens, width], or with an axis of records
-                after the first.
+            releases: Each one's name, what it makes of a gradient by the context,
+                linearly, and the clip norm of it. Gets [k, tokens, width], or with an
+                axis of records after the first.
+            at: The round, which may take notes.
         """
         if self.clips and self.clips_records:
-            return self._clipped_records(gradients, releases)
+            return self._clipped_records(gradients, releases, at)
         whole = gradients.of_batch()
         if not self.clips_records:
             whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
-        parts = [(split(whole), clip_norm) for split, clip_norm in releases]
-        return [clip_each(*part) if self.clips else part[0] for part in parts]
+        return [
+            self.clip_batch(split(whole), clip_norm, release, at)
+            for release, split, clip_norm in releases
+        ]
 
     def _clipped_records(
-        self, gradients: ContextGradients, releases: Sequence[tuple[Split, float]]
+        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
     ) -> list[dict[str, Tensor]]:
         sums: list[dict[str, Tensor]] = [{} for _ in releases]
         for some, mask in gradients.by_record():
-            for total, (split, clip_norm) in zip(sums, releases, strict=True):
-                for name, part in self._sum(split(some), clip_norm, mask).items():
+            for total, (release, split, clip_norm) in zip(sums, releases, strict=True):
+                found = self.sum_clipped(split(some), clip_norm, mask, release, at)
+                for name, part in found.items():
                     total[name] = total[name] + part if name in total else part
         return sums
 
-    def _sum(
-        self, gradients: Stacked, clip_norm: float, mask: Tensor
+    def clip_batch(
+        self,
+        gradients: Stacked,
+        clip_norm: float,
+        release: Release,
+        at: Round,
+        unit: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Clip a record's tensors jointly ("sound"), or each by itself (published)."""
-        if self.mode == "sound":
-            return clip_joint(gradients, clip_norm, mask)
-        alone = [clip_joint({n: g}, clip_norm, mask) for n, g in gradients.items()]
-        return {name: tensor for part in alone for name, tensor in part.items()}
+        """Clip each tensor of a batch mean by itself, if anything is clipped at all.
+
+        ``unit``: What a length of 1 is in the units of the release's event.
+        """
+        if not self.clips:
+            return dict(gradients)
+        clipped = clip_each(gradients, clip_norm)
+        if at.trace is not None:
+            for name, gradient in clipped.items():
+                at.trace.clipped(release, "batch", {name: gradient}, unit)
+        return clipped
+
+    def sum_clipped(
+        self,
+        gradients: Stacked,
+        clip_norm: float,
+        mask: Tensor,
+        release: Release,
+        at: Round,
+        unit: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """Clip a record's tensors jointly ("sound") or each by itself, and sum."""
+        alone = [gradients]
+        if self.mode != "sound":
+            alone = [{name: gradient} for name, gradient in gradients.items()]
+        sums: dict[str, Tensor] = {}
+        for some in alone:
+            clipped = clip_records(some, clip_norm, mask)
+            if at.trace is not None:
+                at.trace.clipped(release, "record", clipped, unit)
+            sums |= {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
+        return sums
 
     def begin(self, parameters: Stacked) -> dict[str, Tensor]:
         """Return a state at rest: the parameters, and the code's velocities."""

@@ -8,9 +8,12 @@ import torch
 from privaudit.attack import Adversary, Target
 from privaudit.seeds import Seeds
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.trainers.coop import CoOp
+from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
+
+ON_UPLOADS = {"update-alignment"}
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,21 @@ class Attacked:
 
 @pytest.fixture
 def attacked(
+    name: str,
     task: PublicTask,
     make_records: Callable[..., Records],
     train: Callable[..., list[Message]],
 ) -> Callable[[bool], Attacked]:
-    """Release prompts that have learned noise by heart, or that never saw it."""
+    """Release prompts that have learned noise by heart, or that never saw it.
+
+    Attacks on uploads get those of one step on whole shards, sums of gradients.
+    """
 
     def build(trained_on_members: bool) -> Attacked:
+        trainer: Trainer
         trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
+        if name in ON_UPLOADS:
+            trainer = PromptFL(learning_rate=1e-3, epochs=1, batch_size=0, momentum=0)
         world = replace(task, public=noisy(make_records(160, seed=1), 99))
         candidates, shards, truth = [], {}, []
         for number, client in enumerate(task.clients):
@@ -44,7 +54,7 @@ def attacked(
             candidates.append(records)
             shards[client] = shard
             truth.append(coin)
-        threat = find_threat("released")
+        threat = find_threat("server" if name in ON_UPLOADS else "released")
         view = threat(train(trainer, world, shards))
         adversary = Adversary(trainer, world, threat, view, Seeds(1))
         targets = [

@@ -1,20 +1,17 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from privaudit.asking import ask
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
 from privaudit.shadow_records import NOBODY, Dealt, Pool
-from privaudit.shadows import (
-    ShadowTable,
-    _federated,
-    _rounds_to_replay,
-    shadow_tables,
-)
-from privaudit.tensors import stack
+from privaudit.shadow_table import Known
+from privaudit.shadows import _federated, _rounds_to_replay, shadow_tables
+from privaudit.signal_store import SignalStore
+from privaudit.signals import measure_signals
 from privaudit.threats import find_threat
 from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer
 from privaudit.trainers.coop import CoOp
@@ -72,22 +69,21 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     dealt = Dealt.draw(adversary, targets[:2], shadows=50)
     pool = dealt.pool_of("client-1")
-    assert not (pool.is_in & pool.is_out).any()
+    assert not (pool.public_in & pool.public_out).any()
     for shadow in range(50):
         held = dealt.shards(shadow)
         trained = torch.cat([shard.features for shard in held.values()])
-        out = pool.records.features[pool.is_out[shadow]]
+        out = task.public.features[pool.public_out[shadow]]
         assert len(trained) + int((dealt.owner[shadow] == NOBODY).sum()) == 80
         assert not (out[:, None] == trained[None]).all(dim=-1).any()
     sizes = (dealt.owner == 1).sum(dim=1).float().mean()
     assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
 
 
-def separation(table: ShadowTable) -> torch.Tensor:
+def separation(pool: Known) -> torch.Tensor:
     """Mean log-probability of the label for records in, less for records out."""
-    labels = table.pool.labels.expand(len(table.is_in), -1)
-    own = table.log_probabilities.gather(2, labels.unsqueeze(2)).squeeze(2)
-    return own[table.is_in].mean() - own[table.is_out].mean()
+    own = pool.signals.log_likelihood
+    return own[pool.is_in].mean() - own[pool.is_out].mean()
 
 
 @pytest.mark.parametrize(
@@ -99,13 +95,15 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     """Replayed broadcasts carry the target's influence: here it changes little."""
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
-    replayed = shadow_tables(adversary, targets[:1], 40)
+    (replayed,) = shadow_tables(adversary, targets[:1], 40)
     dealt = Dealt.draw(adversary, targets[:1], 40)
-    (models,) = _federated(adversary, targets[:1], dealt)
-    pool = dealt.pool_of("client-0")
-    answers = ask(trainer, world, stack(models), pool.records)
-    fresh = ShadowTable(pool.records, answers, pool.is_in, pool.is_out)
-    one, other = float(separation(replayed[0])), float(separation(fresh))
+    pool, models = dealt.pool_of("client-0"), []
+    used = torch.isin(world.public.labels, pool.records.labels.unique())
+    for chunk in _federated(adversary, targets[:1], dealt):
+        models += chunk[0]
+    told = measure_signals(trainer, world, models, pool.records)
+    one = float(separation(replayed.pool))
+    other = float(separation(Known(told, pool.is_in, pool.public_out[:, used], told)))
     assert one > 0
     assert other > 0
     assert one == pytest.approx(other, rel=0.6, abs=0.05)
@@ -116,7 +114,8 @@ def test_nothing_seen_needs_no_shadow_training(
 ) -> None:
     adversary, targets = attacked(CoOp(), task, shards, "server")
     (table, *_) = shadow_tables(adversary, targets, 5)
-    assert torch.equal(table.log_probabilities[0], table.log_probabilities[4])
+    told = table.public.signals.log_likelihood
+    assert torch.equal(told[0], told[4])
 
 
 def test_tables_are_trained_once_for_all_attacks(
@@ -142,3 +141,70 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
         assert torch.equal(found, have + others)
         held = {tuple(row) for row in candidates.features.tolist()}
         assert {tuple(row) for row in members.features.tolist()} <= held
+
+
+def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    pool = Pool.draw(adversary, targets[0], 20, "candidates")
+    assert torch.equal(pool.is_in[0::2], ~pool.is_in[1::2])
+    assert not pool.public_in.any()
+    assert pool.public_out.all()
+    assert pool.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_record_s_coins_follow_it(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    order = torch.randperm(len(targets[0].candidates))
+    mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
+    first = Pool.draw(adversary, targets[0], 8, "candidates").is_in
+    again = Pool.draw(adversary, mixed, 8, "candidates").is_in
+    assert torch.equal(first[:, order], again)
+
+
+@pytest.mark.parametrize("threat", ["server", "released"])
+def test_shadows_on_candidates_remember_them(
+    threat: str, task: PublicTask, shards: dict[str, Records]
+) -> None:
+    trainer = PromptFL(epochs=60, learning_rate=0.05)
+    adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
+    for table in shadow_tables(adversary, targets[:2], 12, "candidates"):
+        assert table.pool is table.candidates
+        assert separation(table.candidates) > 0
+        assert not (table.public.is_in).any()
+
+
+def test_kept_tables_are_the_trained_ones(
+    task: PublicTask, shards: dict[str, Records], tmp_path: Path
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    store = SignalStore(tmp_path, {"run": "one"})
+    for source in ("public", "candidates"):
+        plain = shadow_tables(replace(adversary), targets, 6, source)
+        trained = shadow_tables(replace(adversary, store=store), targets, 6, source)
+        kept = shadow_tables(replace(adversary, store=store), targets, 6, source)
+        for tables in zip(plain, trained, kept, strict=True):
+            for name in ("candidates", "public"):
+                one, *others = (getattr(table, name) for table in tables)
+                for other in others:
+                    assert torch.equal(one.is_in, other.is_in)
+                    assert torch.equal(one.is_out, other.is_out)
+                    told = other.signals.log_probabilities
+                    assert torch.equal(one.signals.log_probabilities, told)
+
+
+def test_chunks_of_federations_do_not_change_what_they_say(
+    task: PublicTask,
+    shards: dict[str, Records],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    (whole,) = shadow_tables(replace(adversary), targets[:1], 7)
+    monkeypatch.setattr("privaudit.shadows.REPLAY_CHUNK", 2 * len(task.clients))
+    (parts,) = shadow_tables(replace(adversary), targets[:1], 7)
+    torch.testing.assert_close(
+        whole.public.signals.log_likelihood, parts.public.signals.log_likelihood
+    )

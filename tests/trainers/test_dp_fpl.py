@@ -287,10 +287,10 @@ def test_one_record_moves_each_release_by_at_most_its_clip_norm(
         batch = fixed_batch(Cohort.of(["c"], [records]), at, 100)
         gradients = ContextGradients.forward(task, contexts, batch)
         releases = [
-            (lambda g: by_factors(g, factors), clip),
-            (lambda g: {"gradient": g}, 2 * clip),
+            ("local", lambda g: by_factors(g, factors), clip),
+            ("global", lambda g: {"gradient": g}, 2 * clip),
         ]
-        both.append(trainer.clipped(gradients, releases))
+        both.append(trainer.clipped(gradients, releases, at))
     for with_it, without, norm in zip(*both, (clip, 2 * clip), strict=True):
         moved = torch.cat([(with_it[n] - without[n]).flatten() for n in with_it])
         assert 0 < float(moved.norm()) <= norm * 1.0001

@@ -1,0 +1,41 @@
+"""Entropy: a record that the model decides without hesitation."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic.dataclasses import dataclass
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.signal_attack import score_signal
+from privaudit.signals import SignalTable
+
+
+@ATTACKS.register("entropy")
+@dataclass(frozen=True)
+class Entropy:
+    """Score a candidate by minus the entropy of what is predicted, without its label.
+
+    A model that is sure and wrong counts as sure: see ``modified-entropy``.
+
+    Source: Song and Mittal, "Systematic evaluation of privacy risks of machine learning
+    models", USENIX Security 2021, section 3.2, after Shokri et al. 2017; thresholds
+    are medians of public records here.
+
+    Attributes:
+        per_class: Whether each class has a threshold of its own.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "classes"
+
+    per_class: bool = True
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, in nats."""
+        return score_signal(adversary, targets, _certainty, per_class=self.per_class)
+
+
+def _certainty(told: SignalTable) -> Float[np.ndarray, " records"]:
+    return -told.entropy[0].double().numpy()

@@ -1,0 +1,147 @@
+"""LiRA: is this confidence one of models that saw the record, or that did not?"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from scipy.special import log_ndtr
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.public_threshold import PUBLIC_MEDIAN, public_threshold
+from privaudit.shadow_records import Source
+from privaudit.shadow_table import Known, ShadowTable
+from privaudit.shadows import shadow_tables
+
+Variance = Literal["per-record", "global", "global-published"]
+
+FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
+
+
+@ATTACKS.register("lira")
+@dataclass(frozen=True)
+class Lira:
+    """Compare a candidate's confidence with that of shadows, record by record.
+
+    Shadows' logit-scaled confidences of a record are taken as normal. "online": the
+    log-likelihood ratio of shadows that trained on the record to those that did not;
+    above 0 is called a member. "offline": how improbably high the target's confidence
+    is for shadows that did not, minus log Pr[N > confidence]; the threshold is the
+    median public record's.
+
+    Source: Carlini et al., "Membership inference attacks from first principles", IEEE
+    S&P 2022, algorithm 1 and section IV. Medians in place of means, and deviations over
+    models, as in their code. Its one fixed deviation is over models and records
+    together, which records' own differences dominate ("global-published"); "global"
+    here is over models, pooled over records. Of texts the signal is the mean
+    log-likelihood.
+
+    Attributes:
+        shadows: Shadow models for each attacked client.
+        mode: "online" shadows train on the candidates, "offline" on public records.
+        variance: Of one record's shadows, or of all. With fewer than some 64 shadows a
+            common one is the better.
+    """
+
+    trains_shadows: ClassVar[bool] = True
+    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+
+    shadows: Annotated[int, Field(ge=5)] = 50
+    mode: Literal["online", "offline"] = "online"
+    variance: Variance = "global"
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates by a log-likelihood ratio, in nats."""
+        source: Source = "candidates" if self.mode == "online" else "public"
+        tables = shadow_tables(adversary, targets, self.shadows, source)
+        return [self._score(table) for table in tables]
+
+    def _score(self, table: ShadowTable) -> Scores:
+        scores = self._of(table.candidates)
+        if self.mode == "online":
+            return Scores(scores, scores > 0, "a likelihood ratio of one")
+        asked, public = table.candidates.target, table.public.target
+        reference = self._of(table.public)
+        threshold = public_threshold(reference, public.labels, asked.labels)
+        return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
+
+    def _of(self, known: Known) -> Float[np.ndarray, " records"]:
+        target = known.target.confidence[0].double().numpy()
+        shadows = known.signals.confidence.double().numpy()
+        is_in, is_out = known.is_in.numpy(), known.is_out.numpy()
+        if self.mode == "online":
+            return online_scores(target, shadows, is_in, is_out, self.variance)
+        return offline_scores(target, shadows, is_out, self.variance)
+
+
+def online_scores(
+    target: Float[np.ndarray, " records"],
+    shadows: Float[np.ndarray, "models records"],
+    is_in: Bool[np.ndarray, "models records"],
+    is_out: Bool[np.ndarray, "models records"],
+    variance: Variance = "per-record",
+    floor: float = FLAT,
+) -> Float[np.ndarray, " records"]:
+    """Return log N(target; shadows in) - log N(target; shadows out).
+
+    0 for a record that no shadow was trained on, or all of them.
+    """
+    ratio = _log_density(target, *_normals(shadows, is_in, variance, floor))
+    ratio = ratio - _log_density(target, *_normals(shadows, is_out, variance, floor))
+    return np.where(is_in.any(axis=0) & is_out.any(axis=0), ratio, 0.0)
+
+
+def offline_scores(
+    target: Float[np.ndarray, " records"],
+    shadows: Float[np.ndarray, "models records"],
+    is_out: Bool[np.ndarray, "models records"],
+    variance: Variance = "per-record",
+    floor: float = FLAT,
+) -> Float[np.ndarray, " records"]:
+    """Return -log Pr[N(shadows out) > target]: one-sided, so 0 is far below them.
+
+    log 2, as for their median, where all shadows were trained on a record.
+    """
+    mean, deviation = _normals(shadows, is_out, variance, floor)
+    standard = np.where(is_out.any(axis=0), (mean - target) / deviation, 0.0)
+    return -log_ndtr(standard)
+
+
+def _normals(
+    shadows: Float[np.ndarray, "models records"],
+    chosen: Bool[np.ndarray, "models records"],
+    variance: Variance,
+    floor: float,
+) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
+    """Return each record's median and deviation over the chosen shadows."""
+    picked = np.where(chosen, shadows, np.nan)
+    known = chosen.any(axis=0)
+    centre, spread = np.zeros((2, shadows.shape[1]))
+    if known.any():
+        picked = picked[:, known]
+        centre[known] = np.nanmedian(picked, axis=0)
+        spread[known] = _deviation(picked, variance)
+    return centre, np.maximum(spread, floor)
+
+
+def _deviation(
+    picked: Float[np.ndarray, "models records"], variance: Variance
+) -> Float[np.ndarray, " records"] | float:
+    if variance == "per-record":
+        found: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
+        return found
+    if variance == "global":
+        picked = picked - np.nanmean(picked, axis=0)
+        return float(np.sqrt(np.nanmean(picked**2)))
+    return float(np.nanstd(picked))
+
+
+def _log_density(
+    value: Float[np.ndarray, " records"],
+    mean: Float[np.ndarray, " records"],
+    deviation: Float[np.ndarray, " records"],
+) -> Float[np.ndarray, " records"]:
+    standard = (value - mean) / deviation
+    return -0.5 * standard**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi)

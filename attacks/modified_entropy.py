@@ -1,0 +1,39 @@
+"""Modified entropy: a record that the model decides rightly without hesitation."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic.dataclasses import dataclass
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.signal_attack import score_signal
+from privaudit.signals import SignalTable
+
+
+@ATTACKS.register("modified-entropy")
+@dataclass(frozen=True)
+class ModifiedEntropy:
+    """Score a candidate by minus the modified entropy, which looks at its label.
+
+    Source: Song and Mittal, "Systematic evaluation of privacy risks of machine learning
+    models", USENIX Security 2021, equation 8; thresholds are medians of public records
+    here.
+
+    Attributes:
+        per_class: Whether each class has a threshold of its own.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words"]] = "classes"
+
+    per_class: bool = True
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, at most 0 before the threshold is taken."""
+        return score_signal(adversary, targets, _rightness, per_class=self.per_class)
+
+
+def _rightness(told: SignalTable) -> Float[np.ndarray, " records"]:
+    return -told.modified_entropy[0].double().numpy()

@@ -1,0 +1,132 @@
+"""Update alignment: does what a client sent point along this record's gradient?"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from privaudit.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.seeds import Seeds
+from privaudit.signal_attack import CLASS_MEDIANS, class_medians
+from privaudit.tensors import Stacked, Tensors, stack
+from privaudit.trainer import Cohort, Records, Round
+from privaudit.transcript import Message
+from privaudit.weighing import moves
+
+AT_ONCE = 256  # records whose gradients are taken together
+
+
+@ATTACKS.register("update-alignment")
+@dataclass(frozen=True)
+class UpdateAlignment:
+    """Score a candidate by the cosine of uploads with what it alone would have sent.
+
+    A client with nothing but that record takes one noiseless step from what the target
+    received. The cosine's excess over the median public record of the class is averaged
+    over the rounds in which the target sent something. Private state that the adversary
+    does not know is drawn as a client would.
+
+    Source: after Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of deep
+    learning", IEEE S&P 2019, and Melis et al., "Exploiting unintended feature leakage
+    in collaborative learning", IEEE S&P 2019; no formula of theirs is copied.
+
+    Attributes:
+        reference: Public records that say what no member looks like, at most.
+    """
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+
+    reference: Annotated[int, Field(ge=1)] = 200
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates, in [-2, 2].
+
+        Raises:
+            ViewError: The adversary sees no uploads.
+        """
+        public = self._reference(adversary)
+        watched = _Watched(adversary, public)
+        return [self._score(watched, target) for target in targets]
+
+    def _reference(self, adversary: Adversary) -> Records:
+        """Draw the public records: the same ones for all clients and rounds."""
+        public = adversary.task.public
+        order = Seeds(0).numpy("alignment").permutation(len(public))[: self.reference]
+        return public.pick(torch.from_numpy(np.sort(order)))
+
+    def _score(self, watched: "_Watched", target: Target) -> Scores:
+        labels = target.candidates.labels.numpy()
+        others = watched.public.labels.numpy()
+        found = {}
+        for sent in watched.adversary.view.updates_of(target.client):
+            own, reference = watched.cosines(sent, target.candidates)
+            found[sent.round] = own - class_medians(reference, others, labels)
+        scores = np.mean(list(found.values()), axis=0)
+        return Scores(scores, scores > 0, CLASS_MEDIANS, found)
+
+
+class _Watched:
+    """What single records would have sent, asked once for all who received alike."""
+
+    def __init__(self, adversary: Adversary, public: Records) -> None:
+        self.adversary, self.public = adversary, public
+        self._of_public: tuple[Tensors, Stacked] | None = None
+
+    def cosines(
+        self, sent: Message, candidates: Records
+    ) -> tuple[Float[np.ndarray, " candidates"], Float[np.ndarray, " public"]]:
+        """Return an upload's cosines with candidates and with public records."""
+        (received,) = (
+            message.tensors
+            for message in self.adversary.view.broadcasts_to(sent.sender)
+            if message.round == sent.round
+        )
+        at = Round(sent.round, self.adversary.seeds, (sent.sender,))
+        upload = moves({n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received)
+        return (
+            _cosines(upload, self._alone(received, candidates, at)),
+            _cosines(upload, self._public(received, at)),
+        )
+
+    def _public(self, received: Tensors, at: Round) -> Stacked:
+        if self._of_public is None or not _equal(self._of_public[0], received):
+            self._of_public = received, self._alone(received, self.public, at)
+        return self._of_public[1]
+
+    def _alone(self, received: Tensors, records: Records, at: Round) -> Stacked:
+        """Return where each record alone would have moved what was received."""
+        trainer, task = self.adversary.trainer.single_step(), self.adversary.task
+        kept = trainer.start_client(task, "alone", self.adversary.seeds)
+        parts = []
+        for some in torch.arange(len(records)).split(AT_ONCE):
+            names = [f"record-{number}" for number in some.tolist()]
+            cohort = Cohort.of(names, [records.pick(n.view(1)) for n in some])
+            down = {n: t.expand(len(some), *t.shape) for n, t in received.items()}
+            mine = stack([kept] * len(some))
+            result = trainer.local_update(task, cohort, down, mine, at)
+            parts.append(moves(result.sent, received))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
+    """Return the cosine of all tensors that were sent, as one vector."""
+    names = sorted(upload.keys() & alone.keys())
+    one, many = (
+        torch.cat([part[name].flatten(1).double() for name in names], dim=1)
+        for part in (upload, alone)
+    )
+    found: Shaped[Tensor, " records"] = cosine_similarity(one, many, dim=1)
+    return found.numpy()
+
+
+def _equal(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[name]) for name, tensor in one.items()
+    )

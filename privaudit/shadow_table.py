@@ -1,0 +1,156 @@
+"""What one target's shadows say, gathered model by model and kept beside the run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from privaudit.attack import Adversary, Target
+from privaudit.shadow_records import Pool, Source, content_hash
+from privaudit.signals import SignalTable, measure_signals
+from privaudit.tensors import Tensors
+from privaudit.trainer import Records
+
+
+@dataclass(frozen=True)
+class Known:
+    """What shadows say of some records, and which shadow was trained on which.
+
+    Attributes:
+        signals: Of every shadow about every record.
+        is_in: Which shadow was trained on which record.
+        is_out: Which record nobody around the shadow was trained on. In a shadow
+            federation a record may be neither: it was another client's.
+        target: What the target says of the same records, as a table of one model.
+    """
+
+    signals: SignalTable
+    is_in: Bool[Tensor, "shadows records"]
+    is_out: Bool[Tensor, "shadows records"]
+    target: SignalTable
+
+    def pick(self, records: Tensor) -> "Known":
+        """Return the columns that an index or a mask picks."""
+        return Known(
+            self.signals.pick(records),
+            self.is_in[:, records],
+            self.is_out[:, records],
+            self.target.pick(records),
+        )
+
+
+@dataclass(frozen=True)
+class ShadowTable:
+    """What the shadows of one target, and the target itself, say about records.
+
+    Attributes:
+        candidates: About the target's candidates.
+        public: About all public records. Of the target, each is out.
+        source: What the shadows were trained on.
+    """
+
+    candidates: Known
+    public: Known
+    source: Source
+
+    @property
+    def pool(self) -> Known:
+        """The records that shadows may be trained on.
+
+        Of the public ones, those of classes that are: others would tell of nothing.
+        """
+        if self.source == "candidates":
+            return self.candidates
+        labels = self.public.signals.labels
+        return self.public.pick(
+            torch.isin(labels, labels[self.public.is_in.any(dim=0)].unique())
+        )
+
+
+def target_signals(
+    adversary: Adversary, target: Target
+) -> tuple[SignalTable, SignalTable]:
+    """Return what a target says of its candidates and of public records, asked once."""
+    key = ("signals", id(target.rebuilt.model), id(target.candidates))
+    if key not in adversary.shared:
+        told = [
+            ask_signals(adversary, [target.rebuilt.model], records)
+            for records in (target.candidates, adversary.task.public)
+        ]
+        # The target is kept too: else another's id could become the same.
+        adversary.shared[key] = (target, *told)
+    kept = adversary.shared[key]
+    assert isinstance(kept, tuple)
+    return kept[1], kept[2]
+
+
+def ask_signals(
+    adversary: Adversary, models: Sequence[Tensors], records: Records
+) -> SignalTable:
+    """Return what models say about records."""
+    return measure_signals(adversary.trainer, adversary.task, models, records)
+
+
+class Desk:
+    """Where the answers of one target's shadows are gathered, model by model."""
+
+    def __init__(
+        self, adversary: Adversary, target: Target, pool: Pool, about: dict[str, Any]
+    ) -> None:
+        self.adversary, self.target, self.pool = adversary, target, pool
+        self.about = about | {
+            "source": pool.source,
+            "candidates": content_hash(target.candidates),
+        }
+        self.records = target.candidates, adversary.task.public
+        self.parts: tuple[list[SignalTable], list[SignalTable]] = ([], [])
+        store = adversary.store
+        self.kept = store.load(**self.about) if store else None
+        self.is_done = self.kept is not None
+
+    def add(self, models: Sequence[Tensors]) -> None:
+        """Ask some more shadows, which can be forgotten then."""
+        for records, parts in zip(self.records, self.parts, strict=True):
+            parts.append(ask_signals(self.adversary, models, records))
+
+    def table(self) -> ShadowTable:
+        """Return the table, from this hour's shadows or from what was kept."""
+        told = self._kept() if self.kept is not None else self._gathered()
+        own = target_signals(self.adversary, self.target)
+        nothing = torch.zeros(len(self.pool.is_in), len(self.target.candidates)) > 0
+        is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
+        return ShadowTable(
+            Known(told[0], is_in, ~is_in, own[0]),
+            Known(told[1], self.pool.public_in, self.pool.public_out, own[1]),
+            self.pool.source,
+        )
+
+    def _gathered(self) -> list[SignalTable]:
+        told = [SignalTable.join(part) for part in self.parts]
+        if self.adversary.store:
+            named = zip(("candidates", "public"), told, strict=True)
+            self.adversary.store.save(
+                {
+                    f"{name}/{field}": tensor
+                    for name, table in named
+                    for field, tensor in table.to_tensors().items()
+                },
+                **self.about,
+            )
+        return told
+
+    def _kept(self) -> list[SignalTable]:
+        assert self.kept is not None
+        return [
+            SignalTable.from_tensors(
+                {
+                    name.removeprefix(f"{which}/"): tensor
+                    for name, tensor in self.kept.items()
+                    if name.startswith(f"{which}/")
+                }
+            )
+            for which in ("candidates", "public")
+        ]

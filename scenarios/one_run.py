@@ -1,0 +1,26 @@
+"""How large must epsilon be at least? Canaries of one run tell."""
+
+from privaudit.attack import ATTACKS
+from privaudit.scenario import SCENARIOS, Scenario
+
+NAME = "one-run"
+
+
+@SCENARIOS.register(NAME)
+def one_run(shadows: int = 50) -> Scenario:
+    """Return the scenario: released models, and candidates as canaries.
+
+    Candidates are in or out by independent coins, and so are canaries that ``train
+    --canary`` planted among them. The first attack scores them all, for every client.
+
+    Args:
+        shadows: Of no use here: a loss threshold scores every client.
+    """
+    names = ("loss-threshold", "token-loss")
+    return Scenario(
+        name=NAME,
+        question="How large must epsilon be at least, by this run's canaries?",
+        threat="released",
+        attacks={name: ATTACKS.find(name)() for name in names},
+        one_run=True,
+    )

@@ -1,0 +1,45 @@
+"""Attacks with shadow models against the loss threshold, on models that overfit."""
+
+import pytest
+
+from privaudit import Audit, Auditor, train
+from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """Four clients that train far too long: what each record is like still varies."""
+    run = train(
+        "promptfl",
+        settings={"epochs": 200},
+        folder=tmp_path_factory.mktemp("runs"),
+        rounds=2,
+        clients=4,
+        measured_rounds=1,
+    )
+    return Auditor(run).attack("server-reconstruct", clients="all", shadows=24)
+
+
+def gain(audit: Audit, attack: str) -> Comparison:
+    """By how much an attack's AUROC exceeds the loss threshold's, client by client."""
+    better, plain = audit.leaks[attack].clients, audit.leaks["loss-threshold"].clients
+    return pooled_paired_auroc_difference(
+        [
+            (one.scores, other.scores, one.is_member)
+            for one, other in zip(better, plain, strict=True)
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["lira", "rmia"])
+def test_knowing_each_record_s_difficulty_tells_more_than_its_loss(
+    audit: Audit, attack: str
+) -> None:
+    assert audit.leaks["loss-threshold"].auroc.value > 0.5
+    assert gain(audit, attack).estimate.low > 0.02
+
+
+@pytest.mark.slow
+def test_guesses_at_a_likelihood_ratio_of_one_are_mostly_right(audit: Audit) -> None:
+    assert audit.leaks["lira"].success_plain.low > 0.5

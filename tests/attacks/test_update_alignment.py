@@ -1,0 +1,88 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attack import Adversary, Target
+from privaudit.attacks.update_alignment import UpdateAlignment
+from privaudit.errors import ViewError
+from privaudit.seeds import Seeds
+from privaudit.threats import find_threat
+from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.transcript import Message
+from tests.conftest import toy_records
+
+Train = Callable[..., list[Message]]
+SENDERS = [
+    name
+    for name in TRAINERS.names()
+    if TRAINERS.find(name).reads == "classes"  # type: ignore[attr-defined]
+    and name not in {"coop"}  # sends nothing
+]
+
+
+def watched(
+    trainer: Trainer, task: PublicTask, shards: dict[str, Records], train: Train
+) -> tuple[Adversary, list[Target]]:
+    threat = find_threat("server")
+    view = threat(train(trainer, task, shards))
+    adversary = Adversary(trainer, task, threat, view, Seeds(1))
+    return adversary, [
+        Target(client, trainer.rebuild(task, view, client), shard)
+        for client, shard in shards.items()
+    ]
+
+
+@pytest.mark.parametrize("name", SENDERS)
+def test_every_trainer_that_sends_something_can_be_watched(
+    name: str, task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    trainer = TRAINERS.find(name)()
+    if "epochs" in trainer.__dataclass_fields__:  # type: ignore[attr-defined]
+        trainer = replace(trainer, epochs=2)  # type: ignore[type-var]
+    adversary, targets = watched(trainer, task, shards, train)
+    for target, scores in zip(
+        targets, UpdateAlignment(reference=20)(adversary, targets), strict=True
+    ):
+        assert set(scores.by_round) == set(range(task.rounds))
+        assert np.isfinite(scores.scores).all()
+        assert np.abs(scores.scores).max() <= 2
+        assert len(scores.scores) == len(target.candidates)
+
+
+def test_a_lone_record_points_exactly_along_what_it_sent(
+    task: PublicTask, train: Train
+) -> None:
+    """One record a client, one step: the upload is that record's gradient."""
+    lonely = {
+        client: toy_records(1, 60 + number)
+        for number, client in enumerate(task.clients)
+    }
+    trainer = PromptFL(epochs=1, momentum=0, learning_rate=0.1)
+    adversary, targets = watched(trainer, replace(task, rounds=1), lonely, train)
+    public = adversary.task.public
+    asked = [
+        replace(t, candidates=join(t.candidates, public.pick(torch.arange(10))))
+        for t in targets
+    ]
+    for scores in UpdateAlignment()(adversary, asked):
+        assert scores.scores.argmax() == 0
+
+
+def join(one: Records, other: Records) -> Records:
+    return Records(
+        torch.cat([one.features, other.features]), torch.cat([one.labels, other.labels])
+    )
+
+
+def test_without_uploads_it_says_what_is_missing(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    adversary, targets = watched(PromptFL(), task, shards, train)
+    threat = find_threat("released")
+    blind = replace(adversary, view=threat(adversary.view.messages))
+    with pytest.raises(ViewError, match="holds no update"):
+        UpdateAlignment()(blind, targets)

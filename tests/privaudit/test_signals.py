@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.signals import SignalTable
+
+GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
+
+
+def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:
+    logs = logits.log_softmax(dim=-1)
+    index = labels.expand(len(logs), -1).unsqueeze(2)
+    return SignalTable(labels, logs.gather(2, index).squeeze(2), logs)
+
+
+def test_quantities_of_two_classes_by_hand() -> None:
+    logs = torch.tensor([[[0.8, 0.2]]]).log()
+    told = SignalTable(torch.tensor([0]), logs[:, :, 0], logs)
+    assert float(told.likelihood) == pytest.approx(0.8)
+    assert float(told.confidence) == pytest.approx(np.log(4))
+    assert float(told.margin) == pytest.approx(np.log(4))
+    assert float(told.loss) == pytest.approx(-np.log(0.8))
+    assert float(told.entropy) == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2))
+    wanted = -0.2 * np.log(0.8) - 0.2 * np.log(0.8)
+    assert float(told.modified_entropy) == pytest.approx(wanted)
+
+
+def test_certainty_right_or_wrong_stays_finite() -> None:
+    logits = torch.tensor([[[200.0, 0.0, 0.0], [200.0, 0.0, 0.0]]])
+    told = table_of(logits, torch.tensor([0, 1]))
+    for quantity in (told.confidence, told.margin, told.entropy, told.modified_entropy):
+        assert torch.isfinite(quantity).all()
+    assert float(told.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
+    assert float(told.modified_entropy[0, 1]) > 100
+
+
+@given(st.integers(0, 10_000))
+def test_the_modified_entropy_is_its_sum(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 3, 5, generator=generator)
+    labels = torch.tensor([0, 4, 2])
+    told = table_of(logits, labels)
+    p = logits.double().softmax(dim=-1)
+    for model in range(2):
+        for record, label in enumerate(labels.tolist()):
+            own = p[model, record]
+            wanted = -(1 - own[label]) * own[label].log()
+            for other in set(range(5)) - {label}:
+                wanted = wanted - own[other] * (1 - own[other]).log()
+            found = float(told.modified_entropy[model, record])
+            assert found == pytest.approx(float(wanted), rel=1e-4)
+
+
+def test_logit_confidence_is_the_golden_one() -> None:
+    if not GOLDEN.exists():
+        pytest.skip("needs ../shared/golden")
+    with np.load(GOLDEN, allow_pickle=False) as stored:
+        names = sorted(n for n in stored.files if n.endswith("_logits"))
+        assert names
+        for name in names:
+            case = name.removesuffix("_logits")
+            logits = torch.from_numpy(stored[name]).double()  # [n, rep, aug, K]
+            labels = torch.from_numpy(stored[f"{case}_labels"])
+            wanted = stored[f"{case}_exact_score_per_query"]  # [n, rep, aug]
+            found = table_of(logits.flatten(1, 2).transpose(0, 1), labels).confidence
+            per_query = found.T.reshape(wanted.shape).numpy()
+            np.testing.assert_allclose(per_query, wanted, rtol=1e-9)
+
+
+def test_a_model_that_writes_has_no_classes() -> None:
+    told = SignalTable(torch.tensor([0, 1]), torch.tensor([[-1.0, -2.0]]))
+    torch.testing.assert_close(told.confidence, told.log_likelihood)
+    with pytest.raises(ConfigError, match="answer in words"):
+        _ = told.entropy
+
+
+def test_rows_and_columns_are_picked_alike() -> None:
+    told = table_of(torch.randn(4, 6, 3), torch.arange(6) % 3)
+    some = told.models(slice(1, 3)).pick(torch.tensor([0, 5]))
+    assert some.confidence.shape == (2, 2)
+    torch.testing.assert_close(some.confidence, told.confidence[1:3][:, [0, 5]])
+    torch.testing.assert_close(
+        SignalTable.join([told.models(slice(0, 2)), told.models(slice(2, 4))]).margin,
+        told.margin,
+    )
+    back = SignalTable.from_tensors(told.to_tensors())
+    torch.testing.assert_close(back.entropy, told.entropy)
