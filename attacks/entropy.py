@@ -28,7 +28,7 @@ class Entropy:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "classes"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     per_class: bool = True
 

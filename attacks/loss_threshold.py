@@ -27,7 +27,7 @@ class LossThreshold:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "classes"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in (-inf, 0]."""

@@ -32,7 +32,7 @@ class MaxProbGap:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     slice: Slice = "description"
     all_positions: bool = False

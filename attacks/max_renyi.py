@@ -36,7 +36,7 @@ class MaxRenyi:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     alpha: Order = 2.0
     share: Percent = 10.0

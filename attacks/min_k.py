@@ -29,7 +29,7 @@ class MinK:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     share: Percent = 20.0
     slice: WordSlice = "description"

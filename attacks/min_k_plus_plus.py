@@ -32,7 +32,7 @@ class MinKPlusPlus:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     share: Percent = 20.0
     slice: WordSlice = "description"

@@ -32,7 +32,7 @@ class ModRenyi:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     alpha: FiniteOrder = 2.0
     slice: WordSlice = "description"

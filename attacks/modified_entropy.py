@@ -26,7 +26,7 @@ class ModifiedEntropy:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "classes"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     per_class: bool = True
 

@@ -49,7 +49,7 @@ class Shadow:
     """
 
     trains_shadows: ClassVar[bool] = True
-    reads: ClassVar[Literal["classes", "words"]] = "classes"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     shadows: Annotated[int, Field(ge=5)] = 50
     attack_models: Literal["class-wise", "pooled"] = "class-wise"

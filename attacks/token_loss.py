@@ -31,7 +31,7 @@ class TokenLoss:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words"]] = "words"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 
     slice: WordSlice = "description"
     all_positions: bool = True

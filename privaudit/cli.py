@@ -13,9 +13,13 @@ import typer
 from typer.core import TyperGroup
 
 from privaudit import cli_options as options
+from privaudit.claim_command import claim
+from privaudit.compare_command import compare
 from privaudit.errors import ConfigError, PrivauditError
+from privaudit.lint_command import lint
 from privaudit.models.commands import app as pretrain_app
 from privaudit.report.figure_command import figure
+from privaudit.selftest_command import selftest
 from privaudit.shift_command import shift
 from privaudit.tables.command import table
 
@@ -75,6 +79,8 @@ def train(
     participation: options.Participation = None,
     seed: options.Count = None,
     publish: options.Publish = None,
+    canary: options.Canary = None,
+    canaries: options.Canaries = None,
     name: options.RunName = None,
     runs: options.RunsFolder = None,
     resume: options.Resume = False,
@@ -98,6 +104,8 @@ def train(
         participation=participation,
         seed=seed,
         publish=publish,
+        canary=canary,
+        canaries=canaries,
     )
     specs = _checked_specs(
         trainer or ["promptfl"], options.settings(setting), epsilon, fields
@@ -160,7 +168,7 @@ def attack(
     run: options.Runs = None,
     scenario: options.ScenarioName = "server-reconstruct",
     clients: options.Attacked = "3",
-    shadows: options.Shadows = 50,
+    shadows: options.Shadows = None,
     seed: options.AuditSeed = 0,
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
@@ -224,7 +232,7 @@ def tradeoff(
     scenario: options.ScenarioName = "prompt-release",
     seeds: options.Seeds = "10,11,12,13,14",
     clients: options.Attacked = "3",
-    shadows: options.Shadows = 20,
+    shadows: options.SweepShadows = 20,
     setting: options.Settings = None,
     field: options.Fields = None,
     out: options.SweepFolder = None,
@@ -263,6 +271,10 @@ def tradeoff(
 app.command()(table)
 app.command()(figure)
 app.command()(shift)
+app.command()(lint)
+app.command()(compare)
+app.command()(selftest)
+app.command()(claim)
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""Null and power checks of the installed version, for ``privaudit selftest``."""
