@@ -21,7 +21,7 @@ from privaudit.report.figure_style import (
     new_figure,
 )
 from privaudit.report.label_placement import label_points
-from privaudit.report.labels import run_labels
+from privaudit.report.labels import run_labels, shortened
 from privaudit.report.wording import metric, privacy_sort, untrained, writes
 from privaudit.statistics.curve import RocCurve
 from privaudit.statistics.estimate import Estimate
@@ -33,7 +33,7 @@ _MARKERS = {
 }
 Ends = tuple[float, float]
 _DASHES = (0, (4, 3))
-_LONGEST = 42  # characters of a name in a picture
+_MOST = 4  # attacks of one run in a picture: more are not told apart
 
 
 def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
@@ -54,7 +54,7 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
             crosses.append((_ends(leak), _ends(local)))
         _tradeoff_axes(axes, audits, crosses)
         _tradeoff_legend(figure, audits)
-        labels = [_short(label) for label in run_labels(audits)]
+        labels = [shortened(label) for label in run_labels(audits)]
         label_points(figure, axes, points, labels, crosses)
     return figure
 
@@ -111,15 +111,25 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
 def series_of(audits: Sequence[Audit]) -> list[tuple[str, Leak]]:
     """Return what is drawn as a series: runs, or one run's attacks, headline first.
 
-    Of one run whose models write, there are too many attacks for a picture: it is the
-    headline attack on the clients' models and on the server's.
+    Of one run's attacks it is the first four, in the scenario's order. Where models
+    write it is the headline attack, on the clients' models and on the server's.
     """
     if len(audits) == 1 and writes(audits[0]):
         return _headlines(audits[0])
     if len(audits) == 1:
-        return list(audits[0].leaks.items())
+        return list(audits[0].leaks.items())[:_MOST]
     labels = run_labels(audits)
     return [(label, a.headline) for label, a in zip(labels, audits, strict=True)]
+
+
+def undrawn(audits: Sequence[Audit]) -> str:
+    """Say which attacks of one run have no series; nothing if all have."""
+    if len(audits) > 1 or writes(audits[0]) or len(audits[0].leaks) <= _MOST:
+        return ""
+    return (
+        f"Of {len(audits[0].leaks)} attacks the first {_MOST} are drawn, here and "
+        "below; the others stand in the table."
+    )
 
 
 def _headlines(audit: Audit) -> list[tuple[str, Leak]]:
@@ -153,7 +163,7 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
         _shade_unresolved(axes, 10 / others, floor)
         axes.plot([floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1)
         for index, (label, leak) in enumerate(series):
-            _draw_curve(axes, leak, index, _short(label), floor)
+            _draw_curve(axes, leak, index, shortened(label), floor)
             if index == 0 or len(audits) > 1:
                 _draw_band(axes, leak.roc(), index, floor, 0.25 / len(series))
         axes.set_xlabel("False-positive rate: records not trained on that are accused")
@@ -240,7 +250,7 @@ def client_plot(audits: Sequence[Audit]) -> Figure:
         axes.axhspan(len(clients) - 0.5, len(clients) + 0.5, color=PALE, zorder=0)
         for index, (label, leak) in enumerate(series):
             shift = (index - (len(series) - 1) / 2) * step
-            _dots(axes, leak, rows, shift, index, _short(label))
+            _dots(axes, leak, rows, shift, index, shortened(label))
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.grid(False, axis="y")
@@ -279,7 +289,3 @@ def _ends(estimate: Estimate) -> Ends:
 def _errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
     low, high = _ends(estimate)
     return np.array([[estimate.value - low], [high - estimate.value]])
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"

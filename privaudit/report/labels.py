@@ -25,6 +25,16 @@ def run_labels(audits: Sequence[Audit]) -> list[str]:
     ]
 
 
+def shortened(label: str, longest: int = 42) -> str:
+    """Return a label with no more characters than a picture has room for.
+
+    Example:
+        >>> shortened("dp-fpl, published-paper", 9)
+        'dp-fpl, …'
+    """
+    return label if len(label) <= longest else f"{label[: longest - 1]}…"
+
+
 def _describe(audit: Audit) -> dict[str, Any]:
     fields = audit.run.config.model_dump()
     return {**fields.pop("settings"), **fields}

@@ -1,6 +1,5 @@
 """The report: one HTML page that needs no network, no script and no other file."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,23 @@ from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report import wording
 from privaudit.report.attack_table import attack_rows
+from privaudit.report.attacks_figure import attacks_alt, attacks_plot, on_some_clients
 from privaudit.report.caption_gallery import exposed_captions
+from privaudit.report.cards import card, summary
+from privaudit.report.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.figure_style import to_svg
-from privaudit.report.figures import client_plot, roc_plot, tradeoff_plot
+from privaudit.report.figures import (
+    client_plot,
+    roc_plot,
+    tradeoff_plot,
+    undrawn,
+)
 from privaudit.report.gallery import galleries
 from privaudit.report.labels import run_labels
+from privaudit.report.one_run_table import bound_rows
 from privaudit.report.page_template import asset, template
 from privaudit.report.pair_figure import closeness_plot, server_plot
-from privaudit.report.rebuilding import rebuilding
+from privaudit.report.rounds_figure import rounds_alt, rounds_plot
 from privaudit.report.settings import attack_settings, run_settings
 from privaudit.report.table import Cell, tradeoff_rows
 from privaudit.report.token_grid_table import grid_tables, headline_rows
@@ -65,14 +73,17 @@ def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str
         css=Markup(asset("report.css")),  # our own file: nothing to escape
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
-        summary=_summary(audits),
-        cards=[_card(label, a) for label, a in zip(labels, audits, strict=True)],
+        summary=summary(audits),
+        cards=[card(label, a) for label, a in zip(labels, audits, strict=True)],
         figures=_figures(audits),
+        undrawn=undrawn(audits),
+        some_clients=on_some_clients(audits),
         rows=tradeoff_rows(audits),
         metric=wording.metric(audits),
         untrained=wording.untrained(audits),
         writers=[audit for audit in audits if wording.writes(audit)],
         attacks=attack_rows(audits, labels),
+        bounds=bound_rows(audits, labels),
         grid=grid_tables(audits, labels),
         slices=SLICES,
         shares=SHARES,
@@ -93,37 +104,6 @@ def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str
     )
 
 
-def _summary(audits: Sequence[Audit]) -> str:
-    """Say in one sentence how many runs leak."""
-    if len(audits) == 1:
-        return ""
-    kinds = Counter[str](audit.headline.verdict.kind for audit in audits)
-    parts = {
-        "leaks": "{} leak",
-        "no evidence": "in {} no leak was found",
-        "underpowered": "{} cannot be decided",
-    }
-    told = [text.format(kinds[kind]) for kind, text in parts.items() if kinds[kind]]
-    return f"Of {len(audits)} runs, {', '.join(told)}."
-
-
-def _card(label: str, audit: Audit) -> dict[str, Any]:
-    """Return a run's verdict in plain words."""
-    kind = audit.headline.verdict.kind
-    return {
-        "label": label,
-        "kind": kind.replace(" ", "-"),
-        "heading": wording.HEADINGS[kind],
-        "finding": wording.finding(audit),
-        "evidence": audit.headline.verdict.sentence,
-        "attacked": wording.attacked(audit),
-        "linking": wording.linking(audit),
-        "rebuilding": rebuilding(audit),
-        "use": wording.use(audit),
-        "proof": wording.proof(audit),
-    }
-
-
 def _figures(audits: Sequence[Audit]) -> dict[str, Markup]:
     """Return the pictures by name."""
     plots = {
@@ -135,6 +115,9 @@ def _figures(audits: Sequence[Audit]) -> dict[str, Markup]:
     pairs = {
         "server": (server_plot(writers), "AUROC on clients' and on the server's model"),
         "closeness": (closeness_plot(writers), "How close rebuilt models are"),
+        "attacks": (attacks_plot(audits), attacks_alt(audits)),
+        "rounds": (rounds_plot(audits), rounds_alt(audits)),
+        "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
     }
     drawn = {name: (plot(audits), what) for name, (plot, what) in plots.items()}
     return {

@@ -16,7 +16,7 @@ from privaudit.report.figure_style import (
     light_grid,
     new_figure,
 )
-from privaudit.report.labels import run_labels
+from privaudit.report.labels import run_labels, shortened
 from privaudit.report.rebuilding import gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
 
@@ -59,7 +59,9 @@ def pair_plot(
         for axes, panel in zip(row, panels, strict=True):
             _draw(axes, panel)
             axes.set_yticks(range(len(names)), [""] * len(names))
-        row[0].set_yticks(range(len(names)), [_short(name) for name in names])
+        row[0].set_yticks(
+            range(len(names)), [shortened(name, _LONGEST) for name in names]
+        )
         handles = row[0].get_legend_handles_labels()[0]
         figure.legend(handles[:2], series, loc="outside upper center", ncols=2)
     return figure
@@ -142,7 +144,3 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
     )
     series = ("on the clients' rebuilt models", "on the server's own model")
     return pair_plot([label for label, _ in found], series, [panel])
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"

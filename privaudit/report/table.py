@@ -9,8 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from privaudit.audit import Audit
+from privaudit.report.by_round import round_sentences
 from privaudit.report.labels import run_labels
+from privaudit.report.one_run_table import one_run_sentences
+from privaudit.report.other_attacks import others_sentence
 from privaudit.report.rebuilding import rebuilding
+from privaudit.report.source import source_sentence
 from privaudit.report.wording import (
     HEADINGS,
     epsilon,
@@ -130,9 +134,22 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     for part in parts:
         console.print(_table([row.run for row in rows], part))
     for row, audit in zip(rows, audits, strict=True):
-        for remark in filter(None, (linking(audit), rebuilding(audit))):
+        for remark in _remarks(audit):
             console.print(Text(f"{row.run}: {remark}"))
     console.print(Text(_legend(audits, rows[0]), style="dim"))
+
+
+def _remarks(audit: Audit) -> list[str]:
+    """Return what a run's row has no room for."""
+    told = [
+        others_sentence(audit),
+        *round_sentences(audit),
+        source_sentence(audit),
+        *one_run_sentences(audit)[:1],
+        linking(audit),
+        rebuilding(audit),
+    ]
+    return [remark for remark in told if remark]
 
 
 Column = tuple[str, list[str]]

@@ -145,7 +145,7 @@ def linking(audit: Audit) -> str:
         "without names; taking the likeliest for each client changes that by "
         f" {point(gain, signed=True)} {interval(gain)}: {learned} what "
         "a PromptFL client learns. The prompt taken was the client's own in "
-        f"{_rate(found.right)} of {sum(found.right.n)} cases (by chance "
+        f"{rate(found.right)} of {sum(found.right.n)} cases (by chance "
         f"{100 * found.chance:.1f} %)."
     )
 
@@ -196,6 +196,16 @@ def interval(estimate: Estimate) -> str:
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
+def p_value(value: float) -> str:
+    """Return a p-value as it is printed everywhere, with its sign.
+
+    Example:
+        >>> p_value(0.0032), p_value(1e-9)
+        ('= 0.003', '< 0.001')
+    """
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
 def percent(share: float) -> str:
     """Return a rate as people write it: 10 %, 0.1 %."""
     return f"{100 * share:g} %"
@@ -232,7 +242,7 @@ def use(audit: Audit) -> str:
     utility = audit.utility
     neighbour = utility.neighbour
     own, other = _USES[utility.metric]
-    others = other.format(_rate(neighbour)) if neighbour else ""
+    others = other.format(rate(neighbour)) if neighbour else ""
     gain = utility.gain
     if not gain.excludes(0):
         beyond = "no clear difference from"
@@ -240,12 +250,13 @@ def use(audit: Audit) -> str:
         beyond = "more than" if gain.value > 0 else "less than"
         beyond = f"{abs(100 * gain.value):.1f} points {beyond}"
     return (
-        f"{own.format(_rate(utility.local))}{others}; {beyond} the "
+        f"{own.format(rate(utility.local))}{others}; {beyond} the "
         f"untrained model on the same records ({gain.value:+.3f} {interval(gain)})."
     )
 
 
-def _rate(estimate: Estimate) -> str:
+def rate(estimate: Estimate) -> str:
+    """Return a share in per cent, with its interval."""
     return f"{100 * estimate.value:.1f} % {_in_per_cent(estimate)}".strip()
 
 

@@ -15,9 +15,19 @@ from privaudit.closeness import Closeness
 from privaudit.config import RunConfig
 from privaudit.dataset import Dataset, PixelImages
 from privaudit.leak import ClientScores, Leak, measure_leak
+from privaudit.leak_by_round import RoundLeak
+from privaudit.one_run import OneRunAudit
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
-from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.source_inference import SourceInference
+from privaudit.statistics.claim import Guarantee, judge_claim
+from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.estimate import (
+    Estimate,
+    mean_with_t,
+    proportion,
+    two_proportions,
+)
 from privaudit.token_grid import places, token_attacks
 from privaudit.utility import Utility
 
@@ -164,6 +174,64 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
             closeness=Closeness(*pair, *pair, *pair) if closeness else None,
             seed=0,
         )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_watched(make_audit: MakeAudit) -> MakeAudit:
+    """Return audits with figures for single rounds, and of whose records are."""
+
+    def make(
+        trainer: str = "promptfl", *, by_round: Sequence[float] = (), **rest: Any
+    ) -> Audit:
+        audit = make_audit(trainer, **rest)
+        found = {
+            2 * k: Estimate(value, value - 0.05, value + 0.05, (200, 200), "AUROC")
+            for k, value in enumerate(by_round or (0.5, 0.52, 0.6, 0.62, 0.58))
+        }
+        return replace(
+            audit,
+            rounds=(
+                RoundLeak("update-alignment", "this round's uploads alone", found),
+            ),
+            source=SourceInference(
+                proportion(60, 200),
+                proportion(40, 200),
+                two_proportions(60, 200, 40, 200),
+                0.2,
+            ),
+        )
+
+    return make
+
+
+def lower_bound(
+    value: float, ceiling: float = 3.5, *, refutes: bool = True
+) -> EpsilonBound:
+    """Return a bound that never was."""
+    return EpsilonBound(
+        value, 0.95, 1e-5, (101, 99), ceiling, "one run", "one-run binomial", refutes
+    )
+
+
+@pytest.fixture(scope="session")
+def make_claimed(make_audit: MakeAudit) -> MakeAudit:
+    """Return audits with bounds on epsilon from canaries of one run."""
+
+    def make(shown: float = 0.77, *, claimed: float | None = 8.0, **rest: Any) -> Audit:
+        bound = lower_bound(shown)
+        epsilons = (claimed, claimed and claimed + 1)
+        audit = make_audit("dp-fpl", epsilons=epsilons, noise=1.0, **rest)
+        guarantee = None if claimed is None else Guarantee(claimed, 1e-5)
+        found = OneRunAudit(
+            "crafted in gradient space: no real record is as strong",
+            "movement against its gradient",
+            bound,
+            (lower_bound(shown + 0.5, 5.0, refutes=False),),
+            judge_claim(guarantee, None, bound),
+        )
+        return replace(audit, one_run=found)
 
     return make
 

@@ -107,7 +107,7 @@ def test_the_page_is_html_whose_elements_nest_and_whose_ids_are_unique(
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert page.tags.count("h1") == page.tags.count("title") == 1
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 4
 
 
 def test_the_same_audits_give_the_same_bytes(audits: list[Audit], html: str) -> None:

@@ -83,7 +83,7 @@ def test_ids_are_unique_and_the_same_audits_give_the_same_bytes(
     ids = [value for name, value in Page(html).attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert render_report(audits) == html
-    assert Page(html).tags.count("svg") == 5
+    assert Page(html).tags.count("svg") == 6
 
 
 def test_captions_are_shown_on_request_alone(

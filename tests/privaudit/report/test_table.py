@@ -61,8 +61,8 @@ def test_every_number_is_printed_whole_at_any_width(
 def test_a_wide_terminal_shows_one_table_and_a_narrow_one_two(
     audits: list[Audit],
 ) -> None:
-    assert printed(audits, 120).count("promptfl") == 1
-    assert printed(audits, 100).count("promptfl") == 2
+    assert printed(audits, 120).count("\n Run ") == 1
+    assert printed(audits, 100).count("\n Run ") == 2
 
 
 def test_names_are_printed_as_they_are(make_audit: Callable[..., Audit]) -> None:

@@ -1,0 +1,70 @@
+"""What was found, run by run, in plain words: the top of the page."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from privaudit.audit import Audit
+from privaudit.report import wording
+from privaudit.report.by_round import round_sentences
+from privaudit.report.one_run_table import one_run_sentences
+from privaudit.report.other_attacks import others_sentence
+from privaudit.report.rebuilding import rebuilding
+from privaudit.report.source import source_sentence
+
+
+def summary(audits: Sequence[Audit]) -> str:
+    """Say in one sentence how many runs leak."""
+    if len(audits) == 1:
+        return ""
+    kinds = Counter[str](audit.headline.verdict.kind for audit in audits)
+    parts = {
+        "leaks": "{} leak",
+        "no evidence": "in {} no leak was found",
+        "underpowered": "{} cannot be decided",
+    }
+    told = [text.format(kinds[kind]) for kind, text in parts.items() if kinds[kind]]
+    return (
+        f"Of {len(audits)} runs, {', '.join(told)}.{_hidden(audits)}{_claims(audits)}"
+    )
+
+
+def _claims(audits: Sequence[Audit]) -> str:
+    """Say what was found about claimed epsilons, where that was asked."""
+    kinds = Counter[str](a.one_run.verdict.kind for a in audits if a.one_run)
+    if not kinds:
+        return ""
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f" Claims on ε: {told}."
+
+
+def _hidden(audits: Sequence[Audit]) -> str:
+    """Say of how many runs that are not said to leak another attack says so."""
+    quiet = [audit for audit in audits if audit.headline.verdict.kind != "leaks"]
+    count = sum(1 for audit in quiet if others_sentence(audit))
+    if not count:
+        return ""
+    return f" In {count} of the others another attack shows a leak."
+
+
+def card(label: str, audit: Audit) -> dict[str, Any]:
+    """Return a run's verdict in plain words."""
+    kind = audit.headline.verdict.kind
+    return {
+        "label": label,
+        "kind": kind.replace(" ", "-"),
+        "heading": wording.HEADINGS[kind],
+        "others": wording.heading(others_sentence(audit)),
+        "picked": len(audit.leaks) > 2,
+        "rounds": [wording.heading(told) for told in round_sentences(audit)],
+        "source": source_sentence(audit),
+        "one_run": one_run_sentences(audit),
+        "claim": audit.one_run.verdict.kind if audit.one_run else "",
+        "finding": wording.finding(audit),
+        "evidence": audit.headline.verdict.sentence,
+        "attacked": wording.attacked(audit),
+        "linking": wording.linking(audit),
+        "rebuilding": rebuilding(audit),
+        "use": wording.use(audit),
+        "proof": wording.proof(audit),
+    }

@@ -1,0 +1,111 @@
+"""Pages with what single scenarios add: other attacks, rounds, epsilon from below."""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+
+from rich.console import Console
+
+from privaudit.audit import Audit
+from privaudit.report.by_round import round_sentences
+from privaudit.report.one_run_table import one_run_sentences
+from privaudit.report.other_attacks import others_sentence
+from privaudit.report.page import render_report
+from privaudit.report.source import source_sentence
+from privaudit.report.table import print_table
+from privaudit.statistics.verdict import judge_leak
+
+MakeAudit = Callable[..., Audit]
+
+
+def words(html: str) -> str:
+    """Return the text of a page, without the signs that are escaped."""
+    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>|<[^>]*>", " ", html, flags=re.S)
+    return " ".join(unescape(text).split())
+
+
+def printed(audit: Audit) -> str:
+    buffer = io.StringIO()
+    print_table([audit], Console(file=buffer, width=100))
+    return " ".join(buffer.getvalue().split())
+
+
+def quiet_but_for_lira(make_audit: MakeAudit) -> Audit:
+    audit = make_audit(shift=0.0, seed=2, candidates=700)
+    loud = make_audit(shift=1.0, candidates=700).headline
+    audit = replace(audit, leaks={**audit.leaks, "lira": replace(loud, attack="lira")})
+    assert judge_leak(audit.auroc).kind == "no evidence"
+    return audit
+
+
+def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one(
+    make_audit: MakeAudit,
+) -> None:
+    audit = quiet_but_for_lira(make_audit)
+    sentence = others_sentence(audit)
+    assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
+    assert f"promptfl: {sentence}" in printed(audit)
+    page = words(render_report([audit]))
+    assert "No leak found Another attack shows a leak" in page
+    assert sentence[1:] in page
+    assert page.index(sentence[1:]) < page.index("In pictures")
+    assert "picked for being the strongest" in page
+
+
+def test_the_summary_of_several_runs_counts_them_too(make_audit: MakeAudit) -> None:
+    quiet = quiet_but_for_lira(make_audit)
+    page = words(render_report([quiet, make_audit("coop", shift=1.0)]))
+    assert (
+        "Of 2 runs, 1 leak, in 1 no leak was found. In 1 of the others another attack "
+        "shows a leak." in page
+    )
+
+
+def test_where_no_other_attack_shows_a_leak_none_is_mentioned(
+    make_audit: MakeAudit,
+) -> None:
+    audit = make_audit(shift=0.0, seed=2)
+    assert others_sentence(audit) == ""
+    assert "other attack" not in printed(audit)
+    assert "Another attack shows" not in render_report([audit])
+
+
+def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal(
+    make_watched: MakeAudit,
+) -> None:
+    audit = make_watched()
+    html = render_report([audit])
+    for sentence in (*round_sentences(audit), source_sentence(audit)):
+        assert sentence in printed(audit)
+        assert sentence[1:] in words(html)
+    assert 'aria-label="AUROC by round with intervals. promptfl' in html
+    assert "When, whose" in html
+
+
+def test_a_claim_is_judged_on_the_page_and_in_the_terminal(
+    make_claimed: MakeAudit,
+) -> None:
+    audit = make_claimed(2.0, claimed=0.4)
+    html = render_report([audit])
+    verdict, canaries = one_run_sentences(audit)
+    assert f"dp-fpl: {verdict}" in printed(audit)
+    assert verdict in words(html)
+    assert canaries in words(html)
+    assert "ε claim: REFUTED" in words(html)
+    assert "Lower bounds on ε from one run" in html
+    assert html.index("Epsilon from one run") < html.index("Utility against leakage")
+
+
+def test_the_summary_counts_claims(make_claimed: MakeAudit) -> None:
+    page = words(render_report([make_claimed(2.0, claimed=0.4), make_claimed(seed=3)]))
+    assert "Claims on ε: 1 REFUTED, 1 UNDERPOWERED." in page
+
+
+def test_pages_without_such_questions_have_no_such_parts(
+    make_audit: MakeAudit,
+) -> None:
+    html = render_report([make_audit()])
+    for part in ("ε from below", "When, whose", "Lower bounds on ε", "ε claim:"):
+        assert part not in html
