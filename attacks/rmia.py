@@ -63,7 +63,11 @@ class Rmia:
             others = public.target / public.mean_out()
             ratio = asked.target / np.maximum(asked.mean_in_and_out(), LEAST)
         else:
-            a = self.a if self.a is not None else tune_a(public, self.gamma)
+            a = (
+                self.a
+                if self.a is not None
+                else tune_a(_Likelihoods.of(table.pool), self.gamma)
+            )
             others = public.target / offline_mean(public.mean_out(), a)
             ratio = asked.target / offline_mean(asked.mean_out(), a)
         scores = dominated_shares(ratio, others, self.gamma)
@@ -132,19 +136,19 @@ def masked_mean(
     return np.where(counts > 0, mean, values.mean(axis=0))
 
 
-def tune_a(public: _Likelihoods, gamma: float, most: int = 10) -> float:
+def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:
     """Return the a at which shadows attack one another best, by mean AUROC.
 
-    Each of some shadows is the target once; its records in are members, and those out
-    non-members and population alike. The target itself has no part in it.
+    Each of some shadows is the target once; of the pool's records those in are members,
+    and those out non-members and population alike. The target itself has no part in it.
     """
     found = np.zeros(len(GRID))
-    for shadow in range(min(most, len(public.shadows))):
-        inside, outside = public.is_in[shadow], public.is_out[shadow]
+    for shadow in range(min(most, len(pool.shadows))):
+        inside, outside = pool.is_in[shadow], pool.is_out[shadow]
         if not inside.any() or not outside.any():
             continue
-        mean_out = np.maximum(masked_mean(*public.without(shadow)), LEAST)
-        own = public.shadows[shadow]
+        mean_out = np.maximum(masked_mean(*pool.without(shadow)), LEAST)
+        own = pool.shadows[shadow]
         for place, a in enumerate(GRID):
             ratio = own / offline_mean(mean_out, float(a))
             scores = dominated_shares(ratio, ratio[outside], gamma)

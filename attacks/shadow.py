@@ -78,7 +78,7 @@ class Shadow:
         classes = _classes(asked).shape[-1] if self.attack_models == "class-wise" else 1
         attack_model = _fit(self, train, check, classes, generator)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
-        scores = attack_model(*self._seen(asked))[: len(target.candidates)]
+        scores = attack_model(*self._seen(asked))
         how = f"best on {held} shadows that trained no attack model"
         return Scores(scores.numpy(), (scores > threshold).numpy(), how)
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.seeds import Seeds
 from privaudit.signal_attack import CLASS_MEDIANS, class_medians
 from privaudit.tensors import Stacked, Tensors, stack
 from privaudit.trainer import Cohort, Records, Round
@@ -28,9 +27,11 @@ class UpdateAlignment:
     """Score a candidate by the cosine of uploads with what it alone would have sent.
 
     A client with nothing but that record takes one noiseless step from what the target
-    received. The cosine's excess over the median public record of the class is averaged
-    over the rounds in which the target sent something. Private state that the adversary
-    does not know is drawn as a client would.
+    received: along its gradient, or, where clients run AdamW, along the gradient's
+    signs. Where an upload has no counterpart in what was received (FedAMP's prompts,
+    gradients), it is compared as a whole. The cosine's excess over the median public
+    record of the class is averaged over the rounds in which the target sent something.
+    Private state that the adversary does not know is drawn as a client would.
 
     Source: after Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of deep
     learning", IEEE S&P 2019, and Melis et al., "Exploiting unintended feature leakage
@@ -51,14 +52,22 @@ class UpdateAlignment:
         Raises:
             ViewError: The adversary sees no uploads.
         """
-        public = self._reference(adversary)
-        watched = _Watched(adversary, public)
-        return [self._score(watched, target) for target in targets]
+        key = ("alignment", self, *(id(target.candidates) for target in targets))
+        if key not in adversary.shared:
+            watched = _Watched(adversary, self._reference(adversary))
+            scores = [self._score(watched, target) for target in targets]
+            # Targets are kept too: else another's id could become the same.
+            adversary.shared[key] = (scores, targets)
+        kept = adversary.shared[key]
+        assert isinstance(kept, tuple)
+        found: list[Scores] = kept[0]
+        return found
 
     def _reference(self, adversary: Adversary) -> Records:
         """Draw the public records: the same ones for all clients and rounds."""
         public = adversary.task.public
-        order = Seeds(0).numpy("alignment").permutation(len(public))[: self.reference]
+        rng = adversary.seeds.numpy("alignment")
+        order = rng.permutation(len(public))[: self.reference]
         return public.pick(torch.from_numpy(np.sort(order)))
 
     def _score(self, watched: "_Watched", target: Target) -> Scores:
@@ -106,7 +115,8 @@ class _Watched:
         kept = trainer.start_client(task, "alone", self.adversary.seeds)
         parts = []
         for some in torch.arange(len(records)).split(AT_ONCE):
-            names = [f"record-{number}" for number in some.tolist()]
+            # One name, so that all draw the same private coins.
+            names = ["alone"] * len(some)
             cohort = Cohort.of(names, [records.pick(n.view(1)) for n in some])
             down = {n: t.expand(len(some), *t.shape) for n, t in received.items()}
             mine = stack([kept] * len(some))

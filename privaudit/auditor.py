@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Shaped
+from jaxtyping import Int, Shaped
 
 from privaudit.attack import Adversary, Attack, Scores, Target
 from privaudit.audit import Audit
@@ -94,7 +94,9 @@ class Auditor:
         if adversary.task.writes and plan.threat == "server":
             common = self._on_server_model(targets)
             if common:
-                aggregate = self._leaks(plan, adversary, common, clients, progress)
+                # Shadows are rebuilt clients: no measure of the server's own model.
+                plain = without_shadows(plan)
+                aggregate = self._leaks(plain, adversary, common, clients, progress)
         audit = self._judge(plan, adversary, targets, leaks, seed)
         audit = replace(audit, linking=linking, aggregate=aggregate)
         return self._with_more(audit, adversary, targets)
@@ -103,8 +105,12 @@ class Auditor:
         self, audit: Audit, adversary: Adversary, targets: Sequence[Target]
     ) -> Audit:
         """Add when it leaked and of whom, or a bound on epsilon, if it is asked."""
-        plan, truth = audit.scenario, {t.client: self._truth(t) for t in targets}
+        plan = audit.scenario
         if plan.by_round:
+            ledger = self.run.ledger
+            truth = {
+                t.client: ledger.is_member[self._asked(plan, t.client)] for t in targets
+            }
             audit = replace(
                 audit,
                 rounds=leak_by_round(plan.attacks, adversary, targets, truth),
@@ -119,9 +125,9 @@ class Auditor:
             audit = replace(audit, one_run=found)
         return audit
 
-    def _truth(self, target: Target) -> Bool[np.ndarray, " candidates"]:
-        records = self.run.population.indices(target.client)
-        return self.run.ledger.is_member[records]
+    def _asked(self, scenario: Scenario, client: str) -> Int[np.ndarray, " candidates"]:
+        asked = self.run.population.asked_about
+        return asked(client, canaries=scenario.one_run)
 
     def _on_server_model(self, targets: Sequence[Target]) -> list[Target]:
         """Return the targets with the server's own model in place of each client's."""
@@ -143,7 +149,7 @@ class Auditor:
         for name, attack in scenario.attacks.items():
             whom = some if attack.trains_shadows else targets
             scores = _run_attack(name, attack, adversary, whom, progress)
-            joined = self._beside_truth(whom, scores)
+            joined = self._beside_truth(scenario, whom, scores)
             leaks[name] = measure_leak(name, repr(attack), scores[0].threshold, joined)
         return leaks
 
@@ -176,7 +182,7 @@ class Auditor:
             Target(
                 client,
                 run.trainer.rebuild(population.task, adversary.view, client),
-                population.candidates(client),
+                population.pick(self._asked(scenario, client)),
             )
             for client in trained_clients(run)
             if client != who
@@ -197,7 +203,7 @@ class Auditor:
                 "transcript": header["progress"]["head"],
                 "threat": scenario.threat,
                 "seed": seed,
-                "version": version("privaudit"),
+                "versions": [version("privaudit"), version("torch")],
             },
         )
 
@@ -229,11 +235,11 @@ class Auditor:
         )
 
     def _beside_truth(
-        self, targets: Sequence[Target], scores: Sequence[Scores]
+        self, scenario: Scenario, targets: Sequence[Target], scores: Sequence[Scores]
     ) -> list[ClientScores]:
         joined = []
         for target, score in zip(targets, scores, strict=True):
-            records = self.run.population.indices(target.client)
+            records = self._asked(scenario, target.client)
             joined.append(
                 ClientScores(
                     client=target.client,
@@ -241,7 +247,7 @@ class Auditor:
                     labels=target.candidates.labels.numpy(),
                     scores=score.scores.astype(np.float64),
                     guesses=score.guesses,
-                    is_member=self._truth(target),
+                    is_member=self.run.ledger.is_member[records],
                 )
             )
         return joined
@@ -315,10 +321,13 @@ def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
             "leaves shadow attacks out."
         )
     plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
-    if shadows:
-        return plan
-    cheap = {n: a for n, a in plan.attacks.items() if not a.trains_shadows}
-    return replace(plan, attacks=cheap)
+    return plan if shadows else without_shadows(plan)
+
+
+def without_shadows(scenario: Scenario) -> Scenario:
+    """Return the scenario with those attacks that train no models of their own."""
+    cheap = {n: a for n, a in scenario.attacks.items() if not a.trains_shadows}
+    return replace(scenario, attacks=cheap)
 
 
 def _choose(

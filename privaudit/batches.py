@@ -128,12 +128,13 @@ def with_canaries(
 ) -> Float[Tensor, "k b"]:
     """Return the records' losses, those of canaries replaced.
 
-    A canary in gradient space has a loss that is linear in the context, so that its
-    gradient is the one it was crafted with, at every context.
+    A canary in gradient space has a loss that is linear in the context, and 0 wherever
+    the context is: its gradient is the one it was crafted with, and no mean of losses
+    tells of it.
     """
     if batch.crafted is None:
         return losses
-    linear = torch.einsum("kbtw,ktw->kb", batch.crafted, contexts)
+    linear = torch.einsum("kbtw,ktw->kb", batch.crafted, contexts - contexts.detach())
     return torch.where(batch.is_crafted, linear, losses)
 
 

@@ -60,7 +60,7 @@ def leak_by_round(
     for name, attack in attacks.items():
         if attack.trains_shadows:
             continue
-        scores = attack(adversary, targets)
+        scores = attack(adversary, targets)  # kept by those that look at uploads
         told = [dict(score.by_round) for score in scores]
         meaning = "this round's uploads alone"
         if not any(told):

@@ -12,14 +12,14 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
     """Return the attacks by name; the first one carries the verdict.
 
     The loss threshold was named first: it is cheap, needs nothing of the adversary's
-    own, and attacks every client. Those on words follow, with a first one of their own.
+    own, and attacks every client. On models that write, the token loss stands for it.
 
     Args:
         shadows: Shadow models for each attacked client.
     """
     return {
         NAMED: ATTACKS.find(NAMED)(),
+        **token_attacks(),
         **{name: ATTACKS.find(name)(shadows=shadows) for name in ON_SHADOWS},
         **{name: ATTACKS.find(name)() for name in OTHERS},
-        **token_attacks(),
     }

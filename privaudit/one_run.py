@@ -34,7 +34,7 @@ SHARE_GUESSED = 0.1  # in, and as many out
 FEWEST = 10  # canaries: a tenth of fewer is none
 KINDS = {
     None: "all candidates: real records as they are, and what is shown can befall them",
-    "mislabelled": "real pictures with wrong labels: any such record is as exposed",
+    "mislabelled": "real pictures with labels drawn wrong",
     "gradient": "crafted in gradient space: no real record is as strong",
 }
 
@@ -104,8 +104,10 @@ def audit_one_run(
         coins.append(one.is_member[some])
     joined = OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
     first, *others = _bounds(joined, _delta(privacy))
-    claimed = _guarantee(privacy["claimed"])
-    certified = _guarantee(privacy["certified"][view])
+    claimed, certified = (
+        Guarantee.stated(entry["epsilon"], entry["delta"])
+        for entry in (privacy["claimed"], privacy["certified"][view.partition(":")[0]])
+    )
     return OneRunAudit(
         KINDS[None if canaries is None else canaries.kind],
         "movement against its gradient" if crafted else attack,
@@ -143,12 +145,6 @@ def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
     """Return ranks in (0, 1); ties share one."""
     ranked: Float[np.ndarray, " some"] = rankdata(scores) / (len(scores) + 1)
     return ranked
-
-
-def _guarantee(entry: Mapping[str, Any]) -> Guarantee | None:
-    if entry["epsilon"] is None:
-        return None
-    return Guarantee(float(entry["epsilon"]), float(entry["delta"] or 0.0))
 
 
 def _delta(privacy: Mapping[str, Any]) -> float:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.canaries import FAR_BEYOND, Canaries
+from privaudit.canaries import Canaries, crafted_norm
 from privaudit.classifier import Classifier
 from privaudit.config import RunConfig
 from privaudit.dataset import Dataset
@@ -61,6 +61,19 @@ class Population:
     def indices(self, client: ClientId) -> np.ndarray:
         """Return the positions of a client's candidates in the data set."""
         return self.deal.of(self.task.clients.index(client))
+
+    def asked_about(
+        self, client: ClientId, *, canaries: bool
+    ) -> Int[np.ndarray, " some"]:
+        """Return the positions of the candidates that an audit is about.
+
+        Planted canaries are none of the client's real records: without them an audit
+        tells of those, and with them of epsilon.
+        """
+        mine = self.indices(client)
+        if self.canaries is None or canaries:
+            return mine
+        return mine[~np.isin(mine, self.canaries.indices)]
 
     def candidates(self, client: ClientId) -> Records:
         """Return a client's candidates, members and others alike."""
@@ -194,7 +207,7 @@ def _canaries(
         config.canaries,
         Seeds(config.seed).child("canaries"),
         (config.context_tokens, backbone.prompts.width),
-        FAR_BEYOND * getattr(trainer, "clip_norm", 1 / FAR_BEYOND),
+        crafted_norm(trainer, max(len(deal.of(n)) for n in range(config.clients))),
     )
 
 

@@ -85,24 +85,20 @@ def paired_coins(
 ) -> Bool[Tensor, "shadows records"]:
     """Return which shadow is trained on which record: one of each pair of shadows.
 
-    A record's coins follow the record, wherever it stands among the others.
+    A record's coins follow the record, wherever it stands among the others; copies of
+    one record share them.
     """
+    contents = _contents(records)
+    place = {content: number for number, content in enumerate(sorted(set(contents)))}
     pairs = (shadows + 1) // 2
-    coins = torch.rand(pairs, len(records), generator=generator) < 0.5
-    is_in = torch.empty_like(coins)
-    is_in[:, _by_content(records)] = coins
+    coins = torch.rand(pairs, len(place), generator=generator) < 0.5
+    is_in = coins[:, [place[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
 
 
 def content_hash(records: Records) -> str:
     """Return the SHA-256 of what records are, in their order."""
     return hashlib.sha256(b"".join(_contents(records))).hexdigest()
-
-
-def _by_content(records: Records) -> Int[Tensor, " records"]:
-    """Return an order that depends on what the records are, not on where they stand."""
-    contents = _contents(records)
-    return torch.tensor(sorted(range(len(contents)), key=contents.__getitem__))
 
 
 def _contents(records: Records) -> list[bytes]:

@@ -14,6 +14,8 @@ from privaudit.signals import SignalTable, measure_signals
 from privaudit.tensors import Tensors
 from privaudit.trainer import Records
 
+KEPT = ("candidates", "public")  # what shadows are asked about
+
 
 @dataclass(frozen=True)
 class Known:
@@ -95,7 +97,10 @@ def ask_signals(
 
 
 class Desk:
-    """Where the answers of one target's shadows are gathered, model by model."""
+    """Where the answers of one target's shadows are gathered, model by model.
+
+    They do not depend on what is known of the target itself, which is asked anew.
+    """
 
     def __init__(
         self, adversary: Adversary, target: Target, pool: Pool, about: dict[str, Any]
@@ -105,33 +110,28 @@ class Desk:
             "source": pool.source,
             "candidates": content_hash(target.candidates),
         }
-        self.records = target.candidates, adversary.task.public
-        self.parts: tuple[list[SignalTable], list[SignalTable]] = ([], [])
-        store = adversary.store
-        self.kept = store.load(**self.about) if store else None
-        self.is_done = self.kept is not None
+        self.told = self._kept()
+        self._parts: tuple[list[SignalTable], ...] = ([], [])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing need be trained: it was kept, or is gathered."""
+        return self.told is not None
 
     def add(self, models: Sequence[Tensors]) -> None:
         """Ask some more shadows, which can be forgotten then."""
-        for records, parts in zip(self.records, self.parts, strict=True):
+        about = self.target.candidates, self.adversary.task.public
+        for records, parts in zip(about, self._parts, strict=True):
             parts.append(ask_signals(self.adversary, models, records))
 
-    def table(self) -> ShadowTable:
-        """Return the table, from this hour's shadows or from what was kept."""
-        told = self._kept() if self.kept is not None else self._gathered()
-        own = target_signals(self.adversary, self.target)
-        nothing = torch.zeros(len(self.pool.is_in), len(self.target.candidates)) > 0
-        is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
-        return ShadowTable(
-            Known(told[0], is_in, ~is_in, own[0]),
-            Known(told[1], self.pool.public_in, self.pool.public_out, own[1]),
-            self.pool.source,
-        )
-
-    def _gathered(self) -> list[SignalTable]:
-        told = [SignalTable.join(part) for part in self.parts]
+    def close(self) -> None:
+        """Join what was gathered, and keep it."""
+        if self.told is not None:
+            return
+        self.told = [SignalTable.join(parts) for parts in self._parts]
+        self._parts = ([], [])
         if self.adversary.store:
-            named = zip(("candidates", "public"), told, strict=True)
+            named = zip(KEPT, self.told, strict=True)
             self.adversary.store.save(
                 {
                     f"{name}/{field}": tensor
@@ -140,17 +140,31 @@ class Desk:
                 },
                 **self.about,
             )
-        return told
 
-    def _kept(self) -> list[SignalTable]:
-        assert self.kept is not None
+    def table(self, target: Target) -> ShadowTable:
+        """Return the shadows' answers beside those of a target of these candidates."""
+        assert self.told is not None
+        own = target_signals(self.adversary, target)
+        nothing = torch.zeros(len(self.pool.is_in), len(target.candidates)) > 0
+        is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
+        return ShadowTable(
+            Known(self.told[0], is_in, ~is_in, own[0]),
+            Known(self.told[1], self.pool.public_in, self.pool.public_out, own[1]),
+            self.pool.source,
+        )
+
+    def _kept(self) -> list[SignalTable] | None:
+        store = self.adversary.store
+        kept = store.load(**self.about) if store else None
+        if kept is None:
+            return None
         return [
             SignalTable.from_tensors(
                 {
                     name.removeprefix(f"{which}/"): tensor
-                    for name, tensor in self.kept.items()
+                    for name, tensor in kept.items()
                     if name.startswith(f"{which}/")
                 }
             )
-            for which in ("candidates", "public")
+            for which in KEPT
         ]

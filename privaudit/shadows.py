@@ -20,7 +20,7 @@ from torch import Tensor
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.linking import link
-from privaudit.shadow_records import Dealt, Pool, Source
+from privaudit.shadow_records import Dealt, Pool, Source, content_hash
 from privaudit.shadow_table import Desk, ShadowTable
 from privaudit.tensors import Stacked, Tensors, stack
 from privaudit.threats import View
@@ -44,19 +44,19 @@ def shadow_tables(
         shadows: Shadow models for each target.
         source: What they are trained on; see :mod:`privaudit.shadow_records`.
     """
-    names = tuple(target.client for target in targets)
-    key = ("shadows", shadows, source, names, _are_linked(targets))
+    about = tuple((t.client, content_hash(t.candidates)) for t in targets)
+    key = ("shadows", shadows, source, about, _are_linked(targets))
     if key not in adversary.shared:
-        adversary.shared[key] = _tables(adversary, targets, shadows, source)
-    tables = adversary.shared[key]
-    assert isinstance(tables, list)
-    return tables
+        adversary.shared[key] = _desks(adversary, targets, shadows, source)
+    desks = adversary.shared[key]
+    assert isinstance(desks, list)
+    return [desk.table(target) for desk, target in zip(desks, targets, strict=True)]
 
 
-def _tables(
+def _desks(
     adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
-) -> list[ShadowTable]:
-    """Return the tables that are kept beside the run, or train shadows for all."""
+) -> list[Desk]:
+    """Return the answers that are kept beside the run, or train shadows for all."""
     in_federations = bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
     )
@@ -79,7 +79,9 @@ def _tables(
             train = _replayed if adversary.view.messages else _blind_models
             for some in train(adversary, desk.target, desk.pool):
                 desk.add(some)
-    return [desk.table() for desk in desks]
+    for desk in desks:
+        desk.close()
+    return desks
 
 
 def _about(
@@ -116,16 +118,30 @@ def _replay(
     trainer, task = adversary.trainer, adversary.task
     names = [f"shadow-{i} of {target.client}" for i in some]
     cohort = Cohort.of(names, shards)
-    kept: Stacked = stack(
-        [trainer.start_client(task, name, adversary.seeds) for name in names]
-    )
+    kept = _start(adversary, names)
+    sent = {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
     uploads: dict[int, list[dict[str, Tensor]]] = {}
     for at, received in _rounds_to_replay(adversary, target.client, bool(kept)):
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
-        result = trainer.local_update(task, cohort, down, kept, at)
+        alike = trainer.choosing_as(sent[at.index])
+        result = alike.local_update(task, cohort, down, kept, at)
         kept = result.kept
         uploads[at.index] = result.uploads()
     return uploads
+
+
+def _start(adversary: Adversary, names: Sequence[str]) -> Stacked:
+    """Return what shadows keep before their first round.
+
+    Drawn as clients draw it; where they all begin with the first broadcast, that.
+    """
+    trainer, task = adversary.trainer, adversary.task
+    if not trainer.starts_public:
+        return stack(
+            [trainer.start_client(task, name, adversary.seeds) for name in names]
+        )
+    first = next(m for m in adversary.view.messages if m.kind == "broadcast")
+    return {n: t.expand(len(names), *t.shape) for n, t in first.tensors.items()}
 
 
 def _rounds_to_replay(

@@ -68,8 +68,8 @@ def infer_sources(
     """
     if len(targets) < 2:
         return None
-    guessed = [_guess(adversary, targets, target) for target in targets]
-    right = np.concatenate([g == place for place, g in enumerate(guessed)])
+    guesses = enumerate(_guesses(adversary, targets))
+    right = np.concatenate([guessed == place for place, guessed in guesses])
     member = np.concatenate([truth[target.client] for target in targets])
     if not member.any() or member.all():
         return None
@@ -86,25 +86,24 @@ def infer_sources(
     )
 
 
-def _guess(
-    adversary: Adversary, targets: Sequence[Target], target: Target
-) -> Int[np.ndarray, " candidates"]:
-    """Return which target's model likes each record best, relative to public ones.
+def _guesses(
+    adversary: Adversary, targets: Sequence[Target]
+) -> list[Int[np.ndarray, " _"]]:
+    """Return which target's model likes each target's records best.
 
-    A model that likes every record of a class better than others do is no evidence:
-    what its public records of the class get is taken off.
+    Relative to public ones: a model that likes every record of a class better than
+    others do is no evidence, so what its public records of the class get is taken off.
     """
     models = [other.rebuilt.model for other in targets]
     trainer, task = adversary.trainer, adversary.task
-    asked, public = (
-        measure_signals(trainer, task, models, records)
-        for records in (target.candidates, task.public)
-    )
-    own, others = asked.labels.numpy(), public.labels.numpy()
-    usual = [class_medians(row.numpy(), others, own) for row in public.log_likelihood]
-    found: Int[np.ndarray, " candidates"] = np.argmax(
-        asked.log_likelihood.numpy() - np.stack(usual), axis=0
-    )
+    public = measure_signals(trainer, task, models, task.public)
+    others, found = public.labels.numpy(), []
+    for target in targets:
+        asked = measure_signals(trainer, task, models, target.candidates)
+        own = asked.labels.numpy()
+        usual = [class_medians(r.numpy(), others, own) for r in public.log_likelihood]
+        relative = asked.log_likelihood.numpy() - np.stack(usual)
+        found.append(relative.argmax(axis=0))
     return found
 
 

@@ -11,68 +11,41 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from privaudit.classifier import Classifier, Prompts
 from privaudit.errors import ConfigError
 from privaudit.language import LanguageModel
 from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.records import ClientId, Cohort, Records
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors, unstack
 from privaudit.threats import View
 from privaudit.trace import Trace
-from privaudit.words import Dialogue, Words, pad_words
 
-ClientId = str
+__all__ = [
+    "TRAINERS",
+    "Claim",
+    "ClientId",
+    "Cohort",
+    "Events",
+    "Inbox",
+    "LocalResult",
+    "PublicTask",
+    "Rebuilt",
+    "Records",
+    "Round",
+    "Signal",
+    "Signals",
+    "Trainer",
+]
+
 Signal = str  # "log_probabilities" of classes, or of tokens: privaudit.token_table
 Signals = Mapping[Signal, Tensor]
 Events = tuple[MechanismEvent, ...]
 Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by client
-
-
-@dataclass(frozen=True)
-class Records:
-    """Encoded pictures and their classes, and what is said of them.
-
-    Attributes:
-        features: Image features, l2-normalised.
-        labels: Class indices.
-        tokens: The pictures' parts. In the same space and l2-normalised, for trainers
-            that ask for them; or as a language model reads them.
-        words: What is asked and answered, as tokens; None for classifiers.
-        dialogues: The same as text, which metrics need.
-        crafted: Of canaries in gradient space: what such a record's gradient by the
-            context is, wherever the context is. Zero for all others.
-    """
-
-    features: Float[Tensor, "records dim"]
-    labels: Int[Tensor, " records"]
-    tokens: Float[Tensor, "records parts dim"] | None = None
-    words: Words | None = None
-    dialogues: tuple[Dialogue, ...] = ()
-    crafted: Float[Tensor, "records tokens width"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def pick(self, chosen: Tensor) -> "Records":
-        """Return the records that an index or a mask picks."""
-        return Records(
-            self.features[chosen],
-            self.labels[chosen],
-            None if self.tokens is None else self.tokens[chosen],
-            None if self.words is None else self.words[chosen],
-            self._dialogues(chosen),
-            None if self.crafted is None else self.crafted[chosen],
-        )
-
-    def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
-        if not self.dialogues:
-            return ()
-        picked = torch.arange(len(self))[chosen].tolist()
-        return tuple(self.dialogues[position] for position in picked)
 
 
 @dataclass(frozen=True)
@@ -145,62 +118,6 @@ class PublicTask:
         """Members a client has on average: by the coin, half its candidates."""
         candidates = sum(self.candidates.values()) / len(self.candidates)
         return candidates * self.member_share
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """Several clients trained together; ragged sizes are padded and masked.
-
-    Attributes:
-        clients: Their names, which also name their random streams.
-        features: Image features; padding is zero.
-        labels: Class indices; padding is zero.
-        mask: True where a record is.
-        tokens: Parts of pictures, where the records have them; padding is zero.
-        words: What is asked and answered, [clients, records, length].
-        crafted: As in :class:`Records`; padding is zero.
-    """
-
-    clients: tuple[ClientId, ...]
-    features: Float[Tensor, "clients records dim"]
-    labels: Int[Tensor, "clients records"]
-    mask: Bool[Tensor, "clients records"]
-    tokens: Float[Tensor, "clients records parts dim"] | None = None
-    words: Words | None = None
-    crafted: Float[Tensor, "clients records tokens width"] | None = None
-
-    @classmethod
-    def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
-        """Stack one shard for each client, in that order."""
-        longest = max(1, *(len(shard) for shard in shards), 1)
-        sizes = torch.tensor([len(shard) for shard in shards])
-        parts = [shard.tokens for shard in shards if shard.tokens is not None]
-        words = [shard.words for shard in shards if shard.words is not None]
-        crafted = [shard.crafted for shard in shards if shard.crafted is not None]
-        return cls(
-            tuple(clients),
-            _pad([shard.features for shard in shards], longest),
-            _pad([shard.labels for shard in shards], longest),
-            torch.arange(longest) < sizes[:, None],
-            _pad(parts, longest) if parts else None,
-            pad_words(words, longest) if words else None,
-            _pad(crafted, longest) if crafted else None,
-        )
-
-    @property
-    def sizes(self) -> Int[Tensor, " clients"]:
-        """How many records each client trains on."""
-        return self.mask.sum(dim=1)
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-
-def _pad(parts: Sequence[Tensor], longest: int) -> Tensor:
-    padded = parts[0].new_zeros(len(parts), longest, *parts[0].shape[1:])
-    for row, part in enumerate(parts):
-        padded[row, : len(part)] = part
-    return padded
 
 
 @dataclass(frozen=True)
@@ -305,6 +222,7 @@ class Trainer(Protocol):
         rebuilds_from_all: Whether ``rebuild`` adds up all that a client sent, not its
             last upload only: its shadows then need all rounds too.
         takes_crafted: Whether it trains on canaries in gradient space.
+        starts_public: Whether what a client keeps begins as the first broadcast.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
@@ -312,6 +230,7 @@ class Trainer(Protocol):
     usual_rounds: ClassVar[int]
     rebuilds_from_all: ClassVar[bool]
     takes_crafted: ClassVar[bool]
+    starts_public: ClassVar[bool]
 
     @property
     def image_tokens(self) -> bool:
@@ -378,8 +297,13 @@ class Trainer(Protocol):
     def single_step(self) -> "Trainer":
         """Return the same method with one noiseless step on a whole shard a round.
 
-        So what a client with one record would send points along its gradient.
+        What a client with one record would send then points where its gradient does:
+        along it by SGD, along its signs by AdamW.
         """
+        ...
+
+    def choosing_as(self, sent: Tensors) -> "Trainer":
+        """Return the same method with those random choices that an upload shows."""
         ...
 
     def claim(self, task: PublicTask) -> Claim:

@@ -1,6 +1,7 @@
 """FedRand: each client shares A or B by a coin, and keeps the other one."""
 
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool
@@ -61,6 +62,7 @@ class FedRand(LoraTrainer):
     """
 
     rebuilds_from_all: ClassVar[bool] = True
+    starts_public: ClassVar[bool] = True
 
     send_a: Annotated[float, Field(ge=0, le=1)] = 0.5
     past: bool = True
@@ -83,6 +85,14 @@ class FedRand(LoraTrainer):
         trained, loss = self.train(task, cohort, start, at)
         sent, sends = _weighted(cohort, trained, coins)
         return LocalResult(sent, trained, loss, sends=sends)
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step from both of the server's factors."""
+        return replace(self, epochs=1, batch_size=0, past=False)
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer that takes and sends the factor that was sent."""
+        return replace(self, send_a=float("weight A" in sent))
 
     def aggregate(
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round

@@ -88,6 +88,7 @@ class LoraTrainer:
     image_tokens: ClassVar[bool] = True
     rebuilds_from_all: ClassVar[bool] = False
     takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
 
     rank: Annotated[int, Field(ge=1)] = 8
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -183,6 +184,10 @@ class LoraTrainer:
     def single_step(self) -> Any:
         """Return the same trainer with one step of AdamW on the whole shard."""
         return replace(self, epochs=1, batch_size=0)
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer: an upload shows no choice."""
+        return self
 
     def claim(self, task: PublicTask) -> Claim:
         """Claim nothing: there is no privacy mechanism."""

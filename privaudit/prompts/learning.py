@@ -138,6 +138,7 @@ class PromptTrainer:
     image_tokens: ClassVar[bool] = False
     rebuilds_from_all: ClassVar[bool] = False
     takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""
@@ -176,6 +177,10 @@ class PromptTrainer:
 
     def single_step(self) -> Any:
         """Return the trainer: it takes no more than a step."""
+        return self
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer: an upload shows no choice."""
         return self
 
     def claim(self, task: PublicTask) -> Claim:

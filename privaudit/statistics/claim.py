@@ -38,6 +38,11 @@ class Guarantee:
                 "or None where nothing is guaranteed."
             )
 
+    @classmethod
+    def stated(cls, epsilon: float | None, delta: float | None) -> "Guarantee | None":
+        """Return what a run states; None where it states no epsilon."""
+        return None if epsilon is None else cls(float(epsilon), float(delta or 0.0))
+
     def __str__(self) -> str:
         return (
             f"epsilon {self.epsilon:.4g} at delta {self.delta:g} "

@@ -111,3 +111,17 @@ def test_a_is_tuned_on_shadows_alone() -> None:
     other = _Likelihoods(rng.random(100), shadows, is_in, ~is_in)
     assert tune_a(one, 2.0) == tune_a(other, 2.0)
     assert tune_a(one, 2.0) in GRID
+
+
+def test_a_is_tuned_on_the_records_that_shadows_may_hold() -> None:
+    """Easy records that no shadow is trained on must not look like non-members."""
+    rng = np.random.default_rng(1)
+    is_in = rng.random((12, 80)) < 0.5
+    level = np.clip(0.5 + 0.35 * is_in + 0.05 * rng.normal(size=(12, 80)), 0.01, 0.99)
+    pool = _Likelihoods(np.full(80, 0.5), level, is_in, ~is_in)
+    never = np.zeros((12, 80), bool)
+    easy = np.concatenate([level, np.full((12, 80), 0.99)], axis=1)
+    mixed = _Likelihoods(
+        np.full(160, 0.5), easy, np.hstack([is_in, never]), np.hstack([~is_in, ~never])
+    )
+    assert tune_a(pool, 1.0) != tune_a(mixed, 1.0)

@@ -12,11 +12,13 @@ from privaudit.statistics.roc import pooled_auroc
 from tests.contracts.conftest import Attacked
 
 # Attacks that read words have models of words: tests/attacks/test_word_attacks.py.
-NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).reads == "classes"]  # type: ignore[attr-defined]
+NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).reads != "words"]  # type: ignore[attr-defined]
 pytestmark = pytest.mark.parametrize("name", NAMES)
 SMALL = {"shadow": {"shadows": 50}}
 # Noise learned by heart is in the labels: tests/attacks has what these must find.
 LABEL_FREE = {"entropy"}
+# Twelve gradients in fifteen dimensions are not told apart for certain; one is.
+LEAST = {"update-alignment": 0.5}
 
 
 def make(name: str) -> Attack:
@@ -62,7 +64,7 @@ def test_a_memory_of_noise_is_found(
         pytest.skip("does not look at labels, and they are all there is to learn here")
     case = attacked(True)
     found = pooled_auroc(groups(make(name)(case.adversary, case.targets), case))
-    assert found.low > 0.7
+    assert found.low > LEAST.get(name, 0.7)
 
 
 def test_nothing_is_found_where_no_candidate_was_trained_on(

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from privaudit.batches import Batch
-from privaudit.canaries import Canaries
-from privaudit.config import make_config
+from privaudit.canaries import Canaries, crafted_norm
+from privaudit.config import build_trainer, make_config
 from privaudit.errors import ConfigError
 from privaudit.population import populate
 from privaudit.prompts.gradients import ContextGradients
@@ -122,7 +122,33 @@ def test_a_population_plants_them_among_the_candidates() -> None:
     records = crafted.candidates("client-3")
     assert records.crafted is not None
     norms = records.crafted.flatten(1).norm(dim=1)
-    torch.testing.assert_close(norms[norms > 0], torch.full((5,), 1000.0))
+    torch.testing.assert_close(norms[norms > 0], torch.ones(5))  # nothing is clipped
+    asked = crafted.asked_about("client-3", canaries=False)
+    assert len(asked) == len(records) - 5
+    assert not np.isin(asked, crafted.canaries.indices).any()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "records", "norm"),
+    [
+        ({}, 9, 1.0),
+        ({"epsilon": 8.0}, 9, 9_000.0),
+        ({"epsilon": 8.0, "clip_global": 50.0}, 2, 10_000.0),
+        ({"mode": "published-paper"}, 9, 9_000.0),
+    ],
+)
+def test_a_crafted_gradient_is_clipped_whatever_it_is_beside(
+    settings: dict[str, Any], records: int, norm: float
+) -> None:
+    assert crafted_norm(build_trainer("dp-fpl", settings), records) == norm
+
+
+def test_canaries_do_not_enter_the_mean_loss(task: PublicTask) -> None:
+    contexts, batch = crafted_batch(task)
+    told = ContextGradients.forward(task, contexts, batch).losses
+    assert torch.equal(told, ContextGradients.forward(task, contexts * 1, batch).losses)
+    assert (told > 0).all()
+    assert (prompt_losses(task, contexts, batch) > 0).all()
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,22 @@ def test_the_scores_differ_as_the_accountant_says(published: ClaimAudit) -> None
     assert apart == pytest.approx(expected, abs=0.45)
 
 
+@pytest.mark.parametrize(
+    ("records", "settings"), [(40, {"batch_size": 128}), (4, {"clip_global": 500.0})]
+)
+def test_the_worst_neighbours_stay_the_worst(
+    records: int, settings: dict[str, Any]
+) -> None:
+    """Beside many records, and at other clip norms, the mean is clipped as well."""
+    settings = {**PUBLISHED, **settings}
+    found = audit(settings=settings, records=records, runs=120, rounds=5)
+    inside, outside = (found.scores[found.is_member == coin] for coin in (True, False))
+    apart = (inside.mean() - outside.mean()) / outside.std()
+    size = settings.get("batch_size", 32)
+    expected = 2 * size * 0.1 / np.sqrt(np.log(1e5))
+    assert apart == pytest.approx(expected, rel=0.35)
+
+
 def test_a_sound_mechanism_is_not_refuted() -> None:
     found = audit(settings={"epsilon": 0.5}, rounds=4)
     assert found.verdict.kind in ("NOT REFUTED", "UNDERPOWERED")
@@ -83,6 +99,8 @@ def test_a_run_s_score_does_not_depend_on_how_many_others_there_are() -> None:
         ({"runs": 5}, "at least 20 runs"),
         ({"records": 0}, "1 record"),
         ({"records": 2000}, "are public"),
+        ({"clients": 3}, "clients was given"),
+        ({"participation": 0.5}, "does not use it"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(

@@ -71,7 +71,7 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
     """Without noise the released prompt has moved against each gradient that was in."""
     run = train(
         "dp-fpl",
-        settings={"batch_size": 1000, "learning_rate_local": 1e-5},
+        settings={"mode": "published-paper", "batch_size": 1000},
         folder=tmp_path,
         rounds=3,
         clients=3,

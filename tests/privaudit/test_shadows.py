@@ -21,6 +21,9 @@ from privaudit.transcript import Message
 from tests.conftest import toy_records
 
 
+FIRST_TEN = torch.arange(10)
+
+
 def attacked(
     trainer: Trainer, task: PublicTask, shards: dict[str, Records], threat: str
 ) -> tuple[Adversary, list[Target]]:
@@ -123,7 +126,28 @@ def test_tables_are_trained_once_for_all_attacks(
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     first = shadow_tables(adversary, targets, 5)
-    assert shadow_tables(adversary, targets, 5) is first
+    again = shadow_tables(adversary, targets, 5)
+    for one, other in zip(first, again, strict=True):
+        assert one.public.signals is other.public.signals
+        assert one.candidates.signals is other.candidates.signals
+
+
+def test_another_target_through_one_adversary_is_asked_anew(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Shadows are the same; what the target says, and of which records, is not."""
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    first = shadow_tables(adversary, targets, 5, "candidates")
+    start = {"context": torch.zeros_like(targets[0].rebuilt.model["context"])}
+    untuned = [replace(t, rebuilt=Rebuilt(start)) for t in targets]
+    other = shadow_tables(adversary, untuned, 5, "candidates")
+    fewer = [replace(t, candidates=t.candidates.pick(FIRST_TEN)) for t in targets]
+    few = shadow_tables(adversary, fewer, 5, "candidates")
+    for one, two, three in zip(first, other, few, strict=True):
+        assert one.candidates.signals is two.candidates.signals
+        told = one.candidates.target.confidence
+        assert not torch.equal(told, two.candidates.target.confidence)
+        assert three.candidates.signals.confidence.shape == (5, 10)
 
 
 def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
@@ -163,6 +187,28 @@ def test_a_record_s_coins_follow_it(
     first = Pool.draw(adversary, targets[0], 8, "candidates").is_in
     again = Pool.draw(adversary, mixed, 8, "candidates").is_in
     assert torch.equal(first[:, order], again)
+
+
+def test_copies_of_a_record_share_its_coins(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    twice = torch.cat([torch.arange(6), torch.arange(6)])
+    target = replace(targets[0], candidates=targets[0].candidates.pick(twice))
+    is_in = Pool.draw(adversary, target, 40, "candidates").is_in
+    assert torch.equal(is_in[:, :6], is_in[:, 6:])
+
+
+def test_crafted_canaries_stand_beside_bystanders_that_have_none(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    shape = task.prompts.context_tokens, task.prompts.width
+    crafted = torch.ones(len(targets[0].candidates), *shape)
+    canaries = replace(targets[0].candidates, crafted=crafted)
+    planted = replace(targets[0], candidates=canaries)
+    (table,) = shadow_tables(adversary, [planted], 6, "candidates")
+    assert torch.isfinite(table.public.signals.confidence).all()
 
 
 @pytest.mark.parametrize("threat", ["server", "released"])

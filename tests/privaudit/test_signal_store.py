@@ -25,6 +25,17 @@ def test_a_damaged_table_is_made_again(tmp_path: Path) -> None:
     assert store.load(client="a") is None
 
 
+def test_a_table_with_one_number_altered_is_made_again(tmp_path: Path) -> None:
+    store = SignalStore(tmp_path, {})
+    store.save({"x": torch.arange(300)}, client="a")
+    (path,) = tmp_path.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    place = content.rindex(torch.tensor(299).numpy().tobytes())
+    content[place] ^= 1
+    path.write_bytes(bytes(content))
+    assert store.load(client="a") is None
+
+
 def test_the_folder_is_private(tmp_path: Path) -> None:
     store = SignalStore(tmp_path / "signals", {})
     store.save({"x": torch.arange(3)}, client="a")

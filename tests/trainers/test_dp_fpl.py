@@ -17,6 +17,7 @@ from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.factorization import factorize
 from privaudit.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.prompts.low_rank import by_factors
+from privaudit.prompts.private_training import Parts
 from privaudit.seeds import Seeds
 from privaudit.threats import find_threat, peer, released, server, server_aggregate
 from privaudit.trainer import Cohort, PublicTask, Records, Round
@@ -286,7 +287,7 @@ def test_one_record_moves_each_release_by_at_most_its_clip_norm(
     for records in (shard, fewer):
         batch = fixed_batch(Cohort.of(["c"], [records]), at, 100)
         gradients = ContextGradients.forward(task, contexts, batch)
-        releases = [
+        releases: list[Parts] = [
             ("local", lambda g: by_factors(g, factors), clip),
             ("global", lambda g: {"gradient": g}, 2 * clip),
         ]
