@@ -1,6 +1,20 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import pytest
 import torch
 
+from privaudit.attack import Adversary, Target
 from privaudit.attacks.shadow import Shadow, _AttackModels, _balanced
+from privaudit.seeds import Seeds
+from privaudit.signals import SignalTable
+from privaudit.statistics.roc import auroc
+from privaudit.threats import find_threat
+from privaudit.trainer import PublicTask, Records
+from privaudit.trainers.coop import CoOp
+from privaudit.transcript import Message
+from tests.conftest import toy_records
 
 
 def test_members_and_others_weigh_the_same_in_each_class() -> None:
@@ -25,3 +39,42 @@ def test_each_record_is_judged_by_its_own_class() -> None:
 
 def test_sorted_vectors_do_not_know_the_class() -> None:
     assert Shadow(vector="sorted").vector == "sorted"
+
+
+@pytest.mark.parametrize("vector", ["full", "sorted"])
+def test_a_pooled_attack_model_sees_the_label_s_own_probability(
+    vector: Literal["full", "sorted"],
+) -> None:
+    logs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]]).log()
+    labels = torch.tensor([1, 2])
+    told = SignalTable(labels, logs[0, [0, 1], labels].unsqueeze(0), logs)
+    seen, which = Shadow(attack_models="pooled", vector=vector)._seen(told)
+    assert seen.shape == (2, 4)
+    torch.testing.assert_close(seen[:, 3].exp(), torch.tensor([0.2, 0.3]))
+    assert which.tolist() == [0, 0]
+    _, of_class = Shadow(vector=vector)._seen(told)
+    assert of_class.tolist() == [1, 2]
+
+
+def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
+    task: PublicTask, train: Callable[..., list[Message]]
+) -> None:
+    trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
+    coin = torch.arange(60) % 2 == 0
+    candidates = noise(toy_records(60, 4), 4)
+    world = replace(task, public=noise(toy_records(200, 5), 5))
+    shards = dict.fromkeys(task.clients, candidates.pick(coin))
+    threat = find_threat("released")
+    view = threat(train(trainer, world, shards))
+    adversary = Adversary(trainer, world, threat, view, Seeds(2))
+    target = Target("client-0", trainer.rebuild(world, view, "client-0"), candidates)
+    for models in ("pooled", "class-wise"):
+        (scores,) = Shadow(attack_models=models)(adversary, [target])
+        assert auroc(scores.scores[coin], scores.scores[~coin]).low > 0.5
+
+
+def noise(records: Records, seed: int) -> Records:
+    """Draw labels at random: only memory can know them."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
+    return Records(records.features, labels)
