@@ -41,6 +41,8 @@ class Lira:
     Attributes:
         shadows: Shadow models for each attacked client.
         mode: "online" shadows train on the candidates, "offline" on public records.
+        signal: What is compared: log-odds of the label, its margin over the likeliest
+            other, or, of texts, Min-K% or Min-K%++ of the answer.
         variance: Of one record's shadows, or of all. With fewer than some 64 shadows a
             common one is the better.
     """
@@ -50,6 +52,7 @@ class Lira:
 
     shadows: Annotated[int, Field(ge=5)] = 50
     mode: Literal["online", "offline"] = "online"
+    signal: Literal["confidence", "margin", "min-k", "min-k-plus-plus"] = "confidence"
     variance: Variance = "global"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
@@ -68,8 +71,8 @@ class Lira:
         return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
 
     def _of(self, known: Known) -> Float[np.ndarray, " records"]:
-        target = known.target.confidence[0].double().numpy()
-        shadows = known.signals.confidence.double().numpy()
+        target = known.target[self.signal][0].double().numpy()
+        shadows = known.signals[self.signal].double().numpy()
         is_in, is_out = known.is_in.numpy(), known.is_out.numpy()
         if self.mode == "online":
             return online_scores(target, shadows, is_in, is_out, self.variance)

@@ -1,6 +1,6 @@
 """What one target's shadows say, gathered model by model and kept beside the run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from privaudit.attack import Adversary, Target
 from privaudit.shadow_records import Pool, Source, content_hash
+from privaudit.signal_store import tensors_hash
 from privaudit.signals import SignalTable, measure_signals
 from privaudit.tensors import Tensors
 from privaudit.trainer import Records
@@ -78,15 +79,59 @@ def target_signals(
     """Return what a target says of its candidates and of public records, asked once."""
     key = ("signals", id(target.rebuilt.model), id(target.candidates))
     if key not in adversary.shared:
-        told = [
-            ask_signals(adversary, [target.rebuilt.model], records)
-            for records in (target.candidates, adversary.task.public)
-        ]
+        told = _asked_or_kept(adversary, target)
         # The target is kept too: else another's id could become the same.
         adversary.shared[key] = (target, *told)
     kept = adversary.shared[key]
     assert isinstance(kept, tuple)
     return kept[1], kept[2]
+
+
+def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
+    """Return what a target says, which is kept beside the run as shadows' answers."""
+    store, model = adversary.store, target.rebuilt.model
+    if store is None:
+        return _ask_target(adversary, target)
+    about = {
+        "target": target.client,
+        "model": tensors_hash(model),
+        "candidates": content_hash(target.candidates),
+    }
+    kept = store.load(**about)
+    if kept is not None:
+        return _unfolded(kept)
+    told = _ask_target(adversary, target)
+    store.save(_folded(told), **about)
+    return told
+
+
+def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
+    return [
+        ask_signals(adversary, [target.rebuilt.model], records)
+        for records in (target.candidates, adversary.task.public)
+    ]
+
+
+def _folded(told: Sequence[SignalTable]) -> dict[str, Tensor]:
+    """Return the tables about candidates and public records, by name."""
+    return {
+        f"{which}/{name}": tensor
+        for which, table in zip(KEPT, told, strict=True)
+        for name, tensor in table.to_tensors().items()
+    }
+
+
+def _unfolded(kept: Mapping[str, Tensor]) -> list[SignalTable]:
+    return [
+        SignalTable.from_tensors(
+            {
+                name.removeprefix(f"{which}/"): tensor
+                for name, tensor in kept.items()
+                if name.startswith(f"{which}/")
+            }
+        )
+        for which in KEPT
+    ]
 
 
 def ask_signals(
@@ -131,15 +176,7 @@ class Desk:
         self.told = [SignalTable.join(parts) for parts in self._parts]
         self._parts = ([], [])
         if self.adversary.store:
-            named = zip(KEPT, self.told, strict=True)
-            self.adversary.store.save(
-                {
-                    f"{name}/{field}": tensor
-                    for name, table in named
-                    for field, tensor in table.to_tensors().items()
-                },
-                **self.about,
-            )
+            self.adversary.store.save(_folded(self.told), **self.about)
 
     def table(self, target: Target) -> ShadowTable:
         """Return the shadows' answers beside those of a target of these candidates."""
@@ -156,15 +193,4 @@ class Desk:
     def _kept(self) -> list[SignalTable] | None:
         store = self.adversary.store
         kept = store.load(**self.about) if store else None
-        if kept is None:
-            return None
-        return [
-            SignalTable.from_tensors(
-                {
-                    name.removeprefix(f"{which}/"): tensor
-                    for name, tensor in kept.items()
-                    if name.startswith(f"{which}/")
-                }
-            )
-            for which in KEPT
-        ]
+        return None if kept is None else _unfolded(kept)

@@ -18,7 +18,7 @@ from torch import Tensor
 from privaudit.errors import PrivauditError
 from privaudit.storage import make_private_folder, read_tensors, write_tensors
 
-VERSION = 2  # of what a table holds, and of how it comes about
+VERSION = 3  # of what a table holds, and of how it comes about
 HASH = "sha256"
 
 
@@ -61,10 +61,15 @@ class SignalStore:
         return self.folder / f"{name}.safetensors"
 
 
-def _hash(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the SHA-256 of names and numbers, as bytes."""
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names and numbers."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].contiguous().numpy().tobytes())
-    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+    return digest.hexdigest()
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> Tensor:
+    digest = bytearray.fromhex(tensors_hash(tensors))
+    return torch.frombuffer(digest, dtype=torch.uint8)

@@ -1,12 +1,12 @@
 """What models say about records: one table [models, records] for each quantity.
 
 A classifier's table holds log-probabilities of all classes, from which every quantity
-follows; that of a model that writes holds the mean log-likelihood of the tokens of each
-record's answer. Tables are kept, models are not.
+follows; that of a model that writes holds statistics of the tokens of each record's
+answer. Tables are kept, models are not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -14,11 +14,18 @@ from torch import Tensor
 
 from privaudit.asking import MODELS_AT_ONCE, ask_each
 from privaudit.errors import ConfigError
-from privaudit.tensors import Stacked, Tensors, stacks
-from privaudit.token_scores import mean_log_likelihood
+from privaudit.tensors import Tensors, stacks
+from privaudit.token_scores import mean_log_likelihood, min_k, min_k_plus_plus
 from privaudit.token_table import TOKENS, TokenTable
 from privaudit.trainer import PublicTask, Records, Trainer
 
+QUANTITIES = ("confidence", "loss", "margin", "entropy", "modified_entropy")
+OF_TOKENS = {
+    "log_likelihood": mean_log_likelihood,
+    "min-k": min_k,
+    "min-k-plus-plus": min_k_plus_plus,
+}
+TOKENS_OF = "tokens/"  # in front of a token statistic's name, where it is kept
 HIGHEST = -1e-12  # of another class's log-probability: its complement is not 0
 
 
@@ -30,11 +37,31 @@ class SignalTable:
         labels: The records' classes.
         log_likelihood: Of the label; of a text, the mean over the answer's tokens.
         log_probabilities: Of every class; None for models that write.
+        tokens: Of an answer's tokens, by name: "min-k", "min-k-plus-plus" (both at
+            20 %); higher means better known. None for classifiers.
     """
 
     labels: Int[Tensor, " records"]
     log_likelihood: Float[Tensor, "models records"]
     log_probabilities: Float[Tensor, "models records classes"] | None = None
+    tokens: Mapping[str, Float[Tensor, "models records"]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Float[Tensor, "models records"]:
+        """Return a quantity by name, such as "margin" or, of texts, "min-k".
+
+        Raises:
+            ConfigError: These models have none of that name.
+        """
+        if name in self.tokens:
+            return self.tokens[name]
+        if name not in QUANTITIES:
+            known = ", ".join([*QUANTITIES, *self.tokens])
+            raise ConfigError(
+                f"The signal {name!r} was asked for, and these models have {known}. "
+                "Take one of them."
+            )
+        found: Float[Tensor, "models records"] = getattr(self, name)
+        return found
 
     @property
     def loss(self) -> Float[Tensor, "models records"]:
@@ -90,6 +117,7 @@ class SignalTable:
             self.labels[records],
             self.log_likelihood[:, records],
             None if logs is None else logs[:, records],
+            {name: told[:, records] for name, told in self.tokens.items()},
         )
 
     def models(self, some: slice) -> "SignalTable":
@@ -99,6 +127,7 @@ class SignalTable:
             self.labels,
             self.log_likelihood[some],
             None if logs is None else logs[some],
+            {name: told[some] for name, told in self.tokens.items()},
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -106,13 +135,18 @@ class SignalTable:
         fields = {"labels": self.labels, "log_likelihood": self.log_likelihood}
         if self.log_probabilities is not None:
             fields["log_probabilities"] = self.log_probabilities
-        return fields
+        return fields | {TOKENS_OF + name: told for name, told in self.tokens.items()}
 
     @classmethod
     def from_tensors(cls, fields: Mapping[str, Tensor]) -> "SignalTable":
         """Return the table that :meth:`to_tensors` wrote."""
         logs = fields.get("log_probabilities")
-        return cls(fields["labels"], fields["log_likelihood"], logs)
+        tokens = {
+            name.removeprefix(TOKENS_OF): told
+            for name, told in fields.items()
+            if name.startswith(TOKENS_OF)
+        }
+        return cls(fields["labels"], fields["log_likelihood"], logs, tokens)
 
     @classmethod
     def join(cls, parts: Sequence["SignalTable"]) -> "SignalTable":
@@ -122,6 +156,7 @@ class SignalTable:
             parts[0].labels,
             torch.cat([part.log_likelihood for part in parts]),
             torch.cat(logs) if logs else None,
+            {n: torch.cat([p.tokens[n] for p in parts]) for n in parts[0].tokens},
         )
 
     def _classes(self) -> Float[Tensor, "models records classes"]:
@@ -144,29 +179,25 @@ def measure_signals(
 ) -> SignalTable:
     """Return what models of any shapes say about records."""
     if task.writes:
-        told = _log_likelihoods(trainer, task, models, records)
-        return SignalTable(records.labels, told)
+        told = _of_tokens(trainer, task, models, records)
+        return SignalTable(records.labels, told.pop("log_likelihood"), None, told)
     logs = ask_each(trainer, task, models, records)
     index = records.labels.expand(len(models), -1).unsqueeze(2)
     return SignalTable(records.labels, logs.gather(2, index).squeeze(2), logs)
 
 
-def _log_likelihoods(
+def _of_tokens(
     trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
-) -> Float[Tensor, "models records"]:
-    told = torch.zeros(len(models), len(records))
+) -> dict[str, Float[Tensor, "models records"]]:
+    told = {name: torch.zeros(len(models), len(records)) for name in OF_TOKENS}
     for positions, stacked in stacks(models, MODELS_AT_ONCE):
-        told[positions] = _of_stack(trainer, task, stacked, len(positions), records)
+        first = 0
+        for chunk in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
+            signals = {name: tensor.cpu() for name, tensor in chunk.items()}
+            for row, position in enumerate(positions):
+                table = TokenTable.from_signals([signals], model=row)
+                columns = slice(first, first + len(table))
+                for name, score in OF_TOKENS.items():
+                    told[name][position, columns] = score(table, "description").float()
+            first += len(table)
     return told
-
-
-def _of_stack(
-    trainer: Trainer, task: PublicTask, models: Stacked, count: int, records: Records
-) -> Float[Tensor, "models records"]:
-    parts = []
-    for chunk in trainer.query(task, models, records, want=frozenset({TOKENS})):
-        signals = {name: tensor.cpu() for name, tensor in chunk.items()}
-        tables = [TokenTable.from_signals([signals], model=k) for k in range(count)]
-        told = [mean_log_likelihood(table, "description") for table in tables]
-        parts.append(torch.stack(told))
-    return torch.cat(parts, dim=1).float()

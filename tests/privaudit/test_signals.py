@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.errors import ConfigError
-from privaudit.signals import SignalTable
+from privaudit.signals import OF_TOKENS, SignalTable, measure_signals
+from privaudit.token_attack import table_of as table_said
+from privaudit.trainer import PublicTask
+from tests.attacks.word_world import attacked
+from tests.toy_language import toy_language
 
 GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
 
@@ -90,3 +95,30 @@ def test_rows_and_columns_are_picked_alike() -> None:
     )
     back = SignalTable.from_tensors(told.to_tensors())
     torch.testing.assert_close(back.entropy, told.entropy)
+
+
+def test_a_signal_is_asked_for_by_name() -> None:
+    told = table_of(torch.randn(2, 3, 4), torch.tensor([0, 1, 3]))
+    torch.testing.assert_close(told["margin"], told.margin)
+    with pytest.raises(
+        ConfigError, match="'min-k' was asked for, and these models have"
+    ):
+        told["min-k"]
+
+
+def test_texts_have_statistics_of_their_tokens(task: PublicTask) -> None:
+    adversary, targets, _ = attacked(task, leaks=True)
+    models = [target.rebuilt.model for target in targets[:2]]
+    records = targets[0].candidates
+    writing = replace(adversary.task, backbone=toy_language())
+    told = measure_signals(adversary.trainer, writing, models, records)
+    for row, model in enumerate(models):
+        table = table_said(adversary, records, model)
+        for name, score in OF_TOKENS.items():
+            found = told.log_likelihood if name == "log_likelihood" else told[name]
+            torch.testing.assert_close(found[row], score(table, "description").float())
+    back = SignalTable.from_tensors(told.to_tensors())
+    torch.testing.assert_close(back["min-k"], told["min-k"])
+    torch.testing.assert_close(
+        told.pick(torch.tensor([3]))["min-k"], told["min-k"][:, 3:4]
+    )
