@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int, Shaped
 
+from privaudit.answering import answering
 from privaudit.attack import Adversary, Attack, Scores, Target
 from privaudit.audit import Audit
 from privaudit.closeness import measure_closeness
@@ -170,7 +171,7 @@ class Auditor:
         if who and who not in population.task.clients:
             raise UnknownNameError("client", who, population.task.clients)
         adversary = Adversary(
-            run.trainer,
+            answering(run.trainer, scenario.answers),
             population.task,
             threat,
             threat(run.transcript),
@@ -201,7 +202,7 @@ class Auditor:
                     repr(self.run.config),
                 ],
                 "transcript": header["progress"]["head"],
-                "threat": scenario.threat,
+                "threat": [scenario.threat, scenario.answers],
                 "seed": seed,
                 "versions": [version("privaudit"), version("torch")],
             },

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from privaudit.answering import Answers
 from privaudit.attack import Attack
 from privaudit.errors import ConfigError
 from privaudit.registry import Registry
@@ -25,6 +26,7 @@ class Scenario:
         attacks: By name; the first one that can read a run's models carries the
             verdict.
         by_round: Whether it is asked when it leaked, and whose a record is.
+        answers: What models say when they are asked.
         one_run: Whether epsilon is bounded from below, by canaries.
     """
 
@@ -32,6 +34,7 @@ class Scenario:
     question: str
     threat: str
     attacks: dict[str, Attack]
+    answers: Answers = "probabilities"
     by_round: bool = False
     one_run: bool = False
 

@@ -1,0 +1,29 @@
+"""What does somebody learn who is told classes only, without probabilities?"""
+
+from privaudit.model_attacks import model_attacks
+from privaudit.scenario import SCENARIOS, Scenario
+
+NAME = "black-box-labels"
+
+
+@SCENARIOS.register(NAME)
+def black_box_labels(shadows: int = 50) -> Scenario:
+    """Return the scenario: released models are asked, and answer with a class.
+
+    The loss threshold is then the gap attack: who is classified rightly is called a
+    member.
+
+    Source: Yeom et al., "Privacy risk in machine learning: analyzing the connection to
+    overfitting", CSF 2018; Choquette-Choo et al., "Label-only membership inference
+    attacks", ICML 2021, whose augmented queries are not made here.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+    """
+    return Scenario(
+        name=NAME,
+        question="What does somebody learn from a released model's labels alone?",
+        threat="released",
+        attacks=model_attacks(shadows),
+        answers="labels",
+    )
