@@ -16,12 +16,14 @@ from privaudit import cli_options as options
 from privaudit.claim_command import claim
 from privaudit.compare_command import compare
 from privaudit.errors import ConfigError, PrivauditError
+from privaudit.export_command import export
 from privaudit.lint_command import lint
 from privaudit.models.commands import app as pretrain_app
 from privaudit.report.figure_command import figure
 from privaudit.selftest_command import selftest
 from privaudit.shift_command import shift
 from privaudit.tables.command import table
+from privaudit.verify_command import verify
 
 if TYPE_CHECKING:
     from privaudit.audit import Audit
@@ -275,6 +277,8 @@ app.command()(lint)
 app.command()(compare)
 app.command()(selftest)
 app.command()(claim)
+app.command()(export)
+app.command()(verify)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from privaudit.threats import View
 from privaudit.transcript import Message
 
 Truth = Mapping[str, np.ndarray]  # by client, which of its candidates are members
-Told = dict[int, Float[np.ndarray, " candidates"]]  # by round, scores
+Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
 
 
 @dataclass(frozen=True)

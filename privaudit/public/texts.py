@@ -1,0 +1,109 @@
+"""Texts that may leave: names that are registered, and what code writes of fixed words.
+
+Nothing fits that a user, a record or a path could have put there.
+"""
+
+import re
+from functools import cache
+from typing import get_args
+
+from privaudit.captions.scores import METRICS
+from privaudit.one_run import KINDS
+from privaudit.privacy.accountant import Accountant
+from privaudit.privacy.certificate import CertifiedView
+from privaudit.privacy.mechanism import NoiseAt, Release
+from privaudit.public.sieve import one_of, text
+from privaudit.scenario import SCENARIOS
+from privaudit.writing_utility import EXACT
+
+SHA = text(r"[0-9a-f]{64}")
+VERSION = text(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?")
+SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
+MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
+FOLDER_MODELS = ("surrogate", "llava", "language")
+_NUMBER = r"[0-9.e+-]+"
+_FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
+CLAIM = text(
+    r"no privacy mechanism|no record is used",
+    r"noise by an accountant \(opacus PRV or the exact Gaussian; see the "
+    r"certificate\), for a record of (the released model(; with each client's own "
+    r"noise on what it sends also against the server)?|what a client sends, not of "
+    r"what it releases)",
+    rf"the published formula, {_FORMULA}",
+    r"epsilon and delta as published; how noise follows from them was not: here "
+    rf"{_FORMULA} on the prompt that is sent",
+)
+_STEPS = (
+    r"at most \d+ steps of a Gaussian mechanism of effective noise multiplier "
+    rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling)"
+)
+MECHANISM = text(
+    rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*",
+)
+WHY = text(
+    r"No record has any influence on what this view holds\.",
+    r"No mechanism was applied\.",
+    r"Nothing that this view sees of round \d+ has a mechanism\.",
+    r"What this view sees of round \d+ carries no noise\.",
+    r"The server adds the noise itself, so it sees what the noise hides\.",
+    r"The (global|local|upload) release of round \d+ has no noise\.",
+    r"Every upload carries its own client's noise\.",
+    r"Every upload carries its client's share of the noise only\.",
+    r"The sum that the server sees carries (every client's noise|all shares of the "
+    r"noise)\.",
+    r"Broadcasts carry (the server's noise, which no peer knows|the noise of all "
+    r"clients but the peer itself|all shares of the noise but the peer's own)\.",
+    r"The global part carries (the server's noise, the local its client's|all shares "
+    r"of the noise)\.",
+    r"Every part of the prompt carries its client's noise\.",
+)
+_FREEDOM = r"t with [0-9.e+]+ degrees of freedom"
+_LEFT_OUT = r"; \d+ left out, without members or non-members"
+METHOD = text(
+    rf"mean of (paired differences of )?replicates(, {_FREEDOM})?",
+    r"mean over clients, linearised over test records",
+    r"(share of right guesses|proportion), Clopper-Pearson",
+    r"share of right guesses averaged over \d+ classes, Korn-Graubard",
+    r"TPR - FPR, Newcombe's hybrid score",
+    r"TPR at FPR 0\.\d+, order statistics and Clopper-Pearson",
+    r"AUROC, DeLong on the logit scale",
+    r"difference of proportions, Newcombe's hybrid score",
+    r"paired difference of AUROCs, DeLong with Satterthwaite's t"
+    rf"(, averaged over \d+ clients by pairs)?({_LEFT_OUT})?",
+    rf"AUROC averaged over \d+ clients by pairs({_LEFT_OUT})?; (equal in all; )?"
+    rf"(stratified DeLong on the logit scale|jackknife over clients, {_FREEDOM})",
+    r"(mean of \d+ models, )?bootstrap over images \(BCa, \d+ replicates\)",
+)
+BOUND_METHOD = text(
+    r"one-run (binomial|f-DP), \d+ \+ \d+ guesses",
+    r"Gaussian mechanism assumed, one-run f-DP, \d+ \+ \d+ guesses",
+)
+REASON = text(r"|needs \d+ [a-z]+(-[a-z]+)?, has \d+")
+MEANING = text(
+    "this round's uploads alone", "clients as rebuilt from the uploads so far"
+)
+ACCOUNTANT = text("", "by definition", *get_args(Accountant))
+VIEW, RELEASE, NOISE_AT = (
+    text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)
+)
+CANARIES = text(*map(re.escape, KINDS.values()))
+METRIC = text("accuracy", *map(re.escape, (EXACT, *METRICS)))
+THRESHOLD = text(
+    r"median of public records, classes weighted as among the candidates",
+    r"median of public records of each class",
+    r"a likelihood ratio of one",
+    r"best on \d+ shadows that trained no attack model",
+)
+_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
+ATTACK_SETTINGS = text(rf"[A-Za-z]+\((\w+={_VALUE}(, \w+={_VALUE})*)?\)")
+
+
+@cache
+def attack_names() -> list[str]:
+    """Return what the attacks of all scenarios are called."""
+    plans = [SCENARIOS.find(name)() for name in SCENARIOS.names()]
+    return sorted({attack for plan in plans for attack in plan.attacks})
+
+
+ATTACK = one_of(attack_names)
+SCORED_BY = one_of(lambda: [*attack_names(), "movement against its gradient"])

@@ -1,0 +1,186 @@
+"""Does a card say what its run says? Each part is made again and compared.
+
+A card is found untrue if its text was altered, or if anything in the run that it was
+made of was: transcript, ledger, scores, numbers. What no scores are kept of, such as
+utility, is compared with what the run recorded; ``again`` plays the attacks anew.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privaudit.errors import MissingFileError, PrivauditError
+from privaudit.public.audits import AUDITS
+from privaudit.public.card import card_parts, read_card
+from privaudit.public.replay import Replayed, replay
+from privaudit.public.sealing import read_key
+from privaudit.public.sieve import Sieve
+from privaudit.runs import Run, load_run, runs_folder
+
+_MADE_AGAIN = ("leaks", "server_model", "scores", "question")
+_ABOUT_ITSELF = ("card", "sha256")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One place in which a card and its run differ.
+
+    Attributes:
+        place: In the card, keys and positions joined by slashes.
+        why: What stands in the one and in the other, or what is wrong with the run.
+    """
+
+    place: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What became of a card.
+
+    Attributes:
+        run: What it was held against.
+        values: How many values were compared.
+        recorded: How many of these the run only recorded: nothing there gives them.
+        mismatches: All that does not match; empty if the card is true.
+        replayed: What the attacks gave when they were played anew, if they were.
+    """
+
+    run: Run
+    values: int
+    recorded: int
+    mismatches: tuple[Mismatch, ...]
+    replayed: tuple[Replayed, ...] = ()
+
+    @property
+    def matches(self) -> bool:
+        """Whether the card says what the run says."""
+        return not self.mismatches and all(one.matches for one in self.replayed)
+
+
+def verify_card(
+    card: str | Path,
+    run: Run | str | Path | None = None,
+    *,
+    runs: str | Path | None = None,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> Verification:
+    """Make each part of a card again from its run, and say what does not match.
+
+    Args:
+        card: The file, or the folder of an export.
+        run: The run; by default the one with the card's transcript.
+        runs: Where to look for it.
+        again: Play each audit's attacks anew, with the same adversary's seed, and
+            compare their scores, and what no scores are kept of, within 1e-5.
+        progress: Called with what is played next.
+
+    Raises:
+        ConfigError: That is no card.
+        MissingFileError: There is no card, or no run of it.
+    """
+    content, as_written = read_card(card)
+    if run is not None:
+        found = [run if isinstance(run, Run) else load_run(run, folder=runs)]
+    else:
+        found = _runs_of(content, runs_folder(runs))
+    tried = [_compare(content, as_written, one) for one in found]
+    best = next((one for one in tried if one.matches), tried[0])
+    if not again:
+        return best
+    scenarios = sorted(content[AUDITS])
+    played = tuple(replay(best.run, one, content, progress) for one in scenarios)
+    return Verification(
+        best.run, best.values, best.recorded, best.mismatches, replayed=played
+    )
+
+
+def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
+    """Return the runs whose transcript ends as the card's.
+
+    Raises:
+        MissingFileError: There is none.
+    """
+    head, found = card["run"]["progress"]["head"], []
+    for path in sorted(folder.glob("*/run.json")):
+        run = Run(path.parent)
+        try:
+            if run.header["progress"]["head"] == head:
+                found.append(run)
+        except PrivauditError:
+            continue  # damaged, or of another version: it cannot be this one
+    if not found:
+        raise MissingFileError(
+            f"No run in {folder} has the card's transcript, which ends in {head}: its "
+            "run is elsewhere, or run.json was altered. Name the run, or say with "
+            "--runs where it is kept."
+        )
+    return found
+
+
+def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verification:
+    mismatches, said = [], dict(leaves(card))
+    if not as_written:
+        why = "the text is not as it was written: its own hash does not match"
+        mismatches.append(Mismatch("card", why))
+    values = {p: v for p, v in said.items() if p.split("/")[0] not in _ABOUT_ITSELF}
+    for name, part in _parts(card, run).items():
+        claimed = {p: v for p, v in values.items() if f"{p}/".startswith(f"{name}/")}
+        values = {p: v for p, v in values.items() if p not in claimed}
+        try:
+            there = dict(leaves(part(), name))
+        except PrivauditError as error:
+            mismatches.append(Mismatch(name, str(error)))
+            continue
+        mismatches.extend(_differences(claimed, there))
+    left = {p: v for p, v in values.items() if p != AUDITS}
+    mismatches.extend(_differences(left, {}))
+    count = sum(place.split("/")[0] not in _ABOUT_ITSELF for place in said)
+    recorded = sum(map(is_recorded, said))
+    return Verification(run, count, recorded, tuple(mismatches))
+
+
+def _parts(card: Mapping[str, Any], run: Run) -> dict[str, Callable[[], Any]]:
+    return card_parts(run, sorted(card[AUDITS]), lambda: read_key(run), Sieve())
+
+
+def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:
+    """Yield where two sets of leaves differ, in value or in type."""
+    for place in {**card, **run}:
+        one, other = (
+            json.dumps(some[place]) if place in some else "nothing"
+            for some in (card, run)
+        )
+        if one != other:
+            yield Mismatch(place, f"the card says {one}, the run gives {other}")
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what JSON holds, each value with its place.
+
+    Example:
+        >>> dict(leaves({"a": [1, {"b": 2}], "c": {}}))
+        {'a/0': 1, 'a/1/b': 2, 'c': {}}
+    """
+    below: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        below = [(str(key), one) for key, one in value.items()]
+    elif isinstance(value, list):
+        below = [(str(index), one) for index, one in enumerate(value)]
+    if not below:
+        yield place, value
+    for key, one in below:
+        yield from leaves(one, f"{place}/{key}" if place else key)
+
+
+def is_recorded(place: str) -> bool:
+    """Say whether the run only recorded a value: no stored scores give it."""
+    parts = place.split("/")
+    return parts[0] == AUDITS and len(parts) > 2 and parts[2] not in _MADE_AGAIN

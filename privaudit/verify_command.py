@@ -1,0 +1,57 @@
+"""``privaudit verify``: does an audit card say what its run says?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit import cli_options as options
+
+if TYPE_CHECKING:
+    from privaudit.public import Verification
+
+
+def verify(
+    card: Annotated[Path, typer.Argument(help="The file, or an export's folder.")],
+    run: Annotated[
+        str | None,
+        typer.Argument(help="By default: the run with the card's transcript."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Play the attacks anew, too.")
+    ] = False,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Make an audit card again from its run, and compare.
+
+    Exit code 0 if it matches, 1 if it does not, 2 if there is no card or no run.
+    """
+    from privaudit.public import verify_card
+
+    found = verify_card(card, run, runs=runs, again=again, progress=_playing)
+    _say(found)
+    if not found.matches:
+        raise typer.Exit(1)
+
+
+def _playing(what: str) -> None:
+    typer.echo(f"  playing {what}", err=True)
+
+
+def _say(found: "Verification") -> None:
+    for mismatch in found.mismatches:
+        typer.echo(f"  {mismatch}")
+    for one in found.replayed:
+        for why in one.why:
+            typer.echo(f"  {one.scenario}, played anew: {why}")
+        if one.matches:
+            typer.echo(
+                f"  {one.scenario}, played anew: {one.scores} scores, none differs by "
+                f"more than {one.largest:.1g}"
+            )
+    verdict = "matches" if found.matches else "does NOT match"
+    made = found.values - found.recorded
+    typer.echo(
+        f"The card {verdict} {found.run.path}: {found.values} values, of which {made} "
+        f"were made again and {found.recorded} compared with what the run recorded."
+    )
