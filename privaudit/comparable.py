@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from privaudit.asking import ask_each
 from privaudit.errors import ConfigError
 from privaudit.leak import ClientScores
 from privaudit.ledger import Ledger
 from privaudit.runs import Run
-from privaudit.writing_utility import measure_writing
+from privaudit.utility import measure_tests
 
 _DEALS = (  # what a deal and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shots", "test_share",
@@ -122,14 +121,9 @@ class TestScores:
 def score_tests(run: Run) -> TestScores:
     """Return how every client's model does on every test record."""
     population, models = run.population, run.personal_models
-    task, tests, asked = population.task, population.tests, list(models.values())
     own = np.stack([population.own_records(client).numpy() for client in models])
-    if task.writes:
-        written = measure_writing(run.trainer, task, asked, tests)
-        return TestScores(written.metric, written.scores, own)
-    answers = ask_each(run.trainer, task, asked, tests)
-    right = (answers.argmax(dim=-1) == tests.labels).numpy()
-    return TestScores("accuracy", right.astype(float), own)
+    metric, scores = measure_tests(run.trainer, population, list(models.values()))
+    return TestScores(metric, scores, own)
 
 
 def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:

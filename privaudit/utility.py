@@ -116,11 +116,29 @@ def _scores(
             population.untuned_scores,
             written.captions,
         )
-    answers = ask_each(trainer, task, models, tests)
-    correct = (answers.argmax(dim=-1) == tests.labels).numpy()
     blind = (tests.features @ task.zero_shot.T).argmax(dim=-1)
     right = (blind == tests.labels).numpy()
-    return _Scores("accuracy", correct.astype(float), right.astype(float))
+    return _Scores(
+        "accuracy", _rightness(trainer, population, models), right.astype(float)
+    )
+
+
+def measure_tests(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> tuple[str, Float[np.ndarray, "models tests"]]:
+    """Return the metric, and how every model does on every test record by it."""
+    task, tests = population.task, population.tests
+    if task.writes:
+        written = measure_writing(trainer, task, models, tests)
+        return written.metric, written.scores
+    return "accuracy", _rightness(trainer, population, models)
+
+
+def _rightness(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> Float[np.ndarray, "models tests"]:
+    answers = ask_each(trainer, population.task, models, population.tests)
+    return (answers.argmax(dim=-1) == population.tests.labels).numpy().astype(float)
 
 
 def mean_accuracy(

@@ -43,6 +43,13 @@ def toy_records(count: int, seed: int = 0) -> Records:
     return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels, tokens)
 
 
+def with_noise(records: Records, seed: int) -> Records:
+    """Draw labels at random: only memory can know them."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    labels = torch.randint(0, CLASSES, records.labels.shape, generator=generator)
+    return Records(records.features, labels)
+
+
 def train_toy(
     trainer: Trainer,
     task: PublicTask,

@@ -11,10 +11,10 @@ from privaudit.seeds import Seeds
 from privaudit.signals import SignalTable
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.trainer import PublicTask
 from privaudit.trainers.coop import CoOp
 from privaudit.transcript import Message
-from tests.conftest import toy_records
+from tests.conftest import toy_records, with_noise
 
 
 def test_members_and_others_weigh_the_same_in_each_class() -> None:
@@ -61,9 +61,9 @@ def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
 ) -> None:
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
     coin = torch.arange(24) % 2 == 0
-    world = replace(task, public=noise(toy_records(200, 5), 5))
+    world = replace(task, public=with_noise(toy_records(200, 5), 5))
     asked = {
-        client: noise(toy_records(24, 40 + number), number)
+        client: with_noise(toy_records(24, 40 + number), number)
         for number, client in enumerate(task.clients)
     }
     threat = find_threat("released")
@@ -80,10 +80,3 @@ def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
             (scores,) = attack(adversary, [target])
             groups.append((scores.scores[coin], scores.scores[~coin]))
         assert pooled_auroc(groups).low > 0.55
-
-
-def noise(records: Records, seed: int) -> Records:
-    """Draw labels at random: only memory can know them."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
-    return Records(records.features, labels)

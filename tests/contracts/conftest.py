@@ -12,6 +12,7 @@ from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
+from tests.conftest import with_noise
 
 ON_UPLOADS = {"update-alignment"}
 
@@ -42,12 +43,12 @@ def attacked(
         trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
         if name in ON_UPLOADS:
             trainer = PromptFL(learning_rate=1e-3, epochs=1, batch_size=0, momentum=0)
-        world = replace(task, public=noisy(make_records(160, seed=1), 99))
+        world = replace(task, public=with_noise(make_records(160, seed=1), 99))
         candidates, shards, truth = [], {}, []
         for number, client in enumerate(task.clients):
-            records = noisy(make_records(24, seed=50 + number), number)
+            records = with_noise(make_records(24, seed=50 + number), number)
             coin = np.random.default_rng(number).random(24) < 0.5
-            other = noisy(make_records(12, seed=70 + number), 7 + number)
+            other = with_noise(make_records(12, seed=70 + number), 7 + number)
             shard = (
                 records.pick(torch.from_numpy(coin)) if trained_on_members else other
             )
@@ -64,10 +65,3 @@ def attacked(
         return Attacked(adversary, targets, truth)
 
     return build
-
-
-def noisy(records: Records, seed: int) -> Records:
-    """Draw labels at random: only memory can know them."""
-    generator = torch.Generator().manual_seed(1000 + seed)
-    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
-    return Records(records.features, labels)

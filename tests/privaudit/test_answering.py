@@ -14,11 +14,11 @@ from privaudit.seeds import Seeds
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.tensors import stack
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.trainer import PublicTask
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.transcript import Message
-from tests.conftest import toy_records
+from tests.conftest import toy_records, with_noise
 
 Train = Callable[..., list[Message]]
 
@@ -52,8 +52,8 @@ def test_who_is_told_labels_only_does_no_better(
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
     asked, coin = {}, torch.arange(60) % 2 == 0
     for number, client in enumerate(task.clients):
-        asked[client] = noise(toy_records(60, 40 + number), number)
-    world = replace(task, public=noise(toy_records(160, 5), 5))
+        asked[client] = with_noise(toy_records(60, 40 + number), number)
+    world = replace(task, public=with_noise(toy_records(160, 5), 5))
     threat = find_threat("released")
     view = threat(train(trainer, world, {c: r.pick(coin) for c, r in asked.items()}))
     found = {}
@@ -75,10 +75,3 @@ def test_who_is_told_labels_only_does_no_better(
         )
     assert found["probabilities"].low > 0.5
     assert found["labels"].value <= found["probabilities"].high
-
-
-def noise(records: Records, seed: int) -> Records:
-    """Draw labels at random: only memory can know them."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
-    return Records(records.features, labels)

@@ -13,33 +13,26 @@ from privaudit.leak_by_round import leak_by_round
 from privaudit.seeds import Seeds
 from privaudit.source_inference import infer_sources
 from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.trainer import PublicTask
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
-from tests.conftest import toy_records
+from tests.conftest import toy_records, with_noise
 
 Train = Callable[..., list[Message]]
 Watched = tuple[Adversary, list[Target], dict[str, np.ndarray]]
 TRAINER = PromptFL(learning_rate=0.5, epochs=60, momentum=0.9)
 
 
-def noisy(records: Records, seed: int) -> Records:
-    """Draw labels at random: only memory can know them."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 4, records.labels.shape, generator=generator)
-    return Records(records.features, labels)
-
-
-def watch(task: PublicTask, train: Train, *, learned: bool) -> Watched:
+def watch(task: PublicTask, train: Train, *, learned: bool, count: int = 40) -> Watched:
     """Train on half of each client's candidates, or on other records."""
     truth, shards, candidates = {}, {}, {}
     for number, client in enumerate(task.clients):
-        records = noisy(toy_records(40, 30 + number), number)
-        coin = np.random.default_rng(number).random(40) < 0.5
-        other = noisy(toy_records(20, 60 + number), 9 + number)
+        records = with_noise(toy_records(count, 30 + number), number)
+        coin = np.random.default_rng(number).random(count) < 0.5
+        other = with_noise(toy_records(count // 2, 60 + number), 9 + number)
         shards[client] = records.pick(torch.from_numpy(coin)) if learned else other
         truth[client], candidates[client] = coin, records
-    world = replace(task, public=noisy(task.public, 77))
+    world = replace(task, public=with_noise(task.public, 77))
     threat = find_threat("server")
     view = threat(train(TRAINER, world, shards))
     adversary = Adversary(TRAINER, world, threat, view, Seeds(1))
@@ -97,10 +90,16 @@ def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
     assert leak_by_round({"shadow": Shadow()}, *learned) == ()
 
 
-def test_uploads_name_the_client_that_learned_a_record(learned: Watched) -> None:
-    found = infer_sources(*learned)
+def test_uploads_name_the_client_that_learned_a_record(
+    task: PublicTask, train: Train
+) -> None:
+    """Eight clients with eight records each, which they learn by heart."""
+    clients = {f"client-{number}": 16 for number in range(8)}
+    found = infer_sources(
+        *watch(replace(task, candidates=clients), train, learned=True, count=16)
+    )
     assert found is not None
-    assert found.chance == pytest.approx(1 / 3)
+    assert found.chance == pytest.approx(1 / 8)
     assert found.beyond.low > 0
     assert "beyond what its class tells" in found.sentence
     assert found.members.value - found.others.value == found.beyond.value

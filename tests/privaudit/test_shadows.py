@@ -20,7 +20,6 @@ from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
 from tests.conftest import toy_records
 
-
 FIRST_TEN = torch.arange(10)
 
 

@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -198,7 +199,8 @@ def test_an_attack_that_does_not_ask_the_model_is_refused(
 ) -> None:
     """With the untuned model it would do the same, and hide behind it."""
     plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
-    monkeypatch.setattr("privaudit.shift.find_scenario", lambda *_: plan)
+    module = import_module("privaudit.shift")
+    monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
     with pytest.raises(ConfigError, match="deaf does not ask its target's model"):
         measure_shift(Run(whole), "drawn-digits")
 

@@ -10,7 +10,7 @@ take a Gaussian trade-off function instead, and are higher for it: see
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtr, gammaln, log_expit
 
@@ -34,22 +34,10 @@ class FDPOneRun(RankedGuesses):
         """How the bound is found, in words, with the guesses."""
         return f"one-run f-DP, {self.guesses_in} + {self.guesses_out} guesses"
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
-        """Return each audit's bound, at least 0."""
-        return self._epsilon(self.correct(scores, is_member), scores.shape[1])
-
-    def ceiling(self, members: int, nonmembers: int) -> float:
-        """Return the bound if every guess was right."""
-        self._check(members + nonmembers)
-        return float(self._epsilon(np.array([self.guesses]), members + nonmembers)[0])
-
-    def _epsilon(
+    def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
     ) -> Float[np.ndarray, " counts"]:
+        """Return the bound for each number of right guesses."""
         return f_dp_one_run_epsilon(
             correct,
             self.guesses,

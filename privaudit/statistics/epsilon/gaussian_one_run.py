@@ -3,7 +3,7 @@
 from typing import Annotated, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
@@ -44,23 +44,10 @@ class GaussianOneRun(RankedGuesses):
             f"{self.guesses_out} guesses"
         )
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
-        """Return each audit's figure, at least 0."""
-        counts, back = np.unique(self.correct(scores, is_member), return_inverse=True)
-        return self._epsilon(counts, scores.shape[1])[back]
-
-    def ceiling(self, members: int, nonmembers: int) -> float:
-        """Return the figure if every guess was right."""
-        self._check(members + nonmembers)
-        return float(self._epsilon(np.array([self.guesses]), members + nonmembers)[0])
-
-    def _epsilon(
+    def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
     ) -> Float[np.ndarray, " counts"]:
+        """Return the figure for each number of right guesses."""
         mu = one_run_mu(correct, self.guesses, canaries, self.significance)
         return epsilon_from_mu(mu, self.delta)
 

@@ -7,7 +7,7 @@ NeurIPS 2023, theorem 5.2 and appendix D.
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtrc, expit, gammaln, log_expit, logit
 
@@ -36,23 +36,10 @@ class OneRunGuesses(RankedGuesses):
         """How the bound is found, in words, with the guesses."""
         return f"one-run binomial, {self.guesses_in} + {self.guesses_out} guesses"
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
-        """Return each audit's bound, at least 0."""
-        counts, back = np.unique(self.correct(scores, is_member), return_inverse=True)
-        return self._epsilon(counts, scores.shape[1])[back]
-
-    def ceiling(self, members: int, nonmembers: int) -> float:
-        """Return the bound if every guess was right."""
-        self._check(members + nonmembers)
-        return float(self._epsilon(np.array([self.guesses]), members + nonmembers)[0])
-
-    def _epsilon(
+    def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
     ) -> Float[np.ndarray, " counts"]:
+        """Return the bound for each number of right guesses."""
         return one_run_epsilon(
             correct,
             self.guesses,

@@ -1,9 +1,10 @@
 """One run: guesses at the canaries by rank, how many of them fixed in advance."""
 
+from abc import abstractmethod
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
@@ -40,6 +41,27 @@ class RankedGuesses(OneRunMethod):
     def guesses(self) -> int:
         """How many guesses there are in all."""
         return self.guesses_in + self.guesses_out
+
+    def values(
+        self,
+        scores: Shaped[np.ndarray, "audits canaries"],
+        is_member: Bool[np.ndarray, "audits canaries"],
+    ) -> Float[np.ndarray, " audits"]:
+        """Return each audit's bound, at least 0."""
+        counts, back = np.unique(self.correct(scores, is_member), return_inverse=True)
+        return self.epsilon_of(counts, scores.shape[1])[back]
+
+    def ceiling(self, members: int, nonmembers: int) -> float:
+        """Return the bound if every guess was right."""
+        self._check(members + nonmembers)
+        best = self.epsilon_of(np.array([self.guesses]), members + nonmembers)
+        return float(best[0])
+
+    @abstractmethod
+    def epsilon_of(
+        self, correct: Int[np.ndarray, " counts"], canaries: int
+    ) -> Float[np.ndarray, " counts"]:
+        """Return the bound for each number of right guesses."""
 
     def correct(
         self,
