@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -32,6 +33,15 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest -q -s -o python_files='bench_*.py' tests/benchmarks
+
+# The pages as a site, in build/site; a broken link is an error.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(DOCS_READY)
+	$(BIN)/python -m mkdocs build --quiet
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

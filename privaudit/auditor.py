@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.answering import answering
 from privaudit.attack import Adversary, Attack, Scores, Target
@@ -19,6 +19,7 @@ from privaudit.leak_by_round import leak_by_round
 from privaudit.linking import link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
 from privaudit.one_run import audit_one_run
+from privaudit.own_model import Array, ShadowAttack, SignalScale, shadow_scores
 from privaudit.runs import Run, load_run
 from privaudit.scenario import SCENARIOS, Scenario
 from privaudit.seeds import Seeds
@@ -255,8 +256,8 @@ class Auditor:
 
     @staticmethod
     def from_scores(
-        member_scores: Shaped[np.ndarray, " members"] | Sequence[float],
-        nonmember_scores: Shaped[np.ndarray, " others"] | Sequence[float],
+        member_scores: Shaped[Array, " members"] | Sequence[float],
+        nonmember_scores: Shaped[Array, " others"] | Sequence[float],
     ) -> Estimate:
         """Return the AUROC of anybody's scores, from any model and framework.
 
@@ -290,6 +291,40 @@ class Auditor:
             [float(score(record)) for record in members],
             [float(score(record)) for record in nonmembers],
         )
+
+    @staticmethod
+    def from_shadows(
+        target: Float[Array, " records"],
+        shadows: Float[Array, "models columns"],
+        is_in: Bool[Array, "rows coins"],
+        is_member: Bool[Array, " truth"],
+        attack: ShadowAttack = "lira",
+        scale: SignalScale = "log-odds",
+    ) -> Estimate:
+        """Return the AUROC of LiRA or RMIA with shadow models of one's own.
+
+        The truth meets the scores here; :func:`privaudit.own_model.shadow_scores`,
+        which says what the other arguments are, never sees it.
+
+        Args:
+            target: What the target says of each record, such as its confidence.
+            shadows: What each shadow says, [models, records].
+            is_in: Which shadow was trained on which record, [models, records].
+            is_member: Which record the target was trained on, by a coin for each.
+            attack: "lira", "lira-offline" or "rmia".
+            scale: What the signals are, where "rmia" makes probabilities of them.
+
+        Raises:
+            ConfigError: As there, or the truth is not of the records' number.
+        """
+        scores = shadow_scores(target, shadows, is_in, attack, scale)
+        truth = np.asarray(is_member, dtype=bool)
+        if truth.shape != scores.shape:
+            raise ConfigError(
+                f"There are signals of {len(scores)} records, and the truth is of "
+                f"shape {truth.shape}. Say of each record whether it is a member."
+            )
+        return Auditor.from_scores(scores[truth], scores[~truth])
 
 
 def trained_clients(run: Run) -> tuple[str, ...]:

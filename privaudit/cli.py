@@ -17,6 +17,7 @@ from privaudit.claim_command import claim
 from privaudit.compare_command import compare
 from privaudit.errors import ConfigError, PrivauditError
 from privaudit.export_command import export
+from privaudit.gate_command import gate
 from privaudit.lint_command import lint
 from privaudit.models.commands import app as pretrain_app
 from privaudit.report.figure_command import figure
@@ -277,6 +278,7 @@ app.command()(lint)
 app.command()(compare)
 app.command()(selftest)
 app.command()(claim)
+app.command()(gate)
 app.command()(export)
 app.command()(verify)
 

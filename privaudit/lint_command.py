@@ -1,6 +1,7 @@
 """``privaudit lint``: is what was trained what the privacy claim takes for granted?"""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,9 @@ def lint(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print findings as JSON, for machines.")
     ] = False,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write findings as SARIF 2.1.0.")
+    ] = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Check runs against their own privacy claims; exit code 1 if one does not hold."""
@@ -24,6 +28,11 @@ def lint(
 
     found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
     findings = {one.name: lint_run(one) for one in found}
+    if sarif is not None:
+        from privaudit.report.sarif import lint_sarif
+        from privaudit.storage import write_json
+
+        write_json(sarif, lint_sarif({one: findings[one.name] for one in found}))
     if as_json:
         listed = {name: [f.to_json() for f in some] for name, some in findings.items()}
         typer.echo(json.dumps(listed, indent=2))

@@ -7,7 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from privaudit.comparable import ClientPair, pair_clients, pair_tests
+from privaudit.comparable import (
+    ClientPair,
+    TestScores,
+    pair_clients,
+    pair_tests,
+)
 from privaudit.report.stored_audit import StoredAudit
 from privaudit.runs import Run
 from privaudit.statistics.change import IntervalAt
@@ -79,7 +84,11 @@ def _success(name: str, pairs: Sequence[ClientPair]) -> Measured:
 
 
 def _use(first: Run, second: Run) -> Measured:
-    ours, theirs = pair_tests(first, second)
+    return measure_use(*pair_tests(first, second))
+
+
+def measure_use(ours: TestScores, theirs: TestScores) -> Measured:
+    """Return the utility of two runs, on the same test records."""
     differences, own = ours.scores - theirs.scores, ours.own
 
     def interval_at(confidence: float) -> Estimate:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,8 @@ def test_ctrl_c_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(where, interrupt)
+    module, _, name = where.rpartition(".")
+    monkeypatch.setattr(import_module(module), name, interrupt)
     code, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
     assert (code, err) == (130, f"privaudit: interrupted. {says}\n")
 

@@ -1,0 +1,236 @@
+"""Audits of models that were trained elsewhere: from outputs to signals and scores.
+
+What is needed of a model is what it says of records of which some, by a fair coin, were
+trained on. :meth:`privaudit.auditor.Auditor.from_scores` does the rest.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.special import expit
+from torch import Tensor
+
+from privaudit.attack import ATTACKS
+from privaudit.errors import ConfigError, UnknownNameError
+from privaudit.signals import SignalTable
+from privaudit.token_table import TokenTable, token_signals
+from privaudit.words import ANSWER, INSTRUCTION, PADDING, Words
+
+Array = np.ndarray | Tensor
+ShadowAttack = Literal["lira", "lira-offline", "rmia"]
+SignalScale = Literal["log-odds", "log-likelihood"]
+
+FEWEST_SHADOWS = 5  # as for our own: fewer fix no variance
+NOT_SCORED = -100  # the label where a language model's loss does not look
+
+
+@torch.no_grad()
+def signals_of_logits(
+    logits: Float[Tensor, "*models records classes"], labels: Int[Tensor, " labels"]
+) -> SignalTable:
+    """Return what a classifier, or several, say of records, one row for each model.
+
+    The table has ``confidence``, ``loss``, ``margin``, ``entropy`` and
+    ``modified_entropy``, each [models, records]. Members tend to have a *high*
+    confidence and margin and a *low* loss and entropy: turn the sign of the latter.
+
+    Args:
+        logits: Of every class, or log-probabilities; of one model, or stacked.
+        labels: The records' classes, counted from 0.
+
+    Raises:
+        ConfigError: Numbers of records differ, or a label is no class.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+        >>> signals_of_logits(logits, torch.tensor([0, 1])).confidence
+        tensor([[2., 0.]])
+    """
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    logs = logits.detach().cpu().to(dtype).log_softmax(dim=-1)
+    logs = logs.reshape(-1, *logs.shape[-2:])
+    known = labels.detach().cpu().long()
+    records, classes = logs.shape[1:]
+    if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
+        raise ConfigError(
+            f"There are logits of {records} records and {classes} classes, and labels "
+            f"of shape {tuple(known.shape)} from {_range(known)}. Give one class for "
+            "each record, counted from 0."
+        )
+    index = known.expand(len(logs), -1).unsqueeze(2)
+    return SignalTable(known, logs.gather(2, index).squeeze(2), logs)
+
+
+def _range(values: Int[Tensor, "..."]) -> str:
+    return f"{int(values.min())} to {int(values.max())}" if values.numel() else "none"
+
+
+@torch.no_grad()
+def tokens_of_logits(
+    logits: Float[Tensor, "records length vocabulary"],
+    labels: Int[Tensor, "texts positions"],
+) -> TokenTable:
+    """Return what a causal language model says of texts, token by token.
+
+    :mod:`privaudit.token_scores` makes one score per text of it, with "description" for
+    the part that labels name. The mean log-likelihood is minus the loss that
+    transformers gives for the same labels.
+
+    Args:
+        logits: As the model returns them: those at position i are about i + 1.
+        labels: As the model's loss takes them: the input, with -100 for prompt and
+            padding. What stands before the first token with a label is a prompt.
+
+    Raises:
+        ConfigError: Shapes differ, or a text has no token with a label, or only its
+            first, which nothing foresees.
+
+    Example:
+        >>> from privaudit.token_scores import mean_log_likelihood
+        >>> table = tokens_of_logits(torch.zeros(1, 3, 4), torch.tensor([[0, 2, 3]]))
+        >>> mean_log_likelihood(table, "description").exp()
+        tensor([0.2500], dtype=torch.float64)
+    """
+    known = labels.detach().cpu()
+    if logits.shape[:2] != known.shape:
+        raise ConfigError(
+            f"Logits are of shape {tuple(logits.shape)} and labels of shape "
+            f"{tuple(known.shape)}. Give one label for each position, -100 where there "
+            "is none, in the input's order."
+        )
+    told = known != NOT_SCORED
+    if not told[:, 1:].any(dim=1).all():
+        raise ConfigError(
+            f"Of {len(known)} texts, {int((~told[:, 1:].any(dim=1)).sum())} have no "
+            "label behind their first token, so there is nothing to score. Leave them "
+            "out."
+        )
+    before = told.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
+    kinds = torch.where(told, ANSWER, torch.where(before, INSTRUCTION, PADDING))
+    signals = token_signals(logits.detach().cpu(), Words(known, kinds))
+    return TokenTable.from_signals([{n: some[None] for n, some in signals.items()}])
+
+
+def shadow_scores(
+    target: Float[Array, " records"],
+    shadows: Float[Array, "models columns"],
+    is_in: Bool[Array, "rows coins"],
+    attack: ShadowAttack = "lira",
+    scale: SignalScale = "log-odds",
+) -> Float[np.ndarray, " records"]:
+    """Return membership scores of records by shadow models of one's own.
+
+    Shadows are trained as the target was, on other coins over the same records; they
+    must not be told which records the target has. See ``privaudit list attacks``:
+
+    - "lira": log-likelihood ratio of shadows with a record to those without. A record
+      that all shadows have, or none, scores 0.
+    - "lira-offline": how improbably high the target's signal is for shadows without
+      the record. For shadows that never saw any of these records.
+    - "rmia": the ratio of the probability under the target to its mean under shadows
+      with and without the record; the score is the share of records with a lower one.
+
+    Args:
+        target: The target's signal, such as a row of ``confidence``.
+        shadows: The same of each shadow, [models, records]; at least 5 models.
+        is_in: Which shadow was trained on which record, [models, records].
+        attack: Of the three.
+        scale: What the signals are, for "rmia": log-odds of the label (``confidence``
+            of a classifier), or log-likelihoods (mean log-likelihoods of texts).
+
+    Raises:
+        ConfigError: Shapes differ, a signal is not finite, there are too few shadows,
+            or no record has shadows both with and without it.
+        UnknownNameError: There is no such attack.
+
+    Example:
+        >>> shadows, is_in = np.zeros((6, 1)), np.arange(6)[:, None] < 3
+        >>> shadows[is_in] = [1, 2, 3]
+        >>> shadow_scores(np.array([2.0]), shadows, is_in) > 0
+        array([ True])
+    """
+    if attack not in get_args(ShadowAttack):
+        raise UnknownNameError("attack by shadows", attack, get_args(ShadowAttack))
+    own, others = _numbers("target", target), _numbers("shadows", shadows)
+    inside = np.asarray(is_in, dtype=bool)
+    _check(own, others, inside, attack)
+    if attack == "rmia":
+        return _rmia(_probability(own, scale), _probability(others, scale), inside)
+    if attack == "lira":
+        return _function("lira", "online_scores")(
+            own, others, inside, ~inside, variance="global"
+        )
+    return _function("lira", "offline_scores")(own, others, ~inside, variance="global")
+
+
+def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
+    found = np.asarray(values, dtype=np.float64)
+    broken = int((~np.isfinite(found)).sum())
+    if broken:
+        raise ConfigError(
+            f"Of the {name}'s {found.size} signals {broken} are not finite. Take "
+            "log-odds from logits, not from rounded probabilities."
+        )
+    return found
+
+
+def _check(
+    target: Float[np.ndarray, "..."],
+    shadows: Float[np.ndarray, "..."],
+    is_in: Bool[np.ndarray, "..."],
+    attack: str,
+) -> None:
+    if shadows.shape != is_in.shape or shadows.shape[1:] != target.shape:
+        raise ConfigError(
+            f"The target's signals are of shape {target.shape}, the shadows' of "
+            f"{shadows.shape} and is_in of {is_in.shape}. Give [records], "
+            "[models, records] and the same again."
+        )
+    if len(shadows) < FEWEST_SHADOWS:
+        raise ConfigError(
+            f"There are {len(shadows)} shadow models, and {FEWEST_SHADOWS} are the "
+            "least. Train more: 16 already help, 64 and more are usual."
+        )
+    both = is_in.any(axis=0) & ~is_in.all(axis=0)
+    if attack != "lira-offline" and not both.any():
+        raise ConfigError(
+            f"{attack} compares shadows with a record and without it, and none of "
+            f"{len(target)} records has both. Deal the records to shadows by coins, or "
+            "take lira-offline if no shadow has any."
+        )
+    if attack == "lira-offline" and is_in.all():
+        raise ConfigError(
+            "lira-offline compares with shadows that were not trained on a record, and "
+            "all were trained on all. Train them on others."
+        )
+
+
+def _probability(
+    signals: Float[np.ndarray, "..."], scale: SignalScale
+) -> Float[np.ndarray, "..."]:
+    return expit(signals) if scale == "log-odds" else np.exp(signals)
+
+
+def _rmia(
+    target: Float[np.ndarray, " records"],
+    shadows: Float[np.ndarray, "models records"],
+    is_in: Bool[np.ndarray, "models records"],
+) -> Float[np.ndarray, " records"]:
+    """Return the shares; the population is the records themselves, truth unknown.
+
+    A record's share rises with its ratio whatever the population, so the choice of one
+    moves thresholds and makes ties, and orders nothing anew.
+    """
+    mean = _function("rmia", "masked_mean")
+    expected = (mean(shadows, is_in) + mean(shadows, ~is_in)) / 2
+    ratio = target / np.maximum(expected, np.finfo(np.float64).tiny)
+    return _function("rmia", "dominated_shares")(ratio, ratio, 1.0)
+
+
+def _function(attack: str, name: str) -> Callable[..., Any]:
+    """Return a function from an attack's file, which only the registry may import."""
+    return getattr(import_module(ATTACKS.find(attack).__module__), name)

@@ -1,0 +1,143 @@
+"""The gate's and the linter's findings as SARIF 2.1.0.
+
+A finding points at the line that sets what governs it, where one is known. What passed
+is left out: readers that know no ``kind`` would show it as a finding. What is not
+decided is of kind "open", the standard's word for too little evidence.
+
+Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0", 2020,
+sections 3.13 (log), 3.14 (run), 3.27 (result), 3.28 to 3.33 (locations), 3.49 (rules).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from privaudit.gating.settings import TABLE, Place
+from privaudit.storage import read_bytes
+
+if TYPE_CHECKING:
+    from privaudit.gate import GateResult
+    from privaudit.gating.checks import Check
+    from privaudit.lint import Finding
+    from privaudit.runs import Run
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+Json = dict[str, Any]
+
+_GATE_RULES: Mapping[str, str] = {
+    "leak-change": "Does the run leak more than its baseline, beyond the margin?",
+    "use-change": "Is the run of less use than its baseline, beyond the margin?",
+    "leak-limit": "Is an attack's AUROC above the limit?",
+    "use-limit": "Is the utility below the limit?",
+}
+
+
+def gate_sarif(result: "GateResult") -> Json:
+    """Return a gate's regressions, and what it could not decide."""
+    found = [check for check in result.checks if check.outcome != "pass"]
+    rules = [_rule(name, question) for name, question in _GATE_RULES.items()]
+    order = list(_GATE_RULES)
+    results = [_of_check(check, result, order.index(check.rule)) for check in found]
+    return _log(rules, results)
+
+
+def _of_check(check: "Check", result: "GateResult", index: int) -> Json:
+    decided = check.outcome == "regression"
+    setting = check.question.setting
+    place = result.places.get(setting) or result.places.get("")
+    mark = (check.rule, result.settings.scenario, check.question.name)
+    return {
+        "ruleId": check.rule,
+        "ruleIndex": index,
+        "kind": "fail" if decided else "open",
+        "level": "error" if decided else "none",
+        "message": {"text": check.sentence},
+        "locations": [_location(f"{TABLE}.{setting}", setting, place)],
+        "partialFingerprints": {"privauditCheck/v1": _fingerprint(mark)},
+    }
+
+
+def lint_sarif(findings: "Mapping[Run, Sequence[Finding]]") -> Json:
+    """Return the linter's findings about runs; notes too.
+
+    They point at run.json, at the line of the first setting that causes them.
+    """
+    from privaudit.lint import RULES
+
+    rules = [_rule(rule.name, rule.question) for rule in RULES]
+    order = [rule.name for rule in RULES]
+    results = []
+    for run, some in findings.items():
+        for finding in some:
+            if finding.rule not in order:  # of the linter as a whole
+                order.append(finding.rule)
+                rules.append(_rule(finding.rule, finding.rule))
+            results.append(_of_finding(finding, run, order.index(finding.rule)))
+    return _log(rules, results)
+
+
+def _of_finding(finding: "Finding", run: "Run", index: int) -> Json:
+    setting = finding.settings[0].partition("=")[0] if finding.settings else ""
+    name = f"{run.name}.{setting}" if setting else run.name
+    mark = (finding.rule, run.name, *finding.settings)
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "kind": "fail",
+        "level": finding.severity,
+        "message": {"text": str(finding.sentence)},
+        "locations": [_location(name, setting or run.name, _in_run(run, setting))],
+        "partialFingerprints": {"privauditFinding/v1": _fingerprint(mark)},
+    }
+
+
+def _in_run(run: "Run", setting: str) -> Place:
+    """Return the line of run.json that holds a setting, or its first."""
+    lines = read_bytes(run.path / "run.json").decode().splitlines()
+    found = [n for n, line in enumerate(lines, 1) if f'"{setting}":' in line]
+    path = (run.path / "run.json").resolve()
+    here = Path.cwd()
+    inside = path.is_relative_to(here)
+    file = path.relative_to(here) if inside else path
+    return Place(file.as_posix(), found[0] if found else 1)
+
+
+def _rule(name: str, question: str) -> Json:
+    return {"id": name, "shortDescription": {"text": question}}
+
+
+def _log(rules: Sequence[Json], results: Iterable[Json]) -> Json:
+    driver = {
+        "name": "privaudit",
+        "version": version("privaudit"),
+        "rules": list(rules),
+    }
+    run = {"tool": {"driver": driver}, "results": list(results)}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _location(full_name: str, name: str, place: Place | None) -> Json:
+    found: Json = {
+        "logicalLocations": [
+            {"name": name, "fullyQualifiedName": full_name, "kind": "property"}
+        ]
+    }
+    if place is not None:
+        found["physicalLocation"] = {
+            "artifactLocation": {"uri": _uri(place.file)},
+            "region": {"startLine": place.line},
+        }
+    return found
+
+
+def _uri(file: str) -> str:
+    """Return a relative reference, or a file's URI where the path is absolute."""
+    return Path(file).as_uri() if Path(file).is_absolute() else quote(file)
+
+
+def _fingerprint(mark: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(mark).encode()).hexdigest()

@@ -1,0 +1,38 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit import Auditor, train
+from privaudit.gate import write_baseline
+from privaudit.report.store import save_audit
+
+BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
+
+
+@pytest.fixture(scope="package")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One broken run, and two of no training that differ in their seed."""
+    folder = tmp_path_factory.mktemp("audited")
+    wanted: dict[str, tuple[str, dict[str, Any]]] = {
+        "broken": ("promptfl", {"settings": BROKEN, "seed": 0}),
+        "plain": ("zero-shot", {"seed": 0}),
+        "other-seed": ("zero-shot", {"seed": 1}),
+        "other-deal": ("zero-shot", {"seed": 0, "alpha": 1.0}),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.getbasetemp() / "cache"
+        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+        for name, (trainer, how) in wanted.items():
+            run = train(trainer, folder=folder, name=name, rounds=1, clients=3, **how)
+            save_audit(Auditor(run).attack(shadows=0))
+        write_baseline("plain", folder / "plain.json", folder=folder)
+    return folder
+
+
+@pytest.fixture
+def runs(audited: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The runs' folder, from a working directory without a pyproject.toml."""
+    monkeypatch.setenv("PRIVAUDIT_RUNS", str(audited))
+    monkeypatch.chdir(tmp_path)
+    return audited

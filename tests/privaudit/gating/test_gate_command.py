@@ -1,0 +1,99 @@
+import json
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit import cli
+
+
+def call(
+    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.run()
+    printed = capsys.readouterr()
+    code = end.value.code
+    return (code if isinstance(code, int) else 0), printed.out, printed.err
+
+
+def test_the_command_writes_a_baseline_and_ends_with_the_outcome(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
+    code, out, _ = call("gate", "plain", "--write-baseline", "b.json", **tools)
+    assert (code, "keep it private" in out) == (0, True)
+    words = ("gate", "broken", "--baseline", "b.json")
+    code, out, _ = call(*words, "--metrics", "utility", **tools)
+    assert code == 1
+    said = " ".join(out.split())
+    assert "Regression: accuracy on own classes fell beyond the margin" in said
+    assert "Regression: 1 of 1 checks found one (broken against plain" in said
+    same = ("gate", "plain", "--baseline", "b.json", "--metrics", "auroc")
+    assert call(*same, "--margin", "0.2", **tools)[0] == 0
+    assert call(*same, "--margin", "0.001", **tools)[0] == 3
+
+
+def test_the_command_reads_pyproject_and_flags_win(
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
+    settings = f'[tool.privaudit.gate]\nbaseline = "{runs / "plain.json"}"\n'
+    text = settings + 'metrics = ["auroc"]\nmargin = 0.001\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    code, out, _ = call("gate", "plain", "--json", **tools)
+    found = json.loads(out)
+    assert code == found["exit_code"] == 3
+    assert found["checks"][0]["limit"] == 0.001
+    code, out, _ = call("gate", "plain", "--json", "--margin", "0.2", **tools)
+    assert (code, json.loads(out)["outcome"]) == (0, "pass")
+
+
+def test_the_command_writes_all_three_reports(
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, _ = call(
+        "gate", "broken", "--baseline", str(runs / "plain.json"), "--min-utility",
+        "0.99", "--junit", "j.xml", "--sarif", "s.json", "--markdown", "m.md",
+        monkeypatch=monkeypatch, capsys=capsys,
+    )  # fmt: skip
+    assert code == 1
+    suite = ET.fromstring((tmp_path / "j.xml").read_text())
+    assert suite.get("tests") == "3"
+    sarif = json.loads((tmp_path / "s.json").read_text())
+    rules = {result["ruleId"] for result in sarif["runs"][0]["results"]}
+    assert {"use-change", "use-limit"} <= rules
+    assert "❌ regression" in (tmp_path / "m.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["broken"], "nothing to ask"),
+        (["broken", "--margin", "2"], "cannot take margin = 2.0"),
+        (["broken", "--metrics", "f1"], "cannot take metrics.0"),
+        (["broken", "--baseline", "no.json"], "There is no baseline no.json"),
+        (["broken", "--baseline", "a", "--write-baseline", "b"], "Give one of the two"),
+        (["nobody", "--max-auroc", "1"], "nobody holds no run"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    runs: Path,
+    words: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = call("gate", *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1

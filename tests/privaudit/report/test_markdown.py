@@ -1,0 +1,53 @@
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from privaudit.report.markdown import escape, gate_markdown, write_summary
+from tests.privaudit.report.gate_results import NASTY, made
+
+READER = MarkdownIt("commonmark").enable("table")
+
+
+def test_it_holds_the_sentence_a_row_and_a_sentence_for_each_check() -> None:
+    page = READER.render(gate_markdown(made()))
+    assert page.count("<tr>") == 5
+    assert page.count("<li>") == 4
+    assert "<strong>Regression: 2 of 4 checks found one" in page
+    assert "<td>+0.300 [0.281, 0.319]</td>" in page
+    assert page.count("❌ regression") == 2
+    assert page.count("⚠️ underpowered") == 1
+
+
+def test_a_nasty_name_stays_text_in_its_own_cell() -> None:
+    page = READER.render(gate_markdown(made(NASTY, None, **{NASTY: 0.3})))
+    assert "<script" not in page
+    assert "<a " not in page
+    assert "<code" not in page
+    assert page.count("<tr>") == 3
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    assert {row.count("<td>") + row.count("<th>") for row in rows} == {7}
+    assert page.count("<h1") == 0
+
+
+@given(st.text())
+def test_a_text_in_a_cell_is_one_paragraph_of_text(text: str) -> None:
+    page = READER.render(f"| a |\n|---|\n| {escape(text)} |\n")
+    tags = set(re.findall(r"</?([a-z0-9]+)", page))
+    assert tags == {"table", "thead", "tbody", "tr", "th", "td"}
+    assert page.count("<td>") == 1
+
+
+def test_githubs_summary_is_added_to_and_other_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, other = tmp_path / "summary", tmp_path / "other"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    for path in (summary, other):
+        path.write_text("before\n")
+        write_summary(path, "after\n")
+    assert summary.read_text().split() == ["before", "after"]
+    assert other.read_text() == "after\n"

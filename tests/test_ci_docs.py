@@ -1,0 +1,137 @@
+"""The examples of docs/ci.md and docs/gate.md are what they say they are."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml  # type: ignore[import-untyped]
+
+from privaudit.cli import app
+from privaudit.gating.settings import make_settings
+
+DOCS = Path(__file__).parents[1] / "docs"
+CI = (DOCS / "ci.md").read_text(encoding="utf-8")
+GATE = (DOCS / "gate.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def scripts(node: Any) -> Iterator[str]:
+    """Yield the shell lines of a workflow or a pipeline, wherever they stand."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "run":
+                yield from str(value).splitlines()
+            elif key == "script":
+                yield from value
+            else:
+                yield from scripts(value)
+    elif isinstance(node, list):
+        for entry in node:
+            yield from scripts(entry)
+
+
+WORKFLOWS = [yaml.safe_load(text) for text in blocks(CI, "yaml")]
+SHELL = [line for workflow in WORKFLOWS for line in scripts(workflow)]
+TRAIN_ARGS = shlex.split(blocks(CI, "text")[0])
+NAMED = sorted(
+    {f"privaudit {found}" for found in re.findall(r"`privaudit ([^`…]+)`", CI + GATE)}
+)
+LINES = [
+    *(line for line in SHELL if "privaudit " in line and "pip " not in line),
+    *(line for block in blocks(GATE, "") for line in block.splitlines()),
+]
+COMMANDS = [line for line in LINES if re.match(r"(xargs )?privaudit ", line)]
+
+
+def parse(line: str) -> click.Context:
+    """Parse a command line as the shell and privaudit would, without running it."""
+    words = shlex.split(re.sub(r"\$\w+", "1", line))
+    takes_file = words[0] == "xargs"
+    if "<" in words:
+        words = words[: words.index("<")]
+    words = [*words[1:], *TRAIN_ARGS] if takes_file else words
+    assert words[0] == "privaudit"
+    command = typer.main.get_command(app)
+    top = click.Context(command)  # type: ignore[arg-type]
+    name, found, rest = command.resolve_command(top, words[1:])  # type: ignore[attr-defined]
+    context: click.Context = found.make_context(name, rest, parent=top)
+    return context
+
+
+def test_there_are_two_complete_examples_and_a_baseline() -> None:
+    github, gitlab, baseline = WORKFLOWS
+    assert set(github) >= {"name", "permissions", "jobs"}
+    assert True in github  # YAML 1.1 reads the key "on" as a truth value
+    assert "privacy" in gitlab
+    assert "baseline" in baseline["jobs"]
+    for workflow in (github, gitlab):
+        words = " ".join(scripts(workflow))
+        for command in ("train", "attack", "lint", "gate", "export"):
+            assert f"privaudit {command}" in words
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_examples_exists_with_its_options(line: str) -> None:
+    assert parse(line).params
+
+
+@pytest.mark.parametrize("line", NAMED)
+def test_a_command_named_in_the_text_exists(line: str) -> None:
+    name = shlex.split(line)[1]
+    assert name in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_the_parser_notices_an_option_that_is_not_there() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parse("privaudit gate after --base-line baseline.json")
+
+
+def test_nothing_private_is_uploaded() -> None:
+    uploaded: list[str] = []
+    for workflow in WORKFLOWS[:2]:
+        for job in (workflow.get("jobs") or workflow).values():
+            for step in job.get("steps", []):
+                if "upload" in step.get("uses", ""):
+                    uploaded += map(str, step["with"].values())
+            uploaded += job.get("artifacts", {}).get("paths", [])
+    text = " ".join(uploaded)
+    assert "public/" in text
+    for private in ("runs", "baseline", "lint", "base.args"):
+        assert private not in text
+
+
+def test_settings_of_the_examples_are_accepted() -> None:
+    for text in (*blocks(CI, "toml"), *blocks(GATE, "toml")):
+        table = tomllib.loads(text)["tool"]["privaudit"]["gate"]
+        assert make_settings(table)
+
+
+def test_python_of_the_examples_compiles_and_marks_what_the_plugin_knows() -> None:
+    from privaudit.pytest_plugin import Asked, Limit
+
+    known = {*Asked.__dataclass_fields__, *Limit.__dataclass_fields__}
+    for text in (*blocks(CI, "python"), *blocks(GATE, "python")):
+        compile(text, "docs", "exec")
+        for arguments in re.findall(r"mark\.privacy\((.*)\)\n", text):
+            assert set(re.findall(r"(\w+)=[\"\d]", arguments)) <= {
+                *known,
+                "epsilon",
+                "rounds",
+            }
+
+
+def test_every_setting_of_the_gate_is_documented() -> None:
+    from privaudit.gating.settings import GateSettings
+
+    (table,) = blocks(GATE, "toml")
+    names = set(tomllib.loads(table)["tool"]["privaudit"]["gate"])
+    assert names == set(GateSettings.__dataclass_fields__)
