@@ -3,8 +3,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
+from privaudit.shadows import _replay, _start
 from privaudit.tensors import Tensors
 from privaudit.threats import find_threat
 from privaudit.trainer import PublicTask, Records, Round
@@ -224,3 +226,47 @@ def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
     assert rounds["ours"]["down"] == rounds["all"]["down"]
     total = {name: sum(sent.values()) for name, sent in rounds.items()}
     assert total["ours"] / total["all"] == pytest.approx(0.75, abs=0.01)
+
+
+def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    """What an upload shows, and what everybody saw at the start, is not drawn anew."""
+    threat = find_threat("server")
+    view = threat(train(FedRand(), task, shards))
+    adversary = Adversary(FedRand(), task, threat, view, Seeds(77))
+    first = view.broadcasts_to("client-1")[0].tensors
+    start = _start(adversary, ["shadow-0", "shadow-1"])
+    for name, tensor in first.items():
+        assert torch.equal(start[name], tensor.expand(2, *tensor.shape))
+    target = Target(
+        "client-1", FedRand().rebuild(task, view, "client-1"), shards["client-1"]
+    )
+    own = [shards["client-1"], shards["client-1"]]
+    sent = _replay(adversary, target, own, range(2))
+    for message in view.updates_of("client-1"):
+        for shadow in sent[message.round]:
+            assert shadow.keys() == message.tensors.keys()
+
+
+def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
+    task: PublicTask, shards: dict[str, Records], train: Train
+) -> None:
+    """Batches are shuffled by other seeds: whole shards leave nothing to chance."""
+    trainer, threat = FedRand(batch_size=0), find_threat("server")
+    view = threat(train(trainer, task, shards))
+    adversary = Adversary(trainer, task, threat, view, Seeds(77))
+    target = Target(
+        "client-1", trainer.rebuild(task, view, "client-1"), shards["client-1"]
+    )
+    sent = _replay(adversary, target, [shards["client-1"]], range(1))
+    for message in view.updates_of("client-1"):
+        for name, tensor in message.tensors.items():
+            torch.testing.assert_close(
+                sent[message.round][0][name], tensor, rtol=1e-3, atol=1e-4
+            )
+
+
+def test_one_step_of_a_lone_record_begins_at_the_server_s_factors() -> None:
+    single = FedRand(epochs=3).single_step()
+    assert (single.epochs, single.batch_size, single.past) == (1, 0, False)
