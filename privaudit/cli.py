@@ -24,6 +24,7 @@ from privaudit.report.figure_command import figure
 from privaudit.selftest_command import selftest
 from privaudit.shift_command import shift
 from privaudit.tables.command import table
+from privaudit.tradeoff_command import tradeoff
 from privaudit.verify_command import verify
 
 if TYPE_CHECKING:
@@ -227,50 +228,7 @@ def _page(run: Path, scenario: str) -> Path:
     return run / "audits" / scenario / "report.html"
 
 
-@app.command()
-def tradeoff(
-    trainers: options.TrainerNames = "dp-fpl",
-    epsilons: options.Epsilons = "none,8,4,1,0.4,0.1",
-    modes: options.Modes = "published-paper,sound",
-    scenario: options.ScenarioName = "prompt-release",
-    seeds: options.Seeds = "10,11,12,13,14",
-    clients: options.Attacked = "3",
-    shadows: options.SweepShadows = 20,
-    setting: options.Settings = None,
-    field: options.Fields = None,
-    out: options.SweepFolder = None,
-    against_first: options.AgainstFirst = False,
-    runs: options.RunsFolder = None,
-) -> None:
-    """Sweep privacy budgets: attack success and utility against epsilon."""
-    budgets = options.listed(
-        "--epsilons", epsilons, options.epsilon, "numbers above 0 or 'none'"
-    )
-    replicates = options.listed("--seeds", seeds, int, "whole numbers")
-    whom, own = options.attacked(clients), options.settings(setting)
-    fields = options.pairs("--field clients=3", field or [])
-    from privaudit.runs import runs_folder
-    from privaudit.tradeoff import sweep
-
-    folder = out or runs_folder(runs) / "tradeoff"
-    points = sweep(
-        options.listed("--trainers", trainers, str, "names"),
-        budgets,
-        options.listed("--modes", modes, str, "names"),
-        replicates,
-        scenario=scenario,
-        clients=whom,
-        shadows=shadows,
-        settings=own,
-        fields=fields,
-        folder=runs,
-        out=folder,
-        against_first=against_first,
-        progress=typer.echo,
-    )
-    typer.echo(f"{len(points)} runs audited. Picture and table: {folder}")
-
-
+app.command()(tradeoff)
 app.command()(table)
 app.command()(figure)
 app.command()(shift)

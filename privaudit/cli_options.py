@@ -125,19 +125,10 @@ Shadows = Annotated[
         "models that write."
     ),
 ]
-SweepShadows = Annotated[
-    int, typer.Option(help="Shadow models for each of them; 0 for none.")
-]
 AuditSeed = Annotated[int, typer.Option(help="Of the adversary's randomness.")]
 ShowRecords = Annotated[
     bool, typer.Option("--show-records", help="Show the most exposed records.")
 ]
-TrainerNames = Annotated[str, typer.Option(help="Comma-separated names of trainers.")]
-Epsilons = Annotated[
-    str, typer.Option(help="Comma-separated; 'none' is without noise.")
-]
-Modes = Annotated[str, typer.Option(help="Comma-separated modes of private trainers.")]
-Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
 AgainstFirst = Annotated[
     bool,
     typer.Option("--against-first", help="Differences are to the table's first row."),

@@ -1,154 +1,220 @@
-"""The trade-off: attack success and utility against the privacy budget, over seeds."""
+"""The trade-off: what attacks learn against utility, over trainers, settings and seeds.
+
+Every cell is a combination of trainer, privacy budget, mode and varied settings; it is
+trained and attacked with each seed. Finished runs are kept, so a sweep goes on where it
+stopped.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.audit import Audit
 from privaudit.auditor import Auditor, find_scenario
-from privaudit.config import make_config, parameters_of
-from privaudit.errors import ConfigError
+from privaudit.config import make_config
+from privaudit.errors import ConfigError, UnknownNameError
+from privaudit.models.captioning_loading import is_captioner
 from privaudit.report.store import save_audit
-from privaudit.report.sweep import SweepPoint, write_sweep
+from privaudit.report.sweep import write_sweep
+from privaudit.report.sweep_points import SweepPoint, aggregate
+from privaudit.scenario import Scenario
+from privaudit.statistics.dominance import Margins
+from privaudit.sweep_cost import Spent, search_cost
+from privaudit.sweep_plan import Cell, SweepPlan, cells_of, make_plan
+from privaudit.sweep_result import Tradeoff, judge_sweep
 from privaudit.training import train
 
-SWEPT = {"field": ("trainer", "settings", "seed"), "parameter": ("mode", "epsilon")}
+__all__ = ["Tradeoff", "run_sweep", "sweep"]
 
-
-@dataclass(frozen=True)
-class _Cell:
-    """One combination of a sweep, to be run with every seed.
-
-    Attributes:
-        label: Of its curve.
-        trainer: Its name.
-        epsilon: None is no noise.
-        settings: The trainer's parameters.
-    """
-
-    label: str
-    trainer: str
-    epsilon: float | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+Progress = Callable[[str], None]
 
 
 def sweep(
     trainers: Sequence[str],
-    epsilons: Sequence[float | None],
-    modes: Sequence[str],
-    seeds: Sequence[int],
+    epsilons: Sequence[float | None] | None = None,
+    modes: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
     *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    report_seeds: Sequence[int] = (),
     scenario: str = "prompt-release",
+    attack: str | None = None,
     clients: int | Literal["all"] = 3,
-    shadows: int = 50,
+    shadows: int = 20,
     settings: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
+    margin: float = 0.05,
+    utility_margin: float = 0.05,
+    alpha: float = 0.05,
+    against_first: bool = False,
     folder: Path | None = None,
     out: Path | None = None,
-    against_first: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> list[SweepPoint]:
-    """Train and attack every combination, and draw the curve.
+    progress: Progress | None = None,
+) -> Tradeoff:
+    """Train and attack every combination, and say which are dominated by test.
 
     Args:
-        trainers: Names; those without an epsilon are run once for each seed.
-        epsilons: Budgets; None is no noise, in every mode: modes differ without it too.
-        modes: Of trainers that have modes.
-        seeds: Replicates; each moves partition, coin, start, batches and noise.
+        trainers: Names; those without an epsilon have no budgets and no modes.
+        epsilons: Budgets; None is no noise. By default None, 8, 4, 1, 0.4 and 0.1.
+        modes: Of trainers that have modes; by default "published-paper" and "sound".
+        seeds: Replicates; by default 10 to 14. Fewer than three decide nothing.
+        vary: Values by name, of parameters or of fields of a run; all are combined.
+        report_seeds: Others, to report the cells on that nothing dominates.
         scenario: Who attacks; each audit is saved with its run as it is made.
-        clients: How many are attacked.
+        attack: Which of its attacks carries the numbers, named beforehand; by default
+            the headline.
+        clients: How many are attacked with shadow models.
         shadows: Shadow models for each; 0 leaves shadow attacks out.
-        settings: Further parameters of trainers that have an epsilon.
+        settings: Parameters, for those trainers that have them.
         fields: Of :class:`privaudit.config.RunConfig`, for all runs.
+        margin: The largest difference in AUROC that does not matter, in (0, 1).
+        utility_margin: Likewise in utility.
+        alpha: The chance of calling any cell dominated that is not, in (0, 1).
+        against_first: Whether differences in the table are all to its first row.
         folder: Where runs are kept.
-        out: Where picture and tables go; nothing is written without it.
-        against_first: Whether all differences are to the first row of the table.
+        out: Where pictures and tables go; nothing is written without it.
         progress: Called with a line after each run.
 
     Raises:
         ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+
+    Example:
+        >>> small = {"clients": 2, "test_share": 0.45}
+        >>> found = sweep(
+        ...     ["zero-shot"], seeds=[1, 2], vary={"rounds": [1]}, shadows=0,
+        ...     fields=small,
+        ... )
+        >>> [cell.name for cell in found.not_dominated]
+        ['zero-shot, rounds 1, no ε']
+        >>> found.cells[0].auroc.n  # seeds
+        (2,)
     """
-    find_scenario(scenario, shadows)
-    _refuse_copies(trainers=trainers, epsilons=epsilons, modes=modes, seeds=seeds)
-    cells, points = _plan(trainers, epsilons, modes, settings or {}), []
-    for cell, config in _checked(cells, seeds, fields or {}):
-        run = train(cell.trainer, folder=folder, resume=True, **config)
-        audit = Auditor(run).attack(scenario, clients=clients, shadows=shadows)
-        points.append(_keep(cell, audit, progress))
+    given = {
+        "trainers": trainers,
+        "epsilons": epsilons,
+        "modes": modes,
+        "seeds": seeds,
+        "vary": vary,
+        "report_seeds": report_seeds,
+        "scenario": scenario,
+        "attack": attack,
+        "clients": clients,
+        "shadows": shadows,
+        "settings": settings,
+        "fields": fields,
+        "margin": margin,
+        "utility_margin": utility_margin,
+        "alpha": alpha,
+        "against_first": against_first,
+    }
+    plan = make_plan({name: v for name, v in given.items() if v is not None})
+    return run_sweep(plan, folder=folder, out=out, progress=progress)
+
+
+def run_sweep(
+    plan: SweepPlan,
+    *,
+    folder: Path | None = None,
+    out: Path | None = None,
+    progress: Progress | None = None,
+) -> Tradeoff:
+    """Return what a plan finds, as :func:`sweep` does.
+
+    Args:
+        plan: What is trained, attacked and compared.
+        folder: Where runs are kept.
+        out: Where pictures and tables go; nothing is written without it.
+        progress: Called with a line after each run.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+        UnknownNameError: The scenario has no such attack.
+    """
+    scenario, cells = _checked_scenario(plan), cells_of(plan)
+    _check_attacked(plan, scenario, cells)
+    work = _Work(plan, scenario, folder, progress or (lambda line: None))
+    points = [work.run(cell, seed) for cell in cells for seed in plan.seeds]
+    found = judge_sweep(
+        points,
+        margins=Margins(plan.margin, plan.utility_margin),
+        alpha=plan.alpha,
+        against_first=plan.against_first,
+    )
+    fresh = work.report(cells, found)
+    found = replace(
+        found,
+        cost=search_cost(len(cells), work.spent),
+        report_points=tuple(fresh),
+        reported=tuple(aggregate(fresh)) if fresh else (),
+    )
     if out:
-        write_sweep(points, out, against_first=against_first)
-    return points
+        write_sweep(found, out)
+    return found
 
 
-def _refuse_copies(**lists: Sequence[Any]) -> None:
-    for name, entries in lists.items():
-        twice = [str(e).lower() for e in dict.fromkeys(entries) if entries.count(e) > 1]
-        if twice:
+def _checked_scenario(plan: SweepPlan) -> Scenario:
+    scenario = find_scenario(plan.scenario, plan.shadows)
+    if plan.attack is not None and plan.attack not in scenario.attacks:
+        what = f"attack of {scenario.name} with {plan.shadows} shadow models"
+        raise UnknownNameError(what, plan.attack, scenario.attacks)
+    return scenario
+
+
+def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) -> None:
+    """Refuse what finished runs could not be asked, or not be compared by."""
+    kinds: set[bool] = set()
+    for cell in cells:
+        config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
+        if config.members == "all":
             raise ConfigError(
-                f"The {name} hold {', '.join(twice)} more than once, and a copy is no "
-                "replicate. Name each once."
+                'members = "all" trains on every candidate, so that an attack has no '
+                'non-members to tell members from. Take members = "coin".'
             )
-
-
-def _refuse_swept(kind: str, given: Mapping[str, Any]) -> None:
-    for name in SWEPT[kind]:
-        if name in given:
-            raise ConfigError(
-                f"The {kind} {name} = {given[name]} was given for all runs, and a "
-                "sweep sets it for each. Leave it out, and name what to sweep."
-            )
-
-
-def _plan(
-    trainers: Sequence[str],
-    epsilons: Sequence[float | None],
-    modes: Sequence[str],
-    settings: Mapping[str, Any],
-) -> list[_Cell]:
-    _refuse_swept("parameter", settings)
-    cells = []
-    for trainer in trainers:
-        if "epsilon" not in parameters_of(trainer):
-            cells.append(_Cell(trainer, trainer))
-            continue
-        cells += [
-            _Cell(
-                mode if len(trainers) == 1 else f"{trainer}, {mode}",
-                trainer,
-                epsilon,
-                {**settings, "mode": mode, "epsilon": epsilon},
-            )
-            for mode in modes
-            for epsilon in epsilons
-        ]
-    return cells
-
-
-def _checked(
-    cells: Sequence[_Cell], seeds: Sequence[int], fields: Mapping[str, Any]
-) -> list[tuple[_Cell, dict[str, Any]]]:
-    """Return every run of the sweep with its configuration, all of them valid."""
-    _refuse_swept("field", fields)
-    runs = [
-        (cell, {**fields, "settings": cell.settings, "seed": seed})
-        for cell in cells
-        for seed in seeds
-    ]
-    if not runs:
-        raise ConfigError("There is nothing to sweep: name trainers and seeds.")
-    for cell, config in runs:
-        make_config(cell.trainer, **config)
-    return runs
-
-
-def _keep(
-    cell: _Cell, audit: Audit, progress: Callable[[str], None] | None
-) -> SweepPoint:
-    save_audit(audit)
-    if progress:
-        progress(
-            f"{cell.label}, epsilon {str(cell.epsilon).lower()}, seed "
-            f"{audit.run.config.seed}: {audit.auroc}"
+        kinds.add(writes := is_captioner(config.model))
+        readable = scenario.reading("words" if writes else "classes").attacks
+        if plan.attack is not None and plan.attack not in readable:
+            what = f"attack that reads what {config.model} answers"
+            raise UnknownNameError(what, plan.attack, readable)
+    if len(kinds) > 1:
+        raise ConfigError(
+            "Some cells classify and some write, and their utilities cannot be "
+            "compared. Sweep them one kind at a time."
         )
-    return SweepPoint.of(audit, cell.label, cell.epsilon)
+
+
+class _Work:
+    """The runs of a sweep, and what they spent."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        scenario: Scenario,
+        folder: Path | None,
+        progress: Progress,
+    ) -> None:
+        self.plan, self.scenario = plan, scenario
+        self.folder, self.progress = folder, progress
+        self.spent: list[Spent] = []
+
+    def run(self, cell: Cell, seed: int) -> SweepPoint:
+        """Train and attack one cell with one seed; a finished run is not made again."""
+        config = cell.config(seed)
+        run = train(cell.trainer, folder=self.folder, resume=True, **config)
+        plan = self.plan
+        audit = Auditor(run).attack(
+            plan.scenario, clients=plan.clients, shadows=plan.shadows
+        )
+        save_audit(audit)
+        self.spent.append(Spent.of(run, self.scenario.threat))
+        point = SweepPoint.of(audit, cell.label, cell.epsilon, plan.attack)
+        self.progress(
+            f"{cell.label}, epsilon {str(cell.epsilon).lower()}, seed {seed}: "
+            f"{point.auroc}"
+        )
+        return point
+
+    def report(self, cells: Sequence[Cell], found: Tradeoff) -> list[SweepPoint]:
+        """Train the cells that nothing dominates anew, on seeds of their own."""
+        stay = {(cell.mode, cell.epsilon) for cell in found.not_dominated}
+        chosen = [cell for cell in cells if (cell.label, cell.epsilon) in stay]
+        return [self.run(c, seed) for c in chosen for seed in self.plan.report_seeds]

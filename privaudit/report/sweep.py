@@ -1,71 +1,88 @@
 """A sweep over epsilon on disk: picture, table and numbers."""
 
+import csv
+import io
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from privaudit.report.figure_style import to_png, to_svg
 from privaudit.report.page_template import asset, template
 from privaudit.report.sweep_figure import epsilon_curves
-from privaudit.report.sweep_points import SweepCell, SweepPoint, aggregate
-from privaudit.report.wording import epsilon, interval, point
+from privaudit.report.sweep_plane import tradeoff_plane
+from privaudit.report.sweep_points import SweepCell, SweepPoint
+from privaudit.report.wording import epsilon, heading, interval, point
 from privaudit.statistics.estimate import Estimate
 from privaudit.storage import storage_errors, write_bytes, write_json
+from privaudit.sweep_result import Tradeoff
 
-__all__ = ["SweepPoint", "write_sweep"]
+__all__ = ["write_sweep"]
 
-_MEASURES = ("success", "auroc", "local", "neighbour", "gain", "change")
+_MEASURES = ("auroc", "tpr", "success", "local", "neighbour", "gain", "change")
 
 
-def write_sweep(
-    points: Sequence[SweepPoint], path: Path, *, against_first: bool = False
-) -> Path:
-    """Write sweep.svg, .png, .json, .md and .html, and return the page.
+def write_sweep(found: Tradeoff, path: Path) -> Path:
+    """Write sweep.html, .md, .csv and .json with pictures, and return the page.
+
+    plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
+    .png show both against epsilon.
 
     Args:
-        points: One for each run.
+        found: A finished sweep.
         path: The folder to write to; it is created if need be.
-        against_first: Whether all differences are to the first row.
 
     Raises:
-        ConfigError: There is no point, or a seed occurs twice in a cell.
         StorageError: The folder cannot be written.
     """
-    cells = aggregate(points, against_first=against_first)
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    figure = epsilon_curves(cells)
-    svg = to_svg(figure, "sweep", "Accuracy and attack success against epsilon")
-    write_bytes(path / "sweep.svg", svg.encode())
-    write_bytes(path / "sweep.png", to_png(figure))
-    write_json(path / "sweep.json", _as_json(points, cells))
-    write_bytes(path / "sweep.md", _as_markdown(points, cells).encode())
+    figures = {"plane": _save(tradeoff_plane(found), path, "plane", "Use against leak")}
+    if any(cell.epsilon is not None for cell in found.cells):
+        told = "Utility and attack success against epsilon"
+        curves = epsilon_curves(found.cells, found.points[0].metric)
+        figures["curves"] = _save(curves, path, "sweep", told)
+    remarks = _remarks(found)
+    write_json(path / "sweep.json", {"remarks": remarks, **found.to_dict()})
+    write_bytes(path / "sweep.csv", _as_csv(found).encode())
+    write_bytes(path / "sweep.md", _as_markdown(found).encode())
     page = template("sweep.html.jinja").render(
         css=Markup(asset("report.css")),
-        figure=Markup(svg),
-        header=_header(cells),
-        rows=[_row(cell) for cell in cells],
-        remarks=_remarks(points, cells),
+        figures=figures,
+        header=_header(found),
+        rows=_rows(found),
+        reported=_reported(found),
+        reported_header=_reported_header(found),
+        remarks=remarks,
     )
     write_bytes(path / "sweep.html", page.encode())
     return path / "sweep.html"
 
 
-def _header(cells: Sequence[SweepCell]) -> tuple[str, ...]:
+def _save(figure: Figure, path: Path, name: str, description: str) -> Markup:
+    svg = to_svg(figure, name, description)
+    write_bytes(path / f"{name}.svg", svg.encode())
+    write_bytes(path / f"{name}.png", to_png(figure))
+    return Markup(svg)
+
+
+def _header(found: Tradeoff) -> tuple[str, ...]:
+    use = heading(found.points[0].metric)
     return (
         "Mode",
         "ε",
         "Seeds",
-        "Accuracy, own classes",
-        "Accuracy, others' classes",
+        f"{use}, own classes",
+        f"{use}, others' classes",
         "Gain over zero-shot",
         "Success rate of the attack",
         "AUROC of the attack",
-        f"AUROC less {_reference(cells)}",
+        "TPR at FPR 1 %",
+        f"AUROC less {_reference(found.cells)}",
         "ε certified",
+        "Standing",
     )
 
 
@@ -88,9 +105,31 @@ def _row(cell: SweepCell) -> list[str]:
         epsilon(cell.epsilon),
         str(len(cell.seeds)),
         *(_number(estimate) for estimate in measured),
+        _rate(cell.tpr),
         _number(cell.change) if cell.change else "",
         epsilon(cell.certified),
     ]
+
+
+def _rows(found: Tradeoff) -> list[list[str]]:
+    return [
+        [*_row(cell), found.standing(place)] for place, cell in enumerate(found.cells)
+    ]
+
+
+def _reported(found: Tradeoff) -> list[list[str]]:
+    """Return the rows on other seeds: alike, but nothing is compared there."""
+    return [[*_row(cell)[:-2], epsilon(cell.certified)] for cell in found.reported]
+
+
+def _rate(estimate: Estimate | None) -> str:
+    """Return a rate of pooled records, or what is missing; n is not that of seeds."""
+    if estimate is None:
+        return ""
+    if estimate.unresolved:
+        return f"unresolved: {estimate.unresolved}"
+    counts = " + ".join(str(count) for count in estimate.n)
+    return f"{_number(estimate)}, n = {counts}"
 
 
 def _number(estimate: Estimate | None) -> str:
@@ -99,12 +138,16 @@ def _number(estimate: Estimate | None) -> str:
     return f"{point(estimate)} {interval(estimate)}"
 
 
-def _remarks(points: Sequence[SweepPoint], cells: Sequence[SweepCell]) -> list[str]:
+def _remarks(found: Tradeoff) -> list[str]:
     """Say what the numbers are, and what the lowest of them is not."""
+    cells = found.cells
     lowest = min(cells, key=lambda cell: cell.success.value)
     return [
         "Means over seeds with 95 % Student's intervals; a seed moves partition, "
-        "membership, start, batches and noise.",
+        "membership, start, batches and noise. TPR at FPR 1 % is of all seeds' records "
+        "at one threshold, n members and non-members; its interval adds the error of "
+        "counting records to that of seeds.",
+        *_whose(found.points[0]),
         *_about_differences(cells),
         f"The lowest success rate, {_number(lowest.success)}, is that of "
         f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
@@ -112,7 +155,20 @@ def _remarks(points: Sequence[SweepPoint], cells: Sequence[SweepCell]) -> list[s
         "numbers lies too low on average, so confirm it on other seeds before quoting "
         "it.",
         "ε stands for what the method claims or was asked for; ε certified is what is "
-        f"proved for this adversary{_for_what(points)}.",
+        f"proved for this adversary{_for_what(found.points)}.",
+        *found.remarks(),
+    ]
+
+
+def _whose(first: SweepPoint) -> list[str]:
+    """Say which attack carries which number."""
+    if not first.attack:
+        return []
+    if first.attack == first.guesser:
+        return [f"AUROC, TPR and success rate are those of {first.attack}."]
+    return [
+        f"AUROC and TPR are those of {first.attack}, the success rate that of "
+        f"{first.guesser}."
     ]
 
 
@@ -142,29 +198,44 @@ def _for_what(points: Sequence[SweepPoint]) -> str:
     return f", for {' or '.join(guarantees)}" if guarantees else ""
 
 
-def _as_json(
-    points: Sequence[SweepPoint], cells: Sequence[SweepCell]
-) -> dict[str, Any]:
-    return {
-        "remarks": _remarks(points, cells),
-        "cells": [_plain(cell) for cell in cells],
-        "points": [_plain(found) for found in points],
-    }
+def _as_markdown(found: Tradeoff) -> str:
+    header = _header(found)
+    text = _table(header, _rows(found))
+    if found.reported:
+        text += (
+            f"\nOn other seeds:\n\n{_table(_reported_header(found), _reported(found))}"
+        )
+    return text + "\n" + "".join(f"- {remark}\n" for remark in _remarks(found))
 
 
-def _plain(entry: SweepPoint | SweepCell) -> dict[str, Any]:
-    """Return the fields as JSON knows them, NaN as None."""
-    estimates = {
-        name: getattr(entry, name) for name in _MEASURES if hasattr(entry, name)
-    }
-    return asdict(entry) | {
-        name: estimate and estimate.to_dict() for name, estimate in estimates.items()
-    }
+def _reported_header(found: Tradeoff) -> tuple[str, ...]:
+    return (*_header(found)[:-3], "ε certified")
 
 
-def _as_markdown(points: Sequence[SweepPoint], cells: Sequence[SweepCell]) -> str:
-    header = _header(cells)
-    rows = [header, ["---"] * len(header), *(_row(cell) for cell in cells)]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    remarks = "".join(f"- {remark}\n" for remark in _remarks(points, cells))
-    return f"{table}\n{remarks}"
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _as_csv(found: Tradeoff) -> str:
+    """Return a line for each cell: numbers as they are, empty where there is none."""
+    ends = [f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")]
+    head = ["mode", "epsilon", "seeds", *ends, "certified", "standing", "chosen_on"]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(head)
+    for place, cell in enumerate(found.cells):
+        writer.writerow([*_line(cell), found.standing(place), "these seeds"])
+    for cell in found.reported:
+        writer.writerow([*_line(cell), "", "other seeds"])
+    return buffer.getvalue()
+
+
+def _line(cell: SweepCell) -> list[Any]:
+    numbers: list[Any] = []
+    for name in _MEASURES:
+        estimate: Estimate | None = getattr(cell, name)
+        entries = estimate.to_dict() if estimate else {}
+        numbers += [entries.get(end) for end in ("value", "low", "high")]
+    seeds = " ".join(map(str, cell.seeds))
+    return [cell.mode, cell.epsilon, seeds, *numbers, cell.certified]

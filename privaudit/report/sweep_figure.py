@@ -16,20 +16,21 @@ from privaudit.report.figure_style import (
     new_figure,
 )
 from privaudit.report.sweep_points import SweepCell
+from privaudit.report.wording import heading
 from privaudit.statistics.estimate import Estimate
 
 _PANELS = (
-    ("local", "Accuracy, own classes"),
-    ("neighbour", "Accuracy, others' classes"),
+    ("local", "{}, own classes"),
+    ("neighbour", "{}, others' classes"),
     ("success", "Success rate of the attack"),
     ("auroc", "AUROC of the attack"),
 )
-_GAIN = ("gain", "Accuracy beyond zero-shot")
+_GAIN = ("gain", "{} beyond zero-shot")
 _LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # a coin toss; no training
 _MARKERS = "osD^v"
 
 
-def epsilon_curves(cells: Sequence[SweepCell]) -> Figure:
+def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figure:
     """Draw means over seeds with their intervals against epsilon, "none" at the right.
 
     Source: Tran et al., "Privacy-preserving personalized federated prompt learning for
@@ -40,6 +41,7 @@ def epsilon_curves(cells: Sequence[SweepCell]) -> Figure:
 
     Args:
         cells: At least one, in the order of ``aggregate``.
+        metric: What utility is measured by.
     """
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     positions = _positions(cells)
@@ -52,7 +54,7 @@ def epsilon_curves(cells: Sequence[SweepCell]) -> Figure:
             for index, mode in enumerate(modes):
                 own = [cell for cell in cells if cell.mode == mode]
                 _draw_series(axes, own, measure, positions, index, len(modes))
-            axes.set_ylabel(title)
+            axes.set_ylabel(title.format(heading(metric)))
             light_grid(axes)
             if measure in _LINES:
                 axes.axhline(_LINES[measure], color=INK, linewidth=1, zorder=1)

@@ -1,13 +1,17 @@
 """A sweep over epsilon: what is kept of each run, and what seeds say together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
 
 from privaudit.audit import Audit
 from privaudit.errors import ConfigError
 from privaudit.report.wording import epsilon as in_words
 from privaudit.report.wording import guarantee
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+from privaudit.statistics.tpr_over_seeds import Groups, tpr_over_seeds
 
 Key = tuple[str, float | None]  # a cell's mode and epsilon
 
@@ -28,6 +32,10 @@ class SweepPoint:
         gain: Accuracy on own classes beyond the zero-shot model's.
         certified: Epsilon that is proved for the adversary; None if nothing is.
         guarantee: Of which unit, adjacency and delta that is, in words.
+        attack: Whose AUROC it is.
+        guesser: Whose success rate it is.
+        metric: What utility is measured by.
+        scores: The attack's, of members and of non-members; None if not kept.
     """
 
     mode: str
@@ -40,22 +48,54 @@ class SweepPoint:
     gain: Estimate
     certified: float | None = None
     guarantee: str = ""
+    attack: str = ""
+    guesser: str = ""
+    metric: str = "accuracy"
+    scores: Groups | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, audit: Audit, mode: str, epsilon: float | None) -> "SweepPoint":
-        """Return what a sweep keeps of an audit."""
+    def of(
+        cls, audit: Audit, mode: str, epsilon: float | None, attack: str | None = None
+    ) -> "SweepPoint":
+        """Return what a sweep keeps of an audit.
+
+        Args:
+            audit: Of the run.
+            mode: The label of its curve.
+            epsilon: Of its cell.
+            attack: Which carries the numbers; by default the headline, and for success
+                rates the first that learns from shadow models.
+        """
+        leak = audit.leaks[attack] if attack else audit.headline
+        guesses = leak if attack else audit.guesses
+        groups = [client.groups for client in leak.clients]
+        members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
             mode=mode,
             epsilon=epsilon,
             seed=audit.run.config.seed,
-            success=audit.guesses.success,
-            auroc=audit.auroc,
+            success=guesses.success,
+            auroc=leak.auroc,
             local=audit.utility.local,
             neighbour=audit.utility.neighbour,
             gain=audit.utility.gain,
             certified=audit.certified_epsilon,
             guarantee=guarantee(audit),
+            attack=leak.attack,
+            guesser=guesses.attack,
+            metric=audit.utility.metric,
+            scores=(members, others),
         )
+
+
+def entry_to_dict(entry: "SweepPoint | SweepCell") -> dict[str, Any]:
+    """Return the fields as JSON knows them, NaN as None, without scores."""
+    found = {}
+    for one in fields(entry):
+        value = getattr(entry, one.name)
+        found[one.name] = value.to_dict() if isinstance(value, Estimate) else value
+    found.pop("scores", None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -76,6 +116,8 @@ class SweepCell:
         change: AUROC less the reference's, paired by seed; None where there is none, or
             where fewer than two seeds are shared.
         certified: The largest over the seeds; None if it is missing in one.
+        tpr: True-positive rate at a false-positive rate of 1 %, of all seeds' records
+            at one threshold; None where no scores were kept.
     """
 
     mode: str
@@ -89,6 +131,13 @@ class SweepCell:
     reference: Key | None
     change: Estimate | None
     certified: float | None
+    tpr: Estimate | None = None
+
+    @property
+    def name(self) -> str:
+        """Mode and epsilon in words."""
+        budget = "no ε" if self.epsilon is None else f"ε {in_words(self.epsilon)}"
+        return f"{self.mode}, {budget}"
 
 
 def aggregate(
@@ -135,6 +184,7 @@ def _cell(
     points = groups[key]
     others = [p.neighbour.value for p in points if p.neighbour is not None]
     proved = [p.certified for p in points if p.certified is not None]
+    scores = [p.scores for p in points if p.scores is not None]
     compared = reference != key
     return SweepCell(
         mode=key[0],
@@ -148,6 +198,7 @@ def _cell(
         reference=reference if compared else None,
         change=_change(points, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
+        tpr=tpr_over_seeds(scores) if len(scores) == len(points) else None,
     )
 
 

@@ -26,7 +26,7 @@ def small_sweep(**changes: Any) -> Any:
 @pytest.mark.slow
 def test_each_mode_has_its_own_run_without_noise(tmp_path: Path) -> None:
     """Modes differ without noise too: batches and clipping."""
-    points = small_sweep(out=tmp_path)
+    points = small_sweep(out=tmp_path).points
     assert [(point.mode, point.epsilon) for point in points] == [
         ("published-paper", None),
         ("published-paper", 8.0),
@@ -43,7 +43,7 @@ def test_each_mode_has_its_own_run_without_noise(tmp_path: Path) -> None:
 def test_fields_hold_for_all_runs_and_each_audit_is_saved() -> None:
     points = small_sweep(
         trainers=["zero-shot", "dp-fpl"], epsilons=[8.0], modes=["sound"]
-    )
+    ).points
     assert [point.mode for point in points] == ["zero-shot", "dp-fpl, sound"]
     runs = [load_run(file.parent) for file in runs_folder().glob("*/run.json")]
     assert len(runs) == 2
@@ -52,9 +52,36 @@ def test_fields_hold_for_all_runs_and_each_audit_is_saved() -> None:
         assert (run.path / "audits" / "prompt-release" / "audit.json").exists()
 
 
+def test_what_nothing_dominates_is_trained_anew_on_other_seeds(tmp_path: Path) -> None:
+    lines: list[str] = []
+    found = small_sweep(
+        trainers=["zero-shot"],
+        seeds=[0, 1],
+        report_seeds=[7, 8],
+        vary={"alpha": [1.0, 10.0]},
+        attack="confidence",
+        out=tmp_path,
+        progress=lines.append,
+    )
+    assert [cell.seeds for cell in found.reported] == [(7, 8), (7, 8)]
+    assert len(lines) == 8
+    assert {point.attack for point in found.points} == {"confidence"}
+    assert found.points[0].success != found.points[0].auroc
+    assert found.cost is not None
+    assert (found.cost.runs, found.cost.one_seed) == (8, None)
+    again = small_sweep(
+        trainers=["zero-shot"], seeds=[0, 1], vary={"alpha": [1.0, 10.0]},
+        attack="confidence",
+    )  # fmt: skip
+    assert again.points == found.points  # finished runs, and the same scores
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"attack": "lira"}, "Did you mean|No attack of prompt-release with 0 shadow"),
+        ({"fields": {**SMALL, "members": "all"}}, "no non-members to tell members"),
+        ({"trainers": ["zero-shot", "lora-fedavg"]}, "Some cells classify and some"),
         ({"epsilons": [1.0, 1.0]}, "The epsilons hold 1.0 more than once"),
         ({"seeds": [3, 4, 3]}, "The seeds hold 3 more than once"),
         ({"modes": ["sound", "sound"]}, "The modes hold sound more than once"),

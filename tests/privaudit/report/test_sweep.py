@@ -10,10 +10,11 @@ from matplotlib.container import ErrorbarContainer
 
 from privaudit.audit import Audit
 from privaudit.errors import ConfigError
-from privaudit.report.sweep import SweepPoint, write_sweep
+from privaudit.report.sweep import write_sweep
 from privaudit.report.sweep_figure import epsilon_curves
-from privaudit.report.sweep_points import aggregate
+from privaudit.report.sweep_points import SweepPoint, aggregate
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.sweep_result import judge_sweep
 
 
 def exactly(value: float) -> Estimate:
@@ -79,7 +80,7 @@ def test_one_uncertified_seed_leaves_its_cell_uncertified() -> None:
 def test_a_sweep_is_written_as_picture_table_and_numbers(
     points: list[SweepPoint], tmp_path: Path
 ) -> None:
-    page = write_sweep(points, tmp_path / "sweep")
+    page = write_sweep(judge_sweep(points), tmp_path / "sweep")
     ElementTree.parse(tmp_path / "sweep" / "sweep.svg")
     assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     read = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
@@ -91,7 +92,7 @@ def test_a_sweep_is_written_as_picture_table_and_numbers(
 def test_the_lowest_success_is_called_the_lowest_of_so_many(
     points: list[SweepPoint], tmp_path: Path
 ) -> None:
-    write_sweep([*points, found("other", 1.0, 0, success=0.31)], tmp_path)
+    write_sweep(judge_sweep([*points, found("other", 1.0, 0, success=0.31)]), tmp_path)
     text = (tmp_path / "sweep.md").read_text()
     assert "0.310" in text
     assert "the lowest of 9 cells, found after looking" in text
@@ -107,7 +108,7 @@ def test_none_is_drawn_to_the_right_of_every_epsilon(points: list[SweepPoint]) -
 def test_a_single_seed_has_no_interval_and_is_drawn_all_the_same(
     tmp_path: Path,
 ) -> None:
-    write_sweep([found("sound", 1.0, 0)], tmp_path)
+    write_sweep(judge_sweep([found("sound", 1.0, 0)]), tmp_path)
     assert "needs 2 replicates" in (tmp_path / "sweep.md").read_text()
 
 
@@ -181,7 +182,7 @@ def test_a_table_says_what_its_differences_are_to(
     remark: str,
     tmp_path: Path,
 ) -> None:
-    page = write_sweep(at_levels(levels), tmp_path)
+    page = write_sweep(judge_sweep(at_levels(levels)), tmp_path)
     text = (tmp_path / "sweep.md").read_text()
     assert title in text
     assert remark in text
@@ -204,7 +205,7 @@ def test_a_certified_epsilon_stands_with_unit_adjacency_and_delta(
     make_audit: Callable[..., Audit], tmp_path: Path
 ) -> None:
     audit = make_audit(epsilons=(8.0, 9.31))
-    write_sweep([SweepPoint.of(audit, "sound", 8.0)], tmp_path)
+    write_sweep(judge_sweep([SweepPoint.of(audit, "sound", 8.0)]), tmp_path)
     told = "for one record (neighbours: add/remove-one) at δ = 1e-5."
     assert told in (tmp_path / "sweep.md").read_text()
 

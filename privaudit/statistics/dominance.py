@@ -1,0 +1,220 @@
+"""Which of several settings are worse than another by test, and which are not.
+
+Of two noisy numbers one is always lower, so a front of point values calls half of all
+equal settings dominated. Here a setting is dominated if another is better by more than
+a margin in one measure and not worse by more than a margin in the other, both by tests
+over the seeds that the two share.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import stdtr
+
+from privaudit.errors import ConfigError
+from privaudit.statistics.comparisons import holm
+from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.statistics.intervals import check_confidence
+
+Replicates = Mapping[int, tuple[float, float]]  # by seed: leak and use
+Gains = tuple[Float[np.ndarray, " seeds"], Float[np.ndarray, " seeds"]]
+Way = Literal["leak", "use"]
+
+FEWEST = 3  # seeds: two may agree by chance, and then seem exact
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The largest differences that do not matter.
+
+    Attributes:
+        leak: Of leaks, in (0, 1).
+        use: Of utility, in (0, 1).
+
+    Raises:
+        ConfigError: One is out of range.
+    """
+
+    leak: float = 0.05
+    use: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, margin in (("leak", self.leak), ("use", self.use)):
+            if not 0 < margin < 1:
+                raise ConfigError(
+                    f"A margin of {margin} for {name} is not between 0 and 1. It is "
+                    "the largest difference that does not matter: try 0.05."
+                )
+
+
+@dataclass(frozen=True)
+class Domination:
+    """One setting that another is better than.
+
+    Attributes:
+        worse: The position of the dominated setting.
+        better: The position of the other.
+        way: In what it is better by more than the margin.
+        p_value: After Holm, for all pairs and ways.
+        leak: By how much less the better one leaks, paired by seed.
+        use: By how much it is more use, paired by seed.
+    """
+
+    worse: int
+    better: int
+    way: Way
+    p_value: float
+    leak: Estimate
+    use: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {
+            **vars(self),
+            "leak": self.leak.to_dict(),
+            "use": self.use.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Front:
+    """What may be said about settings in leak and use.
+
+    Attributes:
+        count: How many there are.
+        dominations: All that were found; a setting may be dominated by several.
+        undecided: By position: how many others might dominate the setting, as far as
+            these seeds tell.
+        margins: From where on differences matter.
+        alpha: The chance of any false domination.
+    """
+
+    count: int
+    dominations: tuple[Domination, ...]
+    undecided: tuple[int, ...]
+    margins: Margins
+    alpha: float
+
+    @property
+    def not_dominated(self) -> tuple[int, ...]:
+        """Positions of the settings that no other dominates: at least one."""
+        worse = {found.worse for found in self.dominations}
+        return tuple(place for place in range(self.count) if place not in worse)
+
+    @property
+    def tests(self) -> int:
+        """How many hypotheses Holm counted: ordered pairs, and two ways."""
+        return 2 * self.count * (self.count - 1)
+
+    def dominating(self, place: int) -> list[Domination]:
+        """Return what dominates a setting: what is not dominated itself comes first."""
+        stay = self.not_dominated
+        found = [one for one in self.dominations if one.worse == place]
+        return sorted(found, key=lambda one: (one.better not in stay, one.p_value))
+
+
+def find_front(
+    settings: Sequence[Replicates],
+    margins: Margins | None = None,
+    alpha: float = 0.05,
+) -> Front:
+    """Return which settings are dominated, by paired t tests over shared seeds.
+
+    One setting dominates another in a way if it is better by more than the margin in
+    one measure, and worse by less than the margin in the other. Each way is one
+    hypothesis, with the larger of its two one-sided p-values (an intersection-union
+    test); Holm adjusts for all ordered pairs and both ways. So the chance of any false
+    domination is at most ``alpha``, however many settings there are. In units of the
+    margins a dominating setting gains more than it loses, so there is no circle, and
+    where all seeds are shared at least one setting stays.
+
+    Source: intersection-union: Berger, "Multiparameter hypothesis testing and
+    acceptance sampling", Technometrics 24, 1982.
+
+    Args:
+        settings: The leak and the use of each, by seed; lower leaks and higher use are
+            better. Pairs that share fewer than three seeds are undecided.
+        margins: 0.05 each by default.
+        alpha: In (0, 1).
+
+    Raises:
+        ConfigError: ``alpha`` is out of range, or a value is not finite.
+
+    Example:
+        >>> leaky = {1: (0.70, 0.80), 2: (0.72, 0.81), 3: (0.71, 0.81)}
+        >>> tight = {1: (0.51, 0.80), 2: (0.52, 0.82), 3: (0.51, 0.81)}
+        >>> find_front([leaky, tight]).not_dominated
+        (1,)
+    """
+    check_confidence(alpha)
+    margins = margins or Margins()
+    pairs = list(_pairs(settings))
+    adjusted = holm([p for _, _, gains in pairs for p in _ways(gains, margins)])
+    dominations, undecided = [], [0] * len(settings)
+    for (worse, better, gains), p_values in zip(
+        pairs, adjusted.reshape(-1, 2), strict=True
+    ):
+        best = int(p_values.argmin())
+        if p_values[best] <= alpha:
+            way: Way = "use" if best else "leak"
+            leak, use = (mean_with_t(gain, 1 - alpha) for gain in gains)
+            p_value = float(p_values[best])
+            dominations.append(Domination(worse, better, way, p_value, leak, use))
+        elif not _is_ruled_out(gains, margins, alpha):
+            undecided[worse] += 1
+    return Front(len(settings), tuple(dominations), tuple(undecided), margins, alpha)
+
+
+def _pairs(settings: Sequence[Replicates]) -> Iterator[tuple[int, int, Gains]]:
+    """Yield each ordered pair with what the second has over the first."""
+    for worse, ours in enumerate(settings):
+        for better, theirs in enumerate(settings):
+            if worse != better:
+                yield worse, better, _gains(ours, theirs)
+
+
+def _gains(ours: Replicates, theirs: Replicates) -> Gains:
+    shared = [seed for seed in ours if seed in theirs]
+    values = np.array([(*ours[seed], *theirs[seed]) for seed in shared]).reshape(-1, 4)
+    if not np.isfinite(values).all():
+        raise ConfigError(
+            "Settings are compared by finite numbers, and a leak or a use is not. "
+            "Leave out runs that failed, and say so."
+        )
+    return values[:, 0] - values[:, 2], values[:, 3] - values[:, 1]
+
+
+def _ways(gains: Gains, margins: Margins) -> tuple[float, float]:
+    """Return the p-values of no domination by leak, and by use."""
+    leak, use = gains
+    return (
+        max(_p_above(leak, margins.leak), _p_above(use, -margins.use)),
+        max(_p_above(use, margins.use), _p_above(leak, -margins.leak)),
+    )
+
+
+def _p_above(gains: Float[np.ndarray, " seeds"], least: float) -> float:
+    """Return Student's one-sided p-value of a mean of at most ``least``."""
+    count = len(gains)
+    if count < FEWEST:
+        return 1.0
+    beyond = float(gains.mean()) - least
+    error = float(gains.std(ddof=1)) / math.sqrt(count)
+    if error == 0:
+        return 0.0 if beyond > 0 else 1.0
+    return float(stdtr(count - 1, -beyond / error))
+
+
+def _is_ruled_out(gains: Gains, margins: Margins, alpha: float) -> bool:
+    """Say whether intervals leave no room for a domination of this pair."""
+    if len(gains[0]) < FEWEST:
+        return False
+    high = [mean_with_t(gain, 1 - alpha).high for gain in gains]
+    edges = margins.leak, margins.use
+    gains_little = all(top < edge for top, edge in zip(high, edges, strict=True))
+    loses_much = any(top < -edge for top, edge in zip(high, edges, strict=True))
+    return gains_little or loses_much
