@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from scipy.special import log_ndtr
 
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.public_threshold import PUBLIC_MEDIAN, public_threshold
 from privaudit.shadow_records import Source
 from privaudit.shadow_table import Known, ShadowTable
 from privaudit.shadows import shadow_tables
-
-Variance = Literal["per-record", "global", "global-published"]
-
-FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
+from privaudit.statistics.shadow_comparison import (
+    Variance,
+    offline_scores,
+    online_scores,
+)
 
 
 @ATTACKS.register("lira")
@@ -77,74 +77,3 @@ class Lira:
         if self.mode == "online":
             return online_scores(target, shadows, is_in, is_out, self.variance)
         return offline_scores(target, shadows, is_out, self.variance)
-
-
-def online_scores(
-    target: Float[np.ndarray, " records"],
-    shadows: Float[np.ndarray, "models records"],
-    is_in: Bool[np.ndarray, "models records"],
-    is_out: Bool[np.ndarray, "models records"],
-    variance: Variance = "per-record",
-    floor: float = FLAT,
-) -> Float[np.ndarray, " records"]:
-    """Return log N(target; shadows in) - log N(target; shadows out).
-
-    0 for a record that no shadow was trained on, or all of them.
-    """
-    ratio = _log_density(target, *_normals(shadows, is_in, variance, floor))
-    ratio = ratio - _log_density(target, *_normals(shadows, is_out, variance, floor))
-    return np.where(is_in.any(axis=0) & is_out.any(axis=0), ratio, 0.0)
-
-
-def offline_scores(
-    target: Float[np.ndarray, " records"],
-    shadows: Float[np.ndarray, "models records"],
-    is_out: Bool[np.ndarray, "models records"],
-    variance: Variance = "per-record",
-    floor: float = FLAT,
-) -> Float[np.ndarray, " records"]:
-    """Return -log Pr[N(shadows out) > target]: one-sided, so 0 is far below them.
-
-    log 2, as for their median, where all shadows were trained on a record.
-    """
-    mean, deviation = _normals(shadows, is_out, variance, floor)
-    standard = np.where(is_out.any(axis=0), (mean - target) / deviation, 0.0)
-    return -log_ndtr(standard)
-
-
-def _normals(
-    shadows: Float[np.ndarray, "models records"],
-    chosen: Bool[np.ndarray, "models records"],
-    variance: Variance,
-    floor: float,
-) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
-    """Return each record's median and deviation over the chosen shadows."""
-    picked = np.where(chosen, shadows, np.nan)
-    known = chosen.any(axis=0)
-    centre, spread = np.zeros((2, shadows.shape[1]))
-    if known.any():
-        picked = picked[:, known]
-        centre[known] = np.nanmedian(picked, axis=0)
-        spread[known] = _deviation(picked, variance)
-    return centre, np.maximum(spread, floor)
-
-
-def _deviation(
-    picked: Float[np.ndarray, "models records"], variance: Variance
-) -> Float[np.ndarray, " records"] | float:
-    if variance == "per-record":
-        found: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
-        return found
-    if variance == "global":
-        picked = picked - np.nanmean(picked, axis=0)
-        return float(np.sqrt(np.nanmean(picked**2)))
-    return float(np.nanstd(picked))
-
-
-def _log_density(
-    value: Float[np.ndarray, " records"],
-    mean: Float[np.ndarray, " records"],
-    deviation: Float[np.ndarray, " records"],
-) -> Float[np.ndarray, " records"]:
-    standard = (value - mean) / deviation
-    return -0.5 * standard**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi)

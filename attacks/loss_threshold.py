@@ -7,10 +7,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
-from privaudit.asking import label_log_probabilities
 from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.public_threshold import PUBLIC_MEDIAN, public_threshold
-from privaudit.trainer import Records
+from privaudit.signal_attack import score_signal
+from privaudit.signals import SignalTable
 
 
 @ATTACKS.register("loss-threshold")
@@ -31,19 +30,8 @@ class LossThreshold:
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in (-inf, 0]."""
-        return [self._score(adversary, target) for target in targets]
-
-    def _score(self, adversary: Adversary, target: Target) -> Scores:
-        scores = _log_likelihood(adversary, target, target.candidates)
-        public = adversary.task.public
-        reference = _log_likelihood(adversary, target, public)
-        threshold = public_threshold(reference, public.labels, target.candidates.labels)
-        return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
+        return score_signal(adversary, targets, _log_likelihood, per_class=False)
 
 
-def _log_likelihood(
-    adversary: Adversary, target: Target, records: Records
-) -> Float[np.ndarray, " records"]:
-    models = [target.rebuilt.model]
-    trainer, task = adversary.trainer, adversary.task
-    return label_log_probabilities(trainer, task, models, records)[0].numpy()
+def _log_likelihood(told: SignalTable) -> Float[np.ndarray, " records"]:
+    return told.log_likelihood[0].numpy()

@@ -14,6 +14,11 @@ from privaudit.shadow_records import Source
 from privaudit.shadow_table import Known, ShadowTable
 from privaudit.shadows import shadow_tables
 from privaudit.statistics.delong import delong_components
+from privaudit.statistics.shadow_comparison import (
+    dominated_shares,
+    masked_mean,
+    offline_mean,
+)
 
 GRID = np.linspace(0, 1, 11)
 LEAST = 1e-12  # a probability below it is rounding, and may not divide
@@ -76,26 +81,6 @@ class Rmia:
         return Scores(scores, scores > public_threshold(among, *labels), PUBLIC_MEDIAN)
 
 
-def dominated_shares(
-    ratios: Float[np.ndarray, " records"],
-    others: Float[np.ndarray, " population"],
-    gamma: float,
-) -> Float[np.ndarray, " records"]:
-    """Return the share of the population whose ratio a record's exceeds gamma times.
-
-    By one sort, in O((n + z) log z): no n x z table.
-    """
-    ranked = np.sort(gamma * others)
-    return np.searchsorted(ranked, ratios, side="left") / len(others)
-
-
-def offline_mean(
-    mean_out: Float[np.ndarray, " records"], a: float
-) -> Float[np.ndarray, " records"]:
-    """Return (1 + a)/2 mean_out + (1 - a)/2: a guess at p(x) from shadows out of x."""
-    return ((1 + a) * mean_out + (1 - a)) / 2
-
-
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})
 class _Likelihoods:
     """Probabilities of the labels under the target and under the shadows."""
@@ -124,16 +109,6 @@ class _Likelihoods:
     def without(self, shadow: int) -> tuple[np.ndarray, Bool[np.ndarray, "m n"]]:
         rest = np.arange(len(self.shadows)) != shadow
         return self.shadows[rest], self.is_out[rest]
-
-
-def masked_mean(
-    values: Float[np.ndarray, "models records"],
-    chosen: Bool[np.ndarray, "models records"],
-) -> Float[np.ndarray, " records"]:
-    """Return each record's mean over the chosen models; over all if none is."""
-    counts = chosen.sum(axis=0)
-    mean = (values * chosen).sum(axis=0) / np.maximum(counts, 1)
-    return np.where(counts > 0, mean, values.mean(axis=0))
 
 
 def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:

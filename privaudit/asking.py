@@ -22,15 +22,6 @@ def ask(
     return torch.cat(chunks, dim=1)
 
 
-def label_log_probabilities(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
-) -> Float[Tensor, "models records"]:
-    """Return every model's log-probability of every record's label."""
-    answers = ask_each(trainer, task, models, records)
-    labels = records.labels.expand(len(models), -1).unsqueeze(2)
-    return answers.gather(2, labels).squeeze(2)
-
-
 def ask_each(
     trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
 ) -> Float[Tensor, "models records classes"]:

@@ -21,7 +21,7 @@ from privaudit.linking_gain import measure_linking
 from privaudit.one_run import audit_one_run
 from privaudit.own_model import Array, ShadowAttack, SignalScale, shadow_scores
 from privaudit.runs import Run, load_run
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.scenario import Scenario, find_scenario
 from privaudit.seeds import Seeds
 from privaudit.signal_store import SignalStore
 from privaudit.source_inference import infer_sources
@@ -97,7 +97,7 @@ class Auditor:
             common = self._on_server_model(targets)
             if common:
                 # Shadows are rebuilt clients: no measure of the server's own model.
-                plain = without_shadows(plan)
+                plain = plan.without_shadows()
                 aggregate = self._leaks(plain, adversary, common, clients, progress)
         audit = self._judge(plan, adversary, targets, leaks, seed)
         audit = replace(audit, linking=linking, aggregate=aggregate)
@@ -339,31 +339,6 @@ def trained_clients(run: Run) -> tuple[str, ...]:
             participants_of(clients, config.participation, Seeds(config.seed), index)
         )
     return tuple(client for client in clients if client in seen)
-
-
-def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
-    """Return a scenario by name, with that many shadow models; 0 takes them out.
-
-    Raises:
-        UnknownNameError: No scenario has that name.
-        ConfigError: Too few shadow models to learn from.
-    """
-    if isinstance(scenario, Scenario):
-        return scenario
-    if shadows != 0 and shadows < 5:
-        raise ConfigError(
-            f"{shadows} shadow models were asked for, and at least 5 are needed: one "
-            "to fix the threshold, four to learn from. Fifty are published, and 0 "
-            "leaves shadow attacks out."
-        )
-    plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
-    return plan if shadows else without_shadows(plan)
-
-
-def without_shadows(scenario: Scenario) -> Scenario:
-    """Return the scenario with those attacks that train no models of their own."""
-    cheap = {n: a for n, a in scenario.attacks.items() if not a.trains_shadows}
-    return replace(scenario, attacks=cheap)
 
 
 def _choose(

@@ -77,7 +77,8 @@ def _so_far(
     told: list[Told] = [{} for _ in targets]
     for index in sorted({m.round for t in targets for m in _uploads(adversary, t)}):
         seen = tuple(m for m in adversary.view.messages if m.round <= index)
-        cut = replace(adversary, view=View(adversary.view.adversary, seen))
+        view = View(adversary.view.adversary, seen)
+        cut = replace(adversary, view=view, store=None)  # models of a moment
         active = [
             place
             for place, target in enumerate(targets)

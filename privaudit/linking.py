@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
-from privaudit.asking import label_log_probabilities
 from privaudit.attack import Adversary, Target
+from privaudit.signals import measure_signals
 from privaudit.trainer import PublicTask, Rebuilt, Records, Trainer
 
 
@@ -42,9 +42,9 @@ def link(
     for group in _with_equal_suspects(rebuilt, several):
         suspects = rebuilt[group[0]].suspects
         together = _joined([candidates[i] for i in group])
-        fits = label_log_probabilities(trainer, task, suspects, together)
+        told = measure_signals(trainer, task, suspects, together)
         sizes = [len(candidates[i]) for i in group]
-        for i, fit in zip(group, fits.split(sizes, dim=1), strict=True):
+        for i, fit in zip(group, told.log_likelihood.split(sizes, dim=1), strict=True):
             best = suspects[int(fit.mean(dim=1).argmax())]
             chosen[i] = replace(rebuilt[i], model=best)
     return chosen

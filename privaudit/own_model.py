@@ -4,9 +4,7 @@ What is needed of a model is what it says of records of which some, by a fair co
 trained on. :meth:`privaudit.auditor.Auditor.from_scores` does the rest.
 """
 
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -14,9 +12,14 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit
 from torch import Tensor
 
-from privaudit.attack import ATTACKS
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.signals import SignalTable
+from privaudit.statistics.shadow_comparison import (
+    dominated_shares,
+    masked_mean,
+    offline_scores,
+    online_scores,
+)
 from privaudit.token_table import TokenTable, token_signals
 from privaudit.words import ANSWER, INSTRUCTION, PADDING, Words
 
@@ -161,10 +164,8 @@ def shadow_scores(
     if attack == "rmia":
         return _rmia(_probability(own, scale), _probability(others, scale), inside)
     if attack == "lira":
-        return _function("lira", "online_scores")(
-            own, others, inside, ~inside, variance="global"
-        )
-    return _function("lira", "offline_scores")(own, others, ~inside, variance="global")
+        return online_scores(own, others, inside, ~inside, "global")
+    return offline_scores(own, others, ~inside, "global")
 
 
 def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
@@ -225,12 +226,6 @@ def _rmia(
     A record's share rises with its ratio whatever the population, so the choice of one
     moves thresholds and makes ties, and orders nothing anew.
     """
-    mean = _function("rmia", "masked_mean")
-    expected = (mean(shadows, is_in) + mean(shadows, ~is_in)) / 2
+    expected = (masked_mean(shadows, is_in) + masked_mean(shadows, ~is_in)) / 2
     ratio = target / np.maximum(expected, np.finfo(np.float64).tiny)
-    return _function("rmia", "dominated_shares")(ratio, ratio, 1.0)
-
-
-def _function(attack: str, name: str) -> Callable[..., Any]:
-    """Return a function from an attack's file, which only the registry may import."""
-    return getattr(import_module(ATTACKS.find(attack).__module__), name)
+    return dominated_shares(ratio, ratio, 1.0)

@@ -52,7 +52,31 @@ class Scenario:
             )
         return replace(self, attacks=found)
 
+    def without_shadows(self) -> "Scenario":
+        """Return the scenario with those attacks that train no models of their own."""
+        cheap = {n: a for n, a in self.attacks.items() if not a.trains_shadows}
+        return replace(self, attacks=cheap)
+
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
     "scenario", "privaudit.scenarios"
 )
+
+
+def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
+    """Return a scenario by name, with that many shadow models; 0 takes them out.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        ConfigError: Too few shadow models to learn from.
+    """
+    if isinstance(scenario, Scenario):
+        return scenario
+    if shadows != 0 and shadows < 5:
+        raise ConfigError(
+            f"{shadows} shadow models were asked for, and at least 5 are needed: one "
+            "to fix the threshold, four to learn from. Fifty are published, and 0 "
+            "leaves shadow attacks out."
+        )
+    plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
+    return plan if shadows else plan.without_shadows()

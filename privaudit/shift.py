@@ -27,7 +27,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from privaudit.attack import Adversary, Attack, Target
-from privaudit.auditor import Auditor, find_scenario
+from privaudit.auditor import Auditor
 from privaudit.blind import (
     Groups,
     Paired,
@@ -39,7 +39,7 @@ from privaudit.blind import (
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.population import records_elsewhere
 from privaudit.runs import Run
-from privaudit.scenario import Scenario
+from privaudit.scenario import Scenario, find_scenario
 from privaudit.seeds import Seeds
 from privaudit.shift_control import Shift
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditor import Auditor, find_scenario
+from privaudit.auditor import Auditor
 from privaudit.config import make_config
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.report.store import save_audit
 from privaudit.report.sweep import write_sweep
 from privaudit.report.sweep_points import SweepPoint, aggregate
-from privaudit.scenario import Scenario
+from privaudit.scenario import Scenario, find_scenario
 from privaudit.statistics.dominance import Margins
 from privaudit.sweep_cost import Spent, search_cost
 from privaudit.sweep_plan import Cell, SweepPlan, cells_of, make_plan

@@ -1,6 +1,8 @@
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +115,29 @@ def seeds() -> Seeds:
     return Seeds(0)
 
 
+@contextmanager
+def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let fixtures that outlive a test encode pictures once for the whole session."""
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.getbasetemp() / "cache"
+        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+        yield
+
+
+def call(
+    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """Run the command line; return its exit code and what it printed."""
+    from privaudit import cli
+
+    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.run()
+    printed = capsys.readouterr()
+    code = end.value.code
+    return (code if isinstance(code, int) else 0), printed.out, printed.err
+
+
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished and one interrupted run, to be copied by each test."""
@@ -123,9 +148,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
             raise KeyboardInterrupt
 
     folder = tmp_path_factory.mktemp("originals")
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         train(folder=folder, name="whole", rounds=2, epochs=1)
         with pytest.raises(KeyboardInterrupt):
             train(folder=folder, name="cut", rounds=3, epochs=1, progress=stop)

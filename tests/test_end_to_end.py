@@ -49,7 +49,7 @@ def test_no_attack_reaches_the_truth(
     scenario: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores are made while the ledger cannot be read at all."""
-    from privaudit.auditor import find_scenario
+    from privaudit.scenario import find_scenario
 
     plan = find_scenario(scenario, 6)
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
@@ -61,7 +61,7 @@ def test_no_attack_reaches_the_truth(
 
 def test_coins_tossed_anew_are_covered(run: Run) -> None:
     """With other coins the run cannot have leaked: intervals cover 0.5, mostly."""
-    from privaudit.auditor import find_scenario
+    from privaudit.scenario import find_scenario
     from privaudit.seeds import Seeds
     from privaudit.statistics.roc import pooled_auroc
 

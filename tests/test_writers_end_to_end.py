@@ -81,7 +81,7 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
 def test_no_attack_reaches_the_truth(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privaudit.auditor import find_scenario
+    from privaudit.scenario import find_scenario
 
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
     plan = find_scenario("server-reconstruct", 0).reading("words")

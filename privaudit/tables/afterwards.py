@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privaudit.auditor import Auditor, find_scenario
+from privaudit.auditor import Auditor
 from privaudit.leak import Leak
 from privaudit.population import records_elsewhere, some_of
 from privaudit.runs import Run
+from privaudit.scenario import find_scenario
 from privaudit.storage import make_private_folder, read_json, write_json
 from privaudit.tables.metrics import ELSEWHERE, Metric
 from privaudit.tables.parts import Elsewhere

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
-from privaudit.auditor import find_scenario
 from privaudit.errors import ConfigError
+from privaudit.scenario import find_scenario
 from privaudit.storage import read_bytes
 from privaudit.tables.metrics import (
     ELSEWHERE,

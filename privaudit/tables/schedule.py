@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privaudit.auditor import find_scenario
 from privaudit.config import RunConfig, make_config, parameters_of
 from privaudit.dataset import DATASETS
 from privaudit.errors import ConfigError, MissingFileError
 from privaudit.models.captioning_loading import is_captioner
+from privaudit.scenario import find_scenario
 from privaudit.tables.afterwards import Afterwards
 from privaudit.tables.metrics import CAPTIONS, attack_of
 from privaudit.tables.parts import Column, Elsewhere, Row

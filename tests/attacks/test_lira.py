@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privaudit.attacks.lira import Lira, offline_scores, online_scores
+from privaudit.attacks.lira import Lira
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.roc import auroc
+from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 
 GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
 

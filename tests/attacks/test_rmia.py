@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from privaudit.attacks.rmia import (
-    GRID,
-    _Likelihoods,
+from privaudit.attacks.rmia import GRID, _Likelihoods, tune_a
+from privaudit.statistics.shadow_comparison import (
     dominated_shares,
     masked_mean,
     offline_mean,
-    tune_a,
 )
 
 GOLDEN = Path(__file__).parents[2] / "../shared/golden/rmia.npz"

@@ -13,7 +13,7 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.attack import Adversary, Target
-from privaudit.auditor import find_scenario
+from privaudit.scenario import find_scenario
 from privaudit.shadow_table import ShadowTable
 from privaudit.shadows import shadow_tables
 from tests.benchmarks.measuring import machine, spread, timed

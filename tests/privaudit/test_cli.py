@@ -5,19 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from privaudit import cli
 from privaudit.runs import latest_runs, runs_folder
-
-
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    code = end.value.code
-    return (code if isinstance(code, int) else 0), printed.out, printed.err
+from tests.conftest import call
 
 
 def test_help_imports_no_torch() -> None:

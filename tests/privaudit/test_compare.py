@@ -1,12 +1,11 @@
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from privaudit import Auditor, Run, cli, load_run, train
+from privaudit import Auditor, Run, load_run, train
 from privaudit.compare import MetricChange, compare
 from privaudit.errors import (
     ConfigError,
@@ -20,6 +19,7 @@ from privaudit.report.stored_audit import read_audit
 from privaudit.statistics.change import Difference, judge_changes
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
+from tests.conftest import call, common_cache
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 
@@ -28,9 +28,7 @@ BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two trainers over two seeds, each run audited."""
     folder = tmp_path_factory.mktemp("audited")
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         for seed in (0, 1):
             for trainer, settings in (("promptfl", BROKEN), ("zero-shot", {})):
                 run = train(
@@ -245,16 +243,6 @@ def test_an_audit_that_was_altered_is_refused(
 def test_an_attack_that_was_not_made_is_refused(runs: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'loss-threshold'"):
         compare("promptfl-0", "zero-shot-0", attacks=["los-threshold"])
-
-
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    return int(end.value.code or 0), printed.out, printed.err
 
 
 def test_the_command_prints_a_table_or_json(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from privaudit import Auditor, shadow_scores, signals_of_logits, tokens_of_logits
-from privaudit.attacks.lira import offline_scores, online_scores
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.own_model import ShadowAttack
+from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 from privaudit.token_scores import max_renyi, mean_log_likelihood
 from privaudit.token_statistics import token_statistics
 

@@ -8,6 +8,7 @@ import pytest
 from privaudit import Auditor, Run, train
 from privaudit.comparable import score_tests
 from privaudit.gating import checks, questions
+from tests.conftest import common_cache
 
 pytest_plugins = ["pytester"]
 
@@ -22,9 +23,7 @@ PRELOADED = (checks, questions, score_tests)
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that leaks something, and whose own AUROC is known by its interval."""
     folder = tmp_path_factory.mktemp("plugin")
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         run = train("zero-shot", folder=folder, name="audited", rounds=1, clients=3)
         Auditor(run).attack(shadows=0)
     return run.path

@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 
 from privaudit import Auditor, Run, train
 from privaudit.attack import Adversary, Scores, Target
-from privaudit.auditor import find_scenario
 from privaudit.cli import app
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.federation import Federation, run_round
-from privaudit.scenario import Scenario
+from privaudit.scenario import Scenario, find_scenario
 from privaudit.seeds import Seeds
 from privaudit.shift import _deal, _untuned, measure_shift
 from privaudit.shift_control import Shift

@@ -6,6 +6,7 @@ import pytest
 from privaudit import Auditor, train
 from privaudit.gate import write_baseline
 from privaudit.report.store import save_audit
+from tests.conftest import common_cache
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 
@@ -20,9 +21,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "other-seed": ("zero-shot", {"seed": 1}),
         "other-deal": ("zero-shot", {"seed": 0, "alpha": 1.0}),
     }
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         for name, (trainer, how) in wanted.items():
             run = train(trainer, folder=folder, name=name, rounds=1, clients=3, **how)
             save_audit(Auditor(run).attack(shadows=0))

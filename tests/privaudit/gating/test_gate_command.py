@@ -1,23 +1,11 @@
 import json
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from privaudit import cli
-
-
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    code = end.value.code
-    return (code if isinstance(code, int) else 0), printed.out, printed.err
+from tests.conftest import call
 
 
 def test_the_command_writes_a_baseline_and_ends_with_the_outcome(

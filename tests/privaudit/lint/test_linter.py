@@ -11,6 +11,7 @@ import pytest
 from privaudit import Run, cli, load_run, train
 from privaudit.errors import ConfigError
 from privaudit.lint import RULES, lint
+from tests.conftest import common_cache
 
 pytestmark = pytest.mark.slow  # six runs, and accountants that take seconds
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,9 +27,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("linted")
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         for name, (trainer, settings) in RUNS.items():
             train(trainer, name=name, folder=made, **settings)
     return made

@@ -15,6 +15,7 @@ from privaudit.ledger import Ledger
 from privaudit.report.store import save_audit
 from privaudit.report.stored_audit import read_audit
 from privaudit.storage import file_hash
+from tests.conftest import common_cache
 
 SEED = 987654321
 NAME = "zebra-987654321"
@@ -24,9 +25,7 @@ NAME = "zebra-987654321"
 def zebra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, to be copied by each test."""
     folder = tmp_path_factory.mktemp("public")
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.getbasetemp() / "cache"
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         run = train(
             "promptfl", folder=folder, name=NAME, rounds=2, clients=3, seed=SEED,
             settings={"epochs": 1},

@@ -1,6 +1,5 @@
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit import Auditor, Run, cli, train
+from privaudit import Auditor, Run, train
 from privaudit.errors import ConfigError, MissingFileError
 from privaudit.public import Verification, export_public, verify_card
 from privaudit.public.card import render, with_hash
 from privaudit.public.verify import leaves
 from privaudit.report.store import save_audit
 from privaudit.storage import file_hash
+from tests.conftest import call
 from tests.privaudit.public.conftest import make_small
 
 LOSS = "audits/one-run/leaks/loss-threshold"
@@ -244,17 +244,6 @@ def test_an_audit_that_was_made_up_is_noticed_when_played_anew(
     assert len(one.why) == 2
     assert one.why[0].startswith("loss-threshold: a score differs by 0.001")
     assert one.why[1] == "audits/one-run/utility comes out otherwise"
-
-
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    code = end.value.code
-    return (code if isinstance(code, int) else 0), printed.out, printed.err
 
 
 def test_the_commands_say_so_with_exit_codes_0_1_and_2(

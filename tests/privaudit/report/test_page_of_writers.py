@@ -8,9 +8,10 @@ from markupsafe import Markup
 
 from privaudit import train
 from privaudit.audit import Audit
-from privaudit.auditor import Auditor, find_scenario
+from privaudit.auditor import Auditor
 from privaudit.report import page as page_module
 from privaudit.report.page import render_report
+from privaudit.scenario import find_scenario
 from tests.privaudit.report.test_page import Page
 
 MakeAudit = Callable[..., Audit]
