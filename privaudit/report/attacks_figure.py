@@ -16,6 +16,7 @@ from privaudit.report.figure_style import (
     light_grid,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.token_grid_table import outside_grid
 from privaudit.report.wording import interval, point
@@ -73,6 +74,9 @@ def _dots(
         label=label,
         zorder=3,
     )
+    for name, leak in leaks.items():
+        text = told(f"{name}, {label}", "AUROC", leak.auroc)
+        spot(axes, leak.auroc.value, names.index(name) + shift, text)
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> None:

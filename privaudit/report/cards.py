@@ -1,7 +1,7 @@
 """What was found, run by run, in plain words: the top of the page."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.audit import Audit
@@ -18,14 +18,18 @@ def summary(audits: Sequence[Audit]) -> str:
     if len(audits) == 1:
         return ""
     kinds = Counter[str](audit.headline.verdict.kind for audit in audits)
+    return f"Of {len(audits)} runs, {counted(kinds)}.{_hidden(audits)}{_claims(audits)}"
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """Say how many verdicts of each kind there are."""
     parts = {
         "leaks": "{} leak",
         "no evidence": "in {} no leak was found",
         "underpowered": "{} cannot be decided",
     }
-    told = [text.format(kinds[kind]) for kind, text in parts.items() if kinds[kind]]
-    return (
-        f"Of {len(audits)} runs, {', '.join(told)}.{_hidden(audits)}{_claims(audits)}"
+    return ", ".join(
+        text.format(kinds[kind]) for kind, text in parts.items() if kinds.get(kind)
     )
 
 

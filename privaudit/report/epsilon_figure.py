@@ -16,6 +16,7 @@ from privaudit.report.figure_style import (
     light_grid,
     new_figure,
 )
+from privaudit.report.figure_values import spot
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.wording import epsilon
 
@@ -40,8 +41,8 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
         axes = figure.subplots()
         light_grid(axes)
         axes.grid(False, axis="y")
-        for place, (_, audit) in enumerate(asked):
-            _bar(axes, audit, place)
+        for place, (label, audit) in enumerate(asked):
+            _bar(axes, label, audit, place)
         _epsilon_axis(axes, [audit for _, audit in asked])
         axes.set_yticks(
             range(len(asked)), [shortened(label, _LONGEST) for label, _ in asked]
@@ -55,7 +56,7 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
     return figure
 
 
-def _bar(axes: Axes, audit: Audit, place: int) -> None:
+def _bar(axes: Axes, label: str, audit: Audit, place: int) -> None:
     """Draw one run: a bar to what is shown, on a paler one to the ceiling."""
     assert audit.one_run is not None
     bound = audit.one_run.bound
@@ -72,6 +73,7 @@ def _bar(axes: Axes, audit: Audit, place: int) -> None:
         fontsize=8,
         color=FAINT,
     )
+    spot(axes, bound.value, place, f"{label}: shown {bound}")
     _mark(axes, audit.claimed_epsilon, place - 0.12, "claimed")
     _mark(axes, audit.certified_epsilon, place + 0.12, "certified: at most")
 
@@ -93,6 +95,7 @@ def _mark(axes: Axes, value: float | None, place: float, name: str) -> None:
         zorder=4,
         clip_on=False,
     )
+    spot(axes, value, place, f"ε {name} {epsilon(value)}")
 
 
 def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:

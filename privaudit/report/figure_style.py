@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from privaudit.report.figure_values import has_values, told_values
+
 COLOURS = (
     "#0072B2",
     "#D55E00",
@@ -26,7 +28,7 @@ Source: Okabe and Ito, "Color universal design", 2008, without the yellow, which
 light for lines on white.
 """
 
-INK, FAINT, PALE = "#222222", "#6b6b6b", "#e9ecef"
+INK, FAINT, PALE, GREY = "#222222", "#6b6b6b", "#e9ecef", "#d3d8de"
 _STYLES = ("-", (0.0, (5.0, 2.0)), (0.0, (1.5, 1.5)), (0.0, (6.0, 2.0, 1.5, 2.0)))
 
 _LOOK: dict[Any, Any] = {
@@ -92,13 +94,15 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
         figure.savefig(buffer, format="svg", metadata=nothing)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
+    svg = told_values(svg)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'href="#', f'href="#{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     # A hundredth of a point is seen by nobody, and is half of a page's size.
     svg = re.sub(r' d="[^"]*"', _rounded, svg)
     label = _escaped(description)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    role = "group" if has_values(svg) else "img"  # an img's parts are not read
+    return svg.replace("<svg", f'<svg role="{role}" aria-label="{label}"', 1)
 
 
 def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:

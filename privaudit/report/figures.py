@@ -1,4 +1,4 @@
-"""The pictures of a report: trade-off, ROC, leak per client."""
+"""The trade-off of runs as a picture, and what is drawn as a series elsewhere."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,15 @@ from privaudit.leak import Leak
 from privaudit.report.figure_style import (
     FAINT,
     INK,
-    PALE,
     colour,
     house_style,
     light_grid,
-    line_style,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.label_placement import label_points
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.wording import metric, privacy_sort, untrained, writes
-from privaudit.statistics.curve import RocCurve
 from privaudit.statistics.estimate import Estimate
 
 _MARKERS = {
@@ -56,7 +54,23 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
         _tradeoff_legend(figure, audits)
         labels = [shortened(label) for label in run_labels(audits)]
         label_points(figure, axes, points, labels, crosses)
+        for (x, y), told_text in zip(points, _told(audits), strict=True):
+            spot(axes, x, y, told_text)
     return figure
+
+
+def _told(audits: Sequence[Audit]) -> list[str]:
+    pairs = zip(run_labels(audits), audits, strict=True)
+    return [
+        f"{told(label, 'AUROC', audit.auroc)}; {audit.utility.metric} on own classes "
+        f"{audit.utility.local}"
+        for label, audit in pairs
+    ]
+
+
+def tradeoff_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
+    return f"Utility against leakage of each run. {'. '.join(_told(audits))}."
 
 
 def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> None:
@@ -136,148 +150,6 @@ def _headlines(audit: Audit) -> list[tuple[str, Leak]]:
     name, common = audit.headline.attack, audit.aggregate.get(audit.headline.attack)
     server = [(f"{name}, server's own model", common)] if common else []
     return [(f"{name}, clients' models", audit.headline), *server]
-
-
-def roc_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw ROC curves with both axes logarithmic, where the sharp attacks show.
-
-    One line for each run's headline attack, or for each attack of a single run, with
-    pointwise bands for headline attacks. False-positive rates that the non-members
-    are too few to measure are shaded.
-
-    Source: the axes: Carlini et al., "Membership inference attacks from first
-    principles", IEEE S&P 2022.
-
-    Args:
-        audits: At least one, under one scenario.
-    """
-    series = series_of(audits)
-    with house_style():
-        figure = new_figure(7.6, 4.9)
-        axes = figure.subplots()
-        axes.set_box_aspect(1)
-        others = min(leak.roc().nonmembers for _, leak in series)
-        floor = 10 ** np.floor(np.log10(1 / max(others, 10)))
-        axes.set(xscale="log", yscale="log", xlim=(floor, 1.05), ylim=(floor, 1.05))
-        light_grid(axes)
-        _shade_unresolved(axes, 10 / others, floor)
-        axes.plot([floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1)
-        for index, (label, leak) in enumerate(series):
-            _draw_curve(axes, leak, index, shortened(label), floor)
-            if index == 0 or len(audits) > 1:
-                _draw_band(axes, leak.roc(), index, floor, 0.25 / len(series))
-        axes.set_xlabel("False-positive rate: records not trained on that are accused")
-        axes.set_ylabel("True-positive rate: records\ntrained on that are found")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-        _plain_rates(axes)
-    return figure
-
-
-def _shade_unresolved(axes: Axes, limit: float, floor: float) -> None:
-    if limit <= floor:
-        return
-    axes.axvspan(floor, min(limit, 1.05), color=PALE, zorder=0, linewidth=0)
-    axes.text(
-        np.sqrt(floor * min(limit, 1)),
-        0.9,
-        "unresolved: fewer than\n10 false alarms expected",
-        ha="center",
-        va="top",
-        fontsize=8,
-        color=FAINT,
-    )
-
-
-def _draw_curve(axes: Axes, leak: Leak, index: int, label: str, floor: float) -> None:
-    curve = leak.roc()
-    axes.plot(
-        _shown(curve.fpr, floor),
-        _shown(curve.tpr, floor),
-        drawstyle="steps-post",
-        color=colour(index),
-        linestyle=line_style(index),
-        linewidth=1.8,
-        label=label,
-        zorder=3,
-    )
-
-
-def _draw_band(
-    axes: Axes, curve: RocCurve, index: int, floor: float, alpha: float
-) -> None:
-    low, high = curve.band()
-    axes.fill_between(
-        _shown(curve.fpr, floor),
-        _shown(low, floor),
-        _shown(high, floor),
-        step="post",
-        color=colour(index),
-        alpha=alpha,
-        linewidth=0,
-        zorder=2,
-    )
-
-
-def _shown(
-    rates: Float[np.ndarray, " points"], floor: float
-) -> Float[np.ndarray, " points"]:
-    return np.maximum(rates, floor / 10)  # a logarithm has no zero
-
-
-def _plain_rates(axes: Axes) -> None:
-    """Write rates as per cent, not as powers of ten."""
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
-        axis.set_minor_formatter(lambda rate, _: "")
-
-
-def client_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw each client's AUROC with its interval, and below them the average.
-
-    Args:
-        audits: At least one, under one scenario.
-    """
-    series = series_of(audits)
-    clients = list(dict.fromkeys(c for _, leak in series for c in leak.by_client))
-    rows = [*clients, "average"]
-    step = 0.7 / len(series)
-    with house_style():
-        height = 1.3 + len(rows) * max(0.38, 0.15 * len(series))
-        figure = new_figure(7.6, height)
-        axes = figure.subplots()
-        light_grid(axes)
-        axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
-        axes.axhspan(len(clients) - 0.5, len(clients) + 0.5, color=PALE, zorder=0)
-        for index, (label, leak) in enumerate(series):
-            shift = (index - (len(series) - 1) / 2) * step
-            _dots(axes, leak, rows, shift, index, shortened(label))
-        axes.set_yticks(range(len(rows)), rows)
-        axes.set_ylim(len(rows) - 0.45, -0.55)
-        axes.grid(False, axis="y")
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("AUROC of the attack within a client's records")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
-
-
-def _dots(
-    axes: Axes, leak: Leak, rows: Sequence[str], shift: float, index: int, label: str
-) -> None:
-    found = {**leak.by_client, "average": leak.auroc}
-    for number, row in enumerate(rows):
-        if row not in found:
-            continue
-        axes.errorbar(
-            found[row].value,
-            number + shift,
-            xerr=_errors(found[row]),
-            fmt="s" if row == "average" else "o",
-            color=colour(index),
-            markersize=6 if row == "average" else 5,
-            elinewidth=1.8 if row == "average" else 1.2,
-            label=label if number == len(rows) - 1 else None,
-            zorder=3,
-        )
 
 
 def _ends(estimate: Estimate) -> Ends:

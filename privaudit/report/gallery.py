@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from privaudit.audit import Audit
-from privaudit.dataset import FeatureBank
+from privaudit.dataset import FeatureBank, Texts
 from privaudit.leak import ClientScores
 from privaudit.report.wording import writes
 
@@ -23,14 +23,16 @@ class ExposedRecord:
     """A record that an attack found out, as the page shows it.
 
     Attributes:
-        picture: A PNG as a data address; None where there are embeddings only.
+        picture: A PNG as a data address; None where there are embeddings or texts.
         label: Its class name.
         above: Share of the client's non-members that score at least as high.
+        text: What it says, where records are texts.
     """
 
     picture: str | None
     label: str
     above: float
+    text: str = ""
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
@@ -51,6 +53,7 @@ def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
             picture=picture_of(audit, int(client.records[index])),
             label=names[int(client.labels[index])],
             above=float((others >= client.scores[index]).mean()),
+            text=_text_of(audit, int(client.records[index])),
         )
         for index in members
     ]
@@ -59,7 +62,14 @@ def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
 def picture_of(audit: Audit, index: int) -> str | None:
     """Return a record as a PNG in a data address; None where there is no picture."""
     images = audit.run.population.dataset.images
-    return None if isinstance(images, FeatureBank) else _as_address(images[index])
+    if isinstance(images, FeatureBank | Texts):
+        return None
+    return _as_address(images[index])
+
+
+def _text_of(audit: Audit, index: int) -> str:
+    images = audit.run.population.dataset.images
+    return " / ".join(images.texts[index]) if isinstance(images, Texts) else ""
 
 
 def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:

@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs no network, no script and no other file."""
+"""The report: one HTML page that needs no network and no other file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +13,29 @@ from privaudit.report.attack_table import attack_rows
 from privaudit.report.attacks_figure import attacks_alt, attacks_plot, on_some_clients
 from privaudit.report.caption_gallery import exposed_captions
 from privaudit.report.cards import card, summary
+from privaudit.report.class_table import class_tables, classes_of, drawn_sentence
 from privaudit.report.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.figure_style import to_svg
-from privaudit.report.figures import (
-    client_plot,
-    roc_plot,
-    tradeoff_plot,
-    undrawn,
-)
+from privaudit.report.figures import tradeoff_alt, tradeoff_plot, undrawn
 from privaudit.report.gallery import galleries
 from privaudit.report.labels import run_labels
+from privaudit.report.leak_by_class import ClassLeak
 from privaudit.report.one_run_table import bound_rows
-from privaudit.report.page_template import asset, template
-from privaudit.report.pair_figure import closeness_plot, server_plot
+from privaudit.report.page_template import render
+from privaudit.report.pair_figure import (
+    closeness_alt,
+    closeness_plot,
+    server_alt,
+    server_plot,
+)
+from privaudit.report.roc_figure import roc_alt, roc_plot
 from privaudit.report.rounds_figure import rounds_alt, rounds_plot
+from privaudit.report.row_figures import (
+    class_plot,
+    classes_alt,
+    client_plot,
+    clients_alt,
+)
 from privaudit.report.settings import attack_settings, run_settings
 from privaudit.report.table import Cell, tradeoff_rows
 from privaudit.report.token_grid_table import grid_tables, headline_rows
@@ -34,9 +43,15 @@ from privaudit.report.written_table import traffic_rows, written_table
 from privaudit.storage import storage_errors, write_bytes
 from privaudit.token_grid import SHARES, SLICES
 
+Names = Sequence[Sequence[str]]  # of each audit's classes
+
 
 def write_report(
-    audits: Sequence[Audit], path: Path, *, show_records: bool = False
+    audits: Sequence[Audit],
+    path: Path,
+    *,
+    show_records: bool = False,
+    class_names: Names | None = None,
 ) -> None:
     """Write the report on one run, or on several under one scenario.
 
@@ -48,18 +63,24 @@ def write_report(
         path: The HTML file.
         show_records: Show the most exposed records as pictures: then the page is as
             sensitive as the data.
+        class_names: Of each audit, if its data set is not to be loaded for them.
 
     Raises:
         ConfigError: There is no audit, or they are of several scenarios.
         StorageError: The file cannot be written.
     """
-    page = render_report(audits, show_records=show_records)
+    page = render_report(audits, show_records=show_records, class_names=class_names)
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, page.encode())
 
 
-def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str:
+def render_report(
+    audits: Sequence[Audit],
+    *,
+    show_records: bool = False,
+    class_names: Names | None = None,
+) -> str:
     """Return the page of :func:`write_report`."""
     scenarios = sorted({audit.scenario.name for audit in audits})
     if len(scenarios) != 1:
@@ -68,61 +89,78 @@ def render_report(audits: Sequence[Audit], *, show_records: bool = False) -> str
             f"{': ' if scenarios else ''}{', '.join(scenarios)}. Write one report for "
             "each, of at least one audit."
         )
-    labels = run_labels(audits)
-    return template("report.html.jinja").render(
-        css=Markup(asset("report.css")),  # our own file: nothing to escape
+    labels, classes = run_labels(audits), classes_of(audits, class_names)
+    return render(
+        "report.html.jinja",
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
-        summary=summary(audits),
-        cards=[card(label, a) for label, a in zip(labels, audits, strict=True)],
-        figures=_figures(audits),
-        undrawn=undrawn(audits),
-        some_clients=on_some_clients(audits),
-        rows=tradeoff_rows(audits),
-        metric=wording.metric(audits),
-        untrained=wording.untrained(audits),
-        writers=[audit for audit in audits if wording.writes(audit)],
-        attacks=attack_rows(audits, labels),
-        bounds=bound_rows(audits, labels),
-        grid=grid_tables(audits, labels),
-        slices=SLICES,
-        shares=SHARES,
-        headlines=headline_rows(audits, labels),
-        written=written_table(audits, labels),
-        traffic=traffic_rows(audits, labels),
-        attack_settings=attack_settings(audits),
-        privacy=[
-            (label, audit.run.privacy, wording.certificate(audit))
-            for label, audit in zip(labels, audits, strict=True)
-        ],
-        rebuilt=[_rebuilt(label, a) for label, a in zip(labels, audits, strict=True)],
-        settings=run_settings(audits),
         labels=labels,
+        figures=_figures(audits, classes),
+        classes=class_tables(classes, labels),
+        classes_drawn=drawn_sentence(classes),
         shows_records=show_records,
         exposed=galleries(audits, labels) if show_records else {},
         captions=_captions(audits, labels) if show_records else {},
+        **_findings(audits, labels),
+        **_numbers(audits, labels),
     )
 
 
-def _figures(audits: Sequence[Audit]) -> dict[str, Markup]:
-    """Return the pictures by name."""
-    plots = {
-        "tradeoff": (tradeoff_plot, "Utility against leakage of each run"),
-        "roc": (roc_plot, "ROC curves with logarithmic axes"),
-        "clients": (client_plot, "AUROC of the attack for each client"),
+def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
+    """Return what is said in words, above the tables."""
+    pairs = list(zip(labels, audits, strict=True))
+    return {
+        "summary": summary(audits),
+        "cards": [card(label, audit) for label, audit in pairs],
+        "undrawn": undrawn(audits),
+        "some_clients": on_some_clients(audits),
+        "metric": wording.metric(audits),
+        "untrained": wording.untrained(audits),
+        "writers": [audit for audit in audits if wording.writes(audit)],
+        "privacy": [
+            (label, audit.run.privacy, wording.certificate(audit))
+            for label, audit in pairs
+        ],
+        "rebuilt": [_rebuilt(label, audit) for label, audit in pairs],
     }
+
+
+def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
+    """Return the tables."""
+    return {
+        "rows": tradeoff_rows(audits),
+        "attacks": attack_rows(audits, labels),
+        "bounds": bound_rows(audits, labels),
+        "grid": grid_tables(audits, labels),
+        "slices": SLICES,
+        "shares": SHARES,
+        "headlines": headline_rows(audits, labels),
+        "written": written_table(audits, labels),
+        "traffic": traffic_rows(audits, labels),
+        "attack_settings": attack_settings(audits),
+        "settings": run_settings(audits),
+    }
+
+
+def _figures(
+    audits: Sequence[Audit], classes: Sequence[Sequence[ClassLeak]]
+) -> dict[str, Markup]:
+    """Return the pictures by name, those that there is something to draw of."""
     writers = [audit for audit in audits if wording.writes(audit)]
-    pairs = {
-        "server": (server_plot(writers), "AUROC on clients' and on the server's model"),
-        "closeness": (closeness_plot(writers), "How close rebuilt models are"),
+    drawn = {
+        "tradeoff": (tradeoff_plot(audits), tradeoff_alt(audits)),
+        "roc": (roc_plot(audits), roc_alt(audits)),
+        "clients": (client_plot(audits), clients_alt(audits)),
+        "classes": (class_plot(audits, classes), classes_alt(audits, classes)),
+        "server": (server_plot(writers), server_alt(writers)),
+        "closeness": (closeness_plot(writers), closeness_alt(writers)),
         "attacks": (attacks_plot(audits), attacks_alt(audits)),
         "rounds": (rounds_plot(audits), rounds_alt(audits)),
         "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
     }
-    drawn = {name: (plot(audits), what) for name, (plot, what) in plots.items()}
     return {
         name: Markup(to_svg(figure, name, what))  # drawn here: text is paths
-        for name, (figure, what) in {**drawn, **pairs}.items()
+        for name, (figure, what) in drawn.items()
         if figure is not None
     }
 

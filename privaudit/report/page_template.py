@@ -1,10 +1,17 @@
-"""The page's own files: templates, which escape all that is put in, and the style."""
+"""The page's own files: templates, which escape what is put in, style and script."""
 
+import base64
+import hashlib
 from importlib.resources import files
+from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from privaudit.report import wording
+from privaudit.report.glossary import PLACE, with_glossary
+
+MADE_BY = '<meta name="generator" content="privaudit">'
 
 
 def asset(name: str) -> str:
@@ -12,8 +19,16 @@ def asset(name: str) -> str:
     return (files("privaudit.report") / name).read_text(encoding="utf-8")
 
 
-def template(name: str) -> Template:
-    """Return a template; a name it lacks is an error, not an empty string."""
+def render(name: str, **content: Any) -> str:
+    """Return a page: one file that asks for no other, and may ask for none.
+
+    It ends with a glossary of the terms that it uses. A name that the template lacks is
+    an error, not an empty string.
+
+    Args:
+        name: Of the template.
+        content: What it is filled with; all but markup is escaped.
+    """
     environment = Environment(
         loader=FunctionLoader(asset),
         autoescape=True,
@@ -25,4 +40,22 @@ def template(name: str) -> Template:
     environment.filters["heading"] = wording.heading
     environment.filters["rounds"] = wording.rounds
     environment.filters["small"] = wording.small
-    return environment.get_template(name)
+    script = asset("report.js")
+    page = environment.get_template(name).render(
+        css=Markup(asset("report.css")),  # our own files: nothing to escape
+        script=Markup(script),
+        policy=Markup(_policy(script)),
+        made_by=Markup(MADE_BY),
+        glossary=Markup(PLACE),
+        **content,
+    )
+    return with_glossary(page)
+
+
+def _policy(script: str) -> str:
+    """Return what the page may do: show itself, and run its one script."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )

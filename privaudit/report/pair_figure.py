@@ -16,6 +16,7 @@ from privaudit.report.figure_style import (
     light_grid,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.rebuilding import gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
@@ -57,7 +58,7 @@ def pair_plot(
         figure.set_layout_engine("constrained", w_pad=0.15)  # ticks of neighbours
         row: list[Axes] = list(figure.subplots(1, len(panels), squeeze=False)[0])
         for axes, panel in zip(row, panels, strict=True):
-            _draw(axes, panel)
+            _draw(axes, panel, names, series)
             axes.set_yticks(range(len(names)), [""] * len(names))
         row[0].set_yticks(
             range(len(names)), [shortened(name, _LONGEST) for name in names]
@@ -67,7 +68,9 @@ def pair_plot(
     return figure
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _draw(
+    axes: Axes, panel: Panel, names: Sequence[str], series: tuple[str, str]
+) -> None:
     light_grid(axes)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
@@ -75,7 +78,9 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.axvline(value, color=INK, linewidth=1, zorder=1)
     for number, pair in enumerate(panel.pairs):
         for which, estimate in enumerate(pair):
-            _dot(axes, estimate, number + 0.24 * (which - 0.5), which)
+            what = panel.label.partition("\n")[0].partition("   ")[0]
+            text = told(f"{names[number]}, {series[which]}", what, estimate)
+            _dot(axes, estimate, number + 0.24 * (which - 0.5), which, text)
     axes.set_ylim(len(panel.pairs) - 0.45, -0.55)
     low, high = axes.get_xlim()
     margin = 0.04 * (panel.least[1] - panel.least[0])
@@ -83,7 +88,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_xlabel(panel.label)
 
 
-def _dot(axes: Axes, estimate: Estimate, place: float, which: int) -> None:
+def _dot(axes: Axes, estimate: Estimate, place: float, which: int, text: str) -> None:
     low, high = estimate.low, estimate.high
     if estimate.unresolved:
         low = high = estimate.value
@@ -99,6 +104,7 @@ def _dot(axes: Axes, estimate: Estimate, place: float, which: int) -> None:
         label=str(which),
         zorder=3,
     )
+    spot(axes, estimate.value, place, text)
 
 
 def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
@@ -144,3 +150,24 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
     )
     series = ("on the clients' rebuilt models", "on the server's own model")
     return pair_plot([label for label, _ in found], series, [panel])
+
+
+def closeness_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`closeness_plot` shows, for those who do not see it."""
+    parts = [
+        f"{label}: distance {found.distance}, of other clients {found.distance_null}; "
+        f"agreement {found.agreement}, of other clients {found.agreement_null}"
+        for label, audit in zip(run_labels(audits), audits, strict=True)
+        if (found := audit.closeness)
+    ]
+    return f"How close rebuilt models are. {'. '.join(parts)}."
+
+
+def server_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`server_plot` shows, for those who do not see it."""
+    parts = [
+        f"{label}: clients' {audit.auroc}, server's {common.auroc}"
+        for label, audit in zip(run_labels(audits), audits, strict=True)
+        if (common := audit.aggregate.get(audit.headline.attack))
+    ]
+    return f"AUROC on clients' and on the server's model. {'; '.join(parts)}."

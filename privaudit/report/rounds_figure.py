@@ -16,6 +16,7 @@ from privaudit.report.figure_style import (
     line_style,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.labels import run_labels, shortened
 
 _LONGEST = 26  # characters of a name beside a panel
@@ -54,9 +55,9 @@ def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
 def _panel(axes: Axes, audit: Audit) -> None:
     light_grid(axes)
     axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
-    for index, told in enumerate(audit.rounds):
-        rounds = sorted(told.by_round)
-        found = [told.by_round[number] for number in rounds]
+    for index, told_of in enumerate(audit.rounds):
+        rounds = sorted(told_of.by_round)
+        found = [told_of.by_round[number] for number in rounds]
         axes.fill_between(
             rounds,
             np.array([estimate.low for estimate in found]),
@@ -74,21 +75,24 @@ def _panel(axes: Axes, audit: Audit) -> None:
             marker=_MARKERS[index % len(_MARKERS)],
             markersize=4,
             linewidth=1.6,
-            label=f"{told.attack}: {told.meaning}",
+            label=f"{told_of.attack}: {told_of.meaning}",
             zorder=3,
         )
+        for number, estimate in zip(rounds, found, strict=True):
+            text = told(f"{told_of.attack}, round {number}", "AUROC", estimate)
+            spot(axes, number, estimate.value, text)
 
 
 def rounds_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`rounds_plot` shows, for those who do not see it."""
     parts = []
     for label, audit in zip(run_labels(audits), audits, strict=True):
-        for told in audit.rounds:
-            if not told.by_round:
+        for told_of in audit.rounds:
+            if not told_of.by_round:
                 continue
-            first, last = min(told.by_round), max(told.by_round)
+            first, last = min(told_of.by_round), max(told_of.by_round)
             parts.append(
-                f"{label}, {told.attack}: {told.by_round[first]} in round {first}, "
-                f"{told.by_round[last]} in round {last}"
+                f"{label}, {told_of.attack}: {told_of.by_round[first]} in round "
+                f"{first}, {told_of.by_round[last]} in round {last}"
             )
     return f"AUROC by round with intervals. {'; '.join(parts)}."

@@ -8,6 +8,7 @@ from jaxtyping import Shaped
 
 from privaudit.audit import Audit
 from privaudit.leak import Leak
+from privaudit.report.stored_audit import CLASS_NAMES, SERVER
 from privaudit.storage import make_private_folder, write_bytes, write_json
 
 
@@ -18,7 +19,8 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
     ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
     for each candidate; ``server model/<attack>/...`` are the same of attacks on the
-    server's own model. It is the truth about membership, so the folder is private.
+    server's own model. ``class names`` says what the labels mean. It is the truth about
+    membership, so the folder is private.
 
     Args:
         audit: What a scenario found out.
@@ -34,6 +36,7 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
         for name, leak in _named(audit).items()
         for column, values in _columns(leak).items()
     }
+    columns[CLASS_NAMES] = np.array(audit.run.population.dataset.class_names)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **columns)
     write_bytes(place / "scores.npz", buffer.getvalue())
@@ -42,7 +45,7 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
 
 
 def _named(audit: Audit) -> dict[str, Leak]:
-    server = {f"server model/{name}": leak for name, leak in audit.aggregate.items()}
+    server = {f"{SERVER}{name}": leak for name, leak in audit.aggregate.items()}
     return {**audit.leaks, **server}
 
 

@@ -16,7 +16,8 @@ from privaudit.runs import Run
 from privaudit.storage import read_bytes, read_json
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
-_SERVER = "server model/"
+SERVER = "server model/"  # before the name of an attack on the server's own model
+CLASS_NAMES = "class names"  # beside the columns
 Column = Shaped[np.ndarray, " candidates"]
 
 
@@ -31,6 +32,7 @@ class StoredAudit:
             "server model/NAME".
         columns: By attack and column, one entry for each candidate.
         contents: audit.json.
+        class_names: By class index; none in audits of earlier versions.
     """
 
     run: Run
@@ -38,6 +40,7 @@ class StoredAudit:
     attacks: tuple[str, ...]
     columns: Mapping[str, Mapping[str, Column]]
     contents: Mapping[str, Any]
+    class_names: tuple[str, ...] = ()
 
     def leak(self, attack: str) -> Mapping[str, Any]:
         """Return what audit.json says of an attack.
@@ -46,7 +49,7 @@ class StoredAudit:
             UnknownNameError: The audit holds no such attack.
         """
         self._check_attack(attack)
-        name = attack.removeprefix(_SERVER)
+        name = attack.removeprefix(SERVER)
         return self.contents["leaks" if name == attack else "server_model"][name]
 
     def clients(self, attack: str) -> list[ClientScores]:
@@ -88,8 +91,10 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         ) from None
     try:
         with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
-            columns = _by_attack(dict(arrays))
-        audit = StoredAudit(run, scenario, _names(contents), columns, contents)
+            found = dict(arrays)
+        names = tuple(map(str, found.pop(CLASS_NAMES, ())))
+        columns, attacks = _by_attack(found), _names(contents)
+        audit = StoredAudit(run, scenario, attacks, columns, contents, names)
         _check(audit)
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
@@ -108,7 +113,7 @@ def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
 
 
 def _names(contents: Mapping[str, Any]) -> tuple[str, ...]:
-    server = [f"{_SERVER}{name}" for name in contents["server_model"]]
+    server = [f"{SERVER}{name}" for name in contents["server_model"]]
     return (*contents["leaks"], *server)
 
 

@@ -10,9 +10,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from privaudit.report.figure_style import to_png, to_svg
-from privaudit.report.page_template import asset, template
+from privaudit.report.page_template import render
 from privaudit.report.sweep_figure import epsilon_curves
-from privaudit.report.sweep_plane import tradeoff_plane
+from privaudit.report.sweep_plane import plane_alt, tradeoff_plane
 from privaudit.report.sweep_points import SweepCell, SweepPoint
 from privaudit.report.wording import epsilon, heading, interval, point
 from privaudit.statistics.estimate import Estimate
@@ -39,7 +39,7 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
     """
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    figures = {"plane": _save(tradeoff_plane(found), path, "plane", "Use against leak")}
+    figures = {"plane": _save(tradeoff_plane(found), path, "plane", plane_alt(found))}
     if any(cell.epsilon is not None for cell in found.cells):
         told = "Utility and attack success against epsilon"
         curves = epsilon_curves(found.cells, found.points[0].metric)
@@ -48,17 +48,36 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
     write_json(path / "sweep.json", {"remarks": remarks, **found.to_dict()})
     write_bytes(path / "sweep.csv", _as_csv(found).encode())
     write_bytes(path / "sweep.md", _as_markdown(found).encode())
-    page = template("sweep.html.jinja").render(
-        css=Markup(asset("report.css")),
+    page = render(
+        "sweep.html.jinja",
         figures=figures,
         header=_header(found),
         rows=_rows(found),
+        verdict=_verdict(found),
         reported=_reported(found),
         reported_header=_reported_header(found),
         remarks=remarks,
     )
     write_bytes(path / "sweep.html", page.encode())
     return path / "sweep.html"
+
+
+def _verdict(found: Tradeoff) -> str:
+    """Say in a sentence what the sweep decided."""
+    count, left = len(found.cells), found.not_dominated
+    if count == 1:
+        return "One setting was tried, so there is nothing to weigh it against."
+    if len(left) == count:
+        return (
+            f"None of {count} settings can be called worse than another on these "
+            "seeds: that is no proof that they are equal."
+        )
+    names = _names([cell.name for cell in left])
+    rest = count - len(left)
+    return (
+        f"{rest} of {count} settings leak more, or are less use, than another, and are "
+        f"no better otherwise. Not dominated: {names}."
+    )
 
 
 def _save(figure: Figure, path: Path, name: str, description: str) -> Markup:

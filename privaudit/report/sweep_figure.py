@@ -15,6 +15,7 @@ from privaudit.report.figure_style import (
     line_style,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.sweep_points import SweepCell
 from privaudit.report.wording import heading
 from privaudit.statistics.estimate import Estimate
@@ -51,10 +52,10 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
         figure = new_figure(7.6, 6.0)
         grid: list[Axes] = list(figure.subplots(2, 2, sharex=True).flat)
         for axes, (measure, title) in zip(grid, panels, strict=True):
+            axes.set_ylabel(title.format(heading(metric)))
             for index, mode in enumerate(modes):
                 own = [cell for cell in cells if cell.mode == mode]
                 _draw_series(axes, own, measure, positions, index, len(modes))
-            axes.set_ylabel(title.format(heading(metric)))
             light_grid(axes)
             if measure in _LINES:
                 axes.axhline(_LINES[measure], color=INK, linewidth=1, zorder=1)
@@ -111,6 +112,9 @@ def _draw_series(
         label=cells[0].mode,
         zorder=3,
     )
+    for place, estimate in found:
+        text = told(cells[0].mode, axes.get_ylabel(), estimate)
+        spot(axes, place, estimate.value, text)
 
 
 def _ends(estimate: Estimate) -> tuple[float, float]:

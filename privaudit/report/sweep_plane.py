@@ -14,6 +14,7 @@ from privaudit.report.figure_style import (
     light_grid,
     new_figure,
 )
+from privaudit.report.figure_values import spot, told
 from privaudit.report.label_placement import label_points
 from privaudit.report.labels import shortened
 from privaudit.report.sweep_points import SweepCell
@@ -32,7 +33,7 @@ def tradeoff_plane(found: Tradeoff) -> Figure:
     What another cell dominates by test is hollow. The dotted line is the front of the
     means alone, for the eye: a cell below it need not be worse.
     """
-    cells = found.cells
+    cells, first = found.cells, found.points[0]
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     with house_style():
         rows = -(-len(modes) // 2)
@@ -50,7 +51,24 @@ def tradeoff_plane(found: Tradeoff) -> Figure:
             handles=_legend(modes), loc="outside upper center", ncols=2, fontsize=8
         )
         _label(figure, axes, cells)
+        for cell in cells:
+            spot(axes, cell.auroc.value, cell.local.value, told_of(cell, first.metric))
     return figure
+
+
+def told_of(cell: SweepCell, metric: str) -> str:
+    """Return what a cell's point says."""
+    return f"{told(cell.name, 'AUROC', cell.auroc)} seeds; {metric} {cell.local}"
+
+
+def plane_alt(found: Tradeoff) -> str:
+    """Say what :func:`tradeoff_plane` shows, for those who do not see it."""
+    metric = found.points[0].metric
+    parts = [
+        f"{told_of(cell, metric)}; {found.standing(place)}"
+        for place, cell in enumerate(found.cells)
+    ]
+    return f"Use against leakage of each cell. {'. '.join(parts)}."
 
 
 def ends(estimate: Estimate) -> Ends:

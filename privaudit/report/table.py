@@ -142,6 +142,7 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
 def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
     told = [
+        audit.scenario.note,
         others_sentence(audit),
         *round_sentences(audit),
         source_sentence(audit),

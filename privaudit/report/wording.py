@@ -52,6 +52,11 @@ _USES: Mapping[str, tuple[str, str]] = {
         "own classes",
         ", {} where it is about other clients' classes",
     ),
+    "F1": (
+        "Answers share words with the right ones to {} where the question is of a "
+        "client's own classes (F1, as SQuAD counts it)",
+        ", to {} where it is of other clients' classes",
+    ),
     "ROUGE-L": (
         "Captions agree with people's to {} on a client's own classes (ROUGE-L: words "
         "in common and in order)",

@@ -9,8 +9,10 @@ from matplotlib.transforms import Bbox
 
 from privaudit.audit import Audit
 from privaudit.report.figure_style import new_figure, to_png, to_svg
-from privaudit.report.figures import client_plot, roc_plot, tradeoff_plot
+from privaudit.report.figures import tradeoff_plot
 from privaudit.report.label_placement import label_points
+from privaudit.report.roc_figure import roc_plot
+from privaudit.report.row_figures import client_plot
 
 PLOTS = (tradeoff_plot, roc_plot, client_plot)
 Plot = Callable[[Sequence[Audit]], Figure]
@@ -73,11 +75,22 @@ def test_the_rates_that_few_nonmembers_leave_open_are_shaded(
     make_audit: Callable[..., Audit],
 ) -> None:
     audit = make_audit(candidates=120)
-    (shade,) = roc_plot([audit]).axes[0].patches
-    right = shade.get_extents().transformed(
-        roc_plot([audit]).axes[0].transData.inverted()
+    axes, curve = roc_plot([audit]).axes[0], audit.headline.roc()
+    few, none, missed = (
+        shade.get_extents().transformed(axes.transData.inverted())
+        for shade in axes.patches
     )
-    assert right.x1 == pytest.approx(10 / audit.headline.roc().nonmembers, rel=0.01)
+    assert few.x1 == pytest.approx(10 / curve.nonmembers, rel=0.01)
+    assert none.x1 == pytest.approx(1 / curve.nonmembers, rel=0.01)
+    assert missed.y1 == pytest.approx(1 / curve.members, rel=0.01)
+    legend = axes.get_legend()
+    assert legend is not None
+    said = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+    assert said[-2:] == [
+        "unresolved: fewer than 10 false alarms expected",
+        f"less than 1 of {curve.nonmembers} others, or than 1 of {curve.members} "
+        "members",
+    ]
 
 
 def test_enough_nonmembers_leave_nothing_shaded(
@@ -96,7 +109,7 @@ def test_a_curve_stands_for_each_run_or_each_attack_of_one(
         return [text.get_text() for text in legend.get_texts()]
 
     assert names(roc_plot(audits))[:2] == ["zero-shot", "promptfl"]
-    assert names(roc_plot(audits[1:2])) == ["shadow", "loss-threshold"]
+    assert names(roc_plot(audits[1:2]))[:3] == ["shadow", "loss-threshold", "coin toss"]
 
 
 def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:

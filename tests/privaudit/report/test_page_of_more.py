@@ -22,7 +22,9 @@ MakeAudit = Callable[..., Audit]
 
 def words(html: str) -> str:
     """Return the text of a page, without the signs that are escaped."""
-    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>|<[^>]*>", " ", html, flags=re.S)
+    apart = r"<style>.*?</style>|<script>.*?</script>|<svg.*?</svg>"
+    html = re.sub(r"</?a\b[^>]*>", "", html)
+    text = re.sub(f"{apart}|<[^>]*>", " ", html, flags=re.DOTALL)
     return " ".join(unescape(text).split())
 
 

@@ -1,18 +1,22 @@
-"""SARIF against the standard's own rules, written down here from its text.
+"""SARIF against the official schema, and against the standard's own rules.
 
-No copy of the schema is kept. What follows is what it says about the objects that are
-written: which properties they may have (it allows no others), which they must have, and
-of what type. Section numbers are those of SARIF 2.1.0.
+The schema beside this file is OASIS' own, as json.schemastore.org serves it and the
+package schemastore 0.2.3 ships it. It says less than the text of the standard, so what
+that says about the objects that are written is written down here: which properties they
+may have (it allows no others), which they must have, and of what type. Section numbers
+are those of SARIF 2.1.0.
 """
 
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator, ValidationError
 
 from privaudit import cli, train
 from privaudit.gating.settings import Place
@@ -82,8 +86,17 @@ def check(value: Any, shape: Any, where: str = "log") -> None:
                 check(value[name], inner, f"{where}.{name}")
 
 
+@cache
+def official() -> Any:
+    """Return the checker of SCHEMA, which the written files name."""
+    schema = json.loads(Path(__file__).with_name("sarif-2.1.0.schema.json").read_text())
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator(schema, format_checker=Draft7Validator.FORMAT_CHECKER)
+
+
 def check_log(log: Any) -> None:
     log = json.loads(json.dumps(log, allow_nan=False))
+    official().validate(log)
     check(log, LOG)
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
@@ -175,8 +188,24 @@ def test_nasty_names_and_paths_are_valid() -> None:
 def test_the_check_notices_what_the_standard_forbids(spoil: Any) -> None:
     log = gate_sarif(made())
     spoil(log)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValidationError)):
         check_log(log)
+
+
+def test_the_official_schema_is_that_of_sarif_and_notices_what_it_forbids() -> None:
+    assert "SARIF) Version 2.1.0" in official().schema["title"]
+    spoils: list[Callable[[Any], Any]] = [
+        lambda log: log.update(extra=1),
+        lambda log: log.pop("version"),
+        lambda log: results(log)[0].pop("message"),
+        lambda log: results(log)[0].update(level="fatal"),
+        lambda log: results(log)[0].update(ruleIndex=-2),
+    ]
+    for spoil in spoils:
+        log = gate_sarif(made())
+        spoil(log)
+        with pytest.raises(ValidationError):
+            official().validate(log)
 
 
 def test_lint_findings_point_at_the_line_of_run_json(

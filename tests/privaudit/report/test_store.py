@@ -26,6 +26,7 @@ def test_scores_give_the_auroc_again(
     audit = make_audit()
     with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
         arrays = dict(z)
+    assert list(arrays.pop("class names")) == ["zero", "one", "two"]
     assert len(arrays) == 2 * 6
     scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
     groups = [

@@ -15,6 +15,7 @@ from privaudit.report.sweep_figure import epsilon_curves
 from privaudit.report.sweep_points import SweepPoint, aggregate
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.sweep_result import judge_sweep
+from tests.privaudit.report.test_page import Page
 
 
 def exactly(value: float) -> Estimate:
@@ -222,3 +223,20 @@ def test_differences_can_all_be_to_the_first_row() -> None:
         ("promptfl", None),
         ("promptfl", None),
     ]
+
+
+def test_the_page_says_first_what_was_decided(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    alike = write_sweep(judge_sweep(points), tmp_path).read_text()
+    assert "None of 8 settings can be called worse than another on these seeds" in alike
+    alone = write_sweep(judge_sweep([found("sound", 1.0, 0)]), tmp_path).read_text()
+    assert "One setting was tried" in alone
+    worse = [
+        replace(found("loud", 1.0, seed), auroc=exactly(0.9 + 0.001 * seed))
+        for seed in range(3)
+    ]
+    fine = [found("fine", 1.0, seed) for seed in range(3)]
+    page = Page(write_sweep(judge_sweep([*worse, *fine]), tmp_path).read_text()).words
+    assert "1 of 2 settings leak more, or are less use, than another" in page
+    assert "Not dominated: fine, ε 1." in page

@@ -1,0 +1,58 @@
+"""Values that show when a point of a picture is pointed at, or reached by keyboard.
+
+A spot is an invisible marker that carries its text as an id; :func:`told_values` makes
+each one an element with a title, which any browser shows and a screen reader reads.
+"""
+
+import re
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from privaudit.statistics.estimate import Estimate
+
+_MARK = "value:"
+_WIDTH = 16.0  # points: a finger hits it
+
+
+def spot(axes: Axes, x: int | float, y: int | float, text: str) -> None:
+    """Put a text where a point is; limits stay as they are."""
+    mark = Line2D(
+        [x],
+        [y],
+        marker="o",
+        markersize=_WIDTH,
+        markeredgewidth=0,
+        linestyle="",
+        color="white",
+        alpha=0,
+        zorder=9,
+        gid=f"{_MARK}{text}",
+    )
+    axes.add_artist(mark)  # a plot would count it when limits are chosen
+
+
+def told(what: str, measure: str, estimate: Estimate) -> str:
+    """Return a spot's text: what it is of, and the number with interval and n."""
+    return f"{what}: {measure} {estimate}"
+
+
+def told_values(svg: str) -> str:
+    """Return a picture whose spots are elements with a title and a label."""
+    count = 0
+
+    def element(found: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        text = found[2].replace('"', "&quot;")
+        return (
+            f'<g id="value-{count}" class="value" role="img" aria-label="{text}">'
+            f"<title>{text}</title>"
+        )
+
+    return re.sub(rf"<g id=(['\"]){_MARK}(.*?)\1>", element, svg)
+
+
+def has_values(svg: str) -> bool:
+    """Say whether a picture has spots."""
+    return 'class="value"' in svg

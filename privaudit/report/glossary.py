@@ -1,0 +1,99 @@
+"""The terms that a page uses, each in plain words and once, at the page's end.
+
+A term is linked where the page first uses it; what a page does not use is not on it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from privaudit.report.glossary_terms import TERMS, Term
+
+PLACE = "<!-- glossary -->"
+"""Where a page wants its glossary."""
+
+_APART = (  # elements without running text, or where a link would be wrong
+    "script", "style", "svg", "title", "h1", "a", "code", "button", "summary", "thead",
+)  # fmt: skip
+
+
+def _pieces(apart: Sequence[str]) -> re.Pattern[str]:
+    """Return what finds tags, and elements as a whole whose text does not count."""
+    return re.compile(rf"<({'|'.join(apart)})\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
+
+
+_PROSE, _ALL = _pieces((*_APART, "table")), _pieces(_APART)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A term's first use: where, and how it is written there."""
+
+    start: int
+    end: int
+    term: Term
+
+
+def with_glossary(page: str) -> str:
+    """Return a page with its glossary, and links to it.
+
+    Args:
+        page: HTML whose text is escaped; without :data:`PLACE` it stays as it is.
+    """
+    if PLACE not in page:
+        return page
+    known = list[Term]()
+    for use in sorted(_first_uses(page), key=lambda use: -use.start):
+        word = page[use.start : use.end]
+        link = f'<a class="term" href="#term-{use.term.key}">{word}</a>'
+        page = page[: use.start] + link + page[use.end :]
+        known.append(use.term)
+    return page.replace(PLACE, _section(known))
+
+
+def _first_uses(page: str) -> list[_Use]:
+    """Return each term's first use; where two overlap, one gives way to its next."""
+    # A table's cells hold names as well as words: prose comes first.
+    spans, taken = _text_spans(page, _PROSE) + _text_spans(page, _ALL), list[_Use]()
+    found = {term.key: _use(page, spans, term, ()) for term in TERMS}
+    used = [use for use in found.values() if use]
+    for use in sorted(used, key=lambda use: (use.start, -use.end)):
+        free = _use(page, spans, use.term, taken)
+        if free:
+            taken.append(free)
+    return taken
+
+
+def _text_spans(page: str, pieces: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Return where the body's running text stands."""
+    start, spans = page.index("<body"), []
+    for piece in pieces.finditer(page, start):
+        if piece.start() > start:
+            spans.append((start, piece.start()))
+        start = piece.end()
+    return spans
+
+
+def _use(
+    page: str, spans: Sequence[tuple[int, int]], term: Term, taken: Sequence[_Use]
+) -> _Use | None:
+    """Return a term's first use beside those taken."""
+    for start, end in spans:
+        for found in term.pattern.finditer(page, start, end):
+            if all(found.end() <= t.start or t.end <= found.start() for t in taken):
+                return _Use(*found.span(), term)
+    return None
+
+
+def _section(terms: Sequence[Term]) -> str:
+    entries = "\n".join(
+        f'<dt id="term-{term.key}">{Markup.escape(term.title)}</dt>'
+        f"<dd>{Markup.escape(term.meaning)}</dd>"
+        for term in sorted(terms, key=lambda term: term.title.casefold())
+    )
+    return (
+        '<section id="glossary">\n<h2>Glossary</h2>\n'
+        f'<dl class="reading">\n{entries}\n</dl>\n</section>'
+    )

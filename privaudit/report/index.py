@@ -1,0 +1,159 @@
+"""The index: one row for each audit of several runs, with a link to its report."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privaudit.audit import Audit
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.leak import Leak
+from privaudit.report import wording
+from privaudit.report.cards import counted
+from privaudit.report.labels import run_labels
+from privaudit.report.other_attacks import others_sentence
+from privaudit.report.page_template import MADE_BY, render
+from privaudit.report.table import Cell
+from privaudit.runs import Run
+from privaudit.statistics.above_chance import p_above_chance
+from privaudit.statistics.comparisons import holm
+from privaudit.storage import read_bytes, write_bytes
+
+INDEX = "index.html"
+_ORDER = ("leaks", "underpowered", "no evidence")
+Titled = Sequence[tuple[str, Path]]
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """An audit, and where its report lies."""
+
+    audit: Audit
+    page: Path
+
+
+def check_place(folder: Path) -> None:
+    """Refuse to write over somebody else's page.
+
+    Raises:
+        ConfigError: There is an index that privaudit did not write.
+    """
+    try:
+        there = read_bytes(folder / INDEX)
+    except MissingFileError:
+        return
+    if MADE_BY.encode() not in there:
+        raise ConfigError(
+            f"An index of the reports belongs in {folder / INDEX}, and a page that "
+            "privaudit did not write is there. Move that one, or name another folder."
+        )
+
+
+def write_index(
+    folder: Path,
+    entries: Sequence[IndexEntry],
+    unaudited: Sequence[Run] = (),
+    together: Titled = (),
+    sweeps: Titled = (),
+) -> Path:
+    """Write index.html, and return it.
+
+    What is said to leak comes first, then what cannot be decided, each by AUROC.
+
+    Args:
+        folder: Links are relative to it.
+        entries: May be empty, if there are sweeps.
+        unaudited: Runs that nobody attacked.
+        together: Further pages on some of the runs, with their titles.
+        sweeps: Pages of sweeps, with their titles.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    labels = _labels(entries)
+    ordered = sorted(entries, key=_rank)
+    page = render(
+        "index.html.jinja",
+        summary=_summary(entries),
+        rows=[_row(one, labels[one.audit.run.path], folder) for one in ordered],
+        unaudited=[(run.name, _why(run)) for run in unaudited],
+        together=_linked(together, folder),
+        sweeps=_linked(sweeps, folder),
+    )
+    write_bytes(folder / INDEX, page.encode())
+    return folder / INDEX
+
+
+def _labels(entries: Sequence[IndexEntry]) -> dict[Path, str]:
+    """Return each run's label, which is the same in all its audits."""
+    runs = {entry.audit.run.path: entry.audit for entry in entries}
+    return dict(zip(runs, run_labels(list(runs.values())), strict=True))
+
+
+def _rank(entry: IndexEntry) -> tuple[int, int, float, str]:
+    audit = entry.audit
+    place = _ORDER.index(audit.headline.verdict.kind)
+    quiet = not others_sentence(audit)
+    return place, quiet, -audit.auroc.value, audit.run.name
+
+
+def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
+    audit = entry.audit
+    strongest, p = _strongest(audit)
+    kind = audit.headline.verdict.kind
+    return {
+        "label": label,
+        "run": audit.run.name,
+        "link": _relative(entry.page, folder),
+        "trainer": audit.run.config.trainer,
+        "data": audit.run.config.dataset,
+        "scenario": audit.scenario.name,
+        "metric": audit.utility.metric,
+        "use": Cell.of(audit.utility.local),
+        "attack": audit.headline.attack,
+        "auroc": Cell.of(audit.auroc),
+        "strongest": strongest.attack,
+        "strongest_auroc": Cell.of(strongest.auroc),
+        "tried": len(audit.leaks),
+        "p": wording.p_value(p),
+        "rank": str(len(_ORDER) - _ORDER.index(kind)),
+        "kind": kind.replace(" ", "-"),
+        "verdict": wording.HEADINGS[kind],
+        "another": kind != "leaks" and bool(others_sentence(audit)),
+        "claim": audit.one_run.verdict.kind if audit.one_run else "",
+    }
+
+
+def _strongest(audit: Audit) -> tuple[Leak, float]:
+    """Return the attack with the largest AUROC, and its p-value among so many."""
+    leaks = list(audit.leaks.values())
+    adjusted = holm([p_above_chance(leak.auroc) for leak in leaks])
+    place = max(range(len(leaks)), key=lambda n: leaks[n].auroc.value)
+    return leaks[place], float(adjusted[place])
+
+
+def _summary(entries: Sequence[IndexEntry]) -> str:
+    kinds = Counter[str](one.audit.headline.verdict.kind for one in entries)
+    runs = len({one.audit.run.path for one in entries})
+    if not entries:
+        return ""
+    audits = f"{len(entries)} audit{'s' * (len(entries) > 1)}"
+    return f"Of {audits} of {runs} run{'s' * (runs > 1)}, {counted(kinds)}."
+
+
+def _why(run: Run) -> str:
+    if not run.is_complete:
+        done = run.header["progress"]["rounds"]
+        return f"stopped after {done} of {run.config.rounds} rounds"
+    return "never attacked"
+
+
+def _linked(pages: Titled, folder: Path) -> list[tuple[str, str]]:
+    return [(title, _relative(page, folder)) for title, page in pages]
+
+
+def _relative(page: Path, folder: Path) -> str:
+    """Return a link that works from a file, and after all was moved together."""
+    return Path(os.path.relpath(page.resolve(), folder.resolve())).as_posix()

@@ -1,0 +1,218 @@
+"""Reports written anew from what is stored: nothing is trained or attacked again.
+
+All is read and checked before the first page is written, so a damaged audit leaves
+every page as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from privaudit.audit import Audit
+from privaudit.errors import MissingFileError
+from privaudit.report.index import IndexEntry, check_place, write_index
+from privaudit.report.page import write_report
+from privaudit.report.restored import restore_audit
+from privaudit.report.stored_audit import StoredAudit, read_audit
+from privaudit.report.stored_sweep import SWEEP, read_sweep
+from privaudit.report.sweep import write_sweep
+from privaudit.runs import Run, latest_runs, load_run, runs_folder
+from privaudit.scenario import SCENARIOS
+from privaudit.sweep_result import Tradeoff
+
+MOST_TOGETHER = 8  # runs on one page, side by side
+
+
+@dataclass
+class _Subjects:
+    """What was asked about.
+
+    Attributes:
+        runs: By their place.
+        optional: Places of runs that need not have been audited: nobody named them.
+        sweeps: Folders that hold one.
+        folders: Folders that were given for what is in them.
+    """
+
+    runs: dict[Path, Run] = field(default_factory=dict)
+    optional: set[Path] = field(default_factory=set)
+    sweeps: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+
+    def add(self, run: Run, *, optional: bool) -> None:
+        """Take a run, once."""
+        place = run.path.resolve()
+        self.runs.setdefault(place, run)
+        if optional:
+            self.optional.add(place)
+
+
+def rewrite_reports(
+    names: Sequence[str] = (),
+    *,
+    scenario: str | None = None,
+    folder: Path | None = None,
+    show_records: bool = False,
+) -> Path:
+    """Write the reports of runs and sweeps, and return the page to begin with.
+
+    That is the report, if there is one only, else an index: in the folder of runs that
+    was given or that they lie in, or in the run, if one was attacked in several ways.
+
+    Args:
+        names: Runs by name or path, folders of runs, folders of sweeps; by default the
+            runs last trained.
+        scenario: One alone; by default all under which a run was attacked.
+        folder: Where runs are kept.
+        show_records: Show the most exposed records.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        MissingFileError: There is no such run, or none of them was audited.
+        TranscriptError: A run, an audit or a sweep is damaged.
+        StorageError: A folder cannot be written.
+    """
+    if scenario is not None:
+        SCENARIOS.find(scenario)
+    subjects = _subjects(names, folder)
+    stored = _stored(subjects, scenario)
+    if not stored and not subjects.sweeps:
+        raise _nothing(subjects, scenario)
+    audits = [restore_audit(one) for one in stored]
+    sweeps = {place: read_sweep(place) for place in subjects.sweeps}
+    home = _home(subjects, folder)
+    if len(audits) + len(sweeps) > 1:
+        check_place(home)
+    entries = _write_reports(stored, audits, show_records)
+    pages = [write_sweep(found, place) for place, found in sweeps.items()]
+    if len(entries) + len(pages) == 1:
+        return [*(entry.page for entry in entries), *pages][0]
+    audited = {one.run.path.resolve() for one in stored}
+    rest = [run for place, run in subjects.runs.items() if place not in audited]
+    together = _write_together(stored, audits, home)
+    return write_index(home, entries, rest, together, _titled(pages, sweeps))
+
+
+def _titled(
+    pages: Sequence[Path], sweeps: dict[Path, Tradeoff]
+) -> list[tuple[str, Path]]:
+    """Return each sweep's page, with what it is of."""
+    pairs = zip(pages, sweeps.items(), strict=True)
+    return [
+        (f"{place.name}: {len(found.cells)} cells, {len(found.points)} runs", page)
+        for page, (place, found) in pairs
+    ]
+
+
+def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
+    found = _Subjects()
+    for run in latest_runs(folder) if not names else []:
+        found.add(run, optional=False)
+    for name in names:
+        place = _place(name, folder)
+        if (place / SWEEP).is_file():
+            found.sweeps.append(place)
+        elif (place / "run.json").is_file() or not _held(place):
+            found.add(load_run(name, folder=folder), optional=False)
+        else:
+            found.folders.append(place)
+            for part in _held(place):
+                if (part / SWEEP).is_file():
+                    found.sweeps.append(part)
+                else:
+                    found.add(load_run(part), optional=True)
+    found.sweeps = list(dict.fromkeys(found.sweeps))
+    return found
+
+
+def _place(name: str, folder: Path | None) -> Path:
+    """Return where something lies: among the runs first, as for any command."""
+    inside = runs_folder(folder) / name
+    return inside if inside.exists() else Path(name)
+
+
+def _held(place: Path) -> list[Path]:
+    """Return the runs and sweeps in a folder."""
+    if not place.is_dir():
+        return []
+    parts = sorted(part for part in place.iterdir() if not part.name.startswith("."))
+    return [
+        part
+        for part in parts
+        if (part / "run.json").is_file() or (part / SWEEP).is_file()
+    ]
+
+
+def _stored(subjects: _Subjects, scenario: str | None) -> list[StoredAudit]:
+    """Return every audit that is asked for.
+
+    Raises:
+        MissingFileError: A run that was named has none.
+        TranscriptError: One is damaged.
+    """
+    found = []
+    for place, run in subjects.runs.items():
+        played = _played(run)
+        wanted = played if scenario is None else [scenario]
+        if place in subjects.optional:
+            wanted = [name for name in wanted if name in played]
+        elif not wanted:
+            raise MissingFileError(
+                f"A report of {run.name} was asked for, and it was never attacked. "
+                f"Make an audit with `privaudit attack {run.name}`."
+            )
+        found += [read_audit(run, name) for name in wanted]
+    return found
+
+
+def _played(run: Run) -> list[str]:
+    """Return the scenarios under which a run was attacked."""
+    return sorted(path.parent.name for path in run.path.glob("audits/*/audit.json"))
+
+
+def _nothing(subjects: _Subjects, scenario: str | None) -> MissingFileError:
+    under = f" under {scenario}" if scenario else ""
+    places = ", ".join(map(str, subjects.folders))
+    return MissingFileError(
+        f"Reports were asked for, and none of the {len(subjects.runs)} runs in "
+        f"{places} was attacked{under}. Make audits with `privaudit attack`."
+    )
+
+
+def _home(subjects: _Subjects, folder: Path | None) -> Path:
+    """Return where an index belongs."""
+    runs = list(subjects.runs.values())
+    if len(subjects.folders) == 1:
+        return subjects.folders[0]
+    if len(runs) == 1 and not subjects.sweeps:
+        return runs[0].path / "audits"
+    parents = {run.path.resolve().parent for run in runs}
+    return runs[0].path.parent if len(parents) == 1 else runs_folder(folder)
+
+
+def _write_reports(
+    stored: Sequence[StoredAudit], audits: Sequence[Audit], show_records: bool
+) -> list[IndexEntry]:
+    entries = []
+    for one, audit in zip(stored, audits, strict=True):
+        page = one.run.path / "audits" / one.scenario / "report.html"
+        names = [one.class_names]
+        write_report([audit], page, show_records=show_records, class_names=names)
+        entries.append(IndexEntry(audit, page))
+    return entries
+
+
+def _write_together(
+    stored: Sequence[StoredAudit], audits: Sequence[Audit], home: Path
+) -> list[tuple[str, Path]]:
+    """Write a page for each scenario that some runs share; of many none is legible."""
+    written = []
+    for scenario in dict.fromkeys(one.scenario for one in stored):
+        places = [n for n, one in enumerate(stored) if one.scenario == scenario]
+        if not 2 <= len(places) <= MOST_TOGETHER:
+            continue
+        page = home / f"report-{scenario}.html"
+        names = [stored[place].class_names for place in places]
+        write_report([audits[place] for place in places], page, class_names=names)
+        written.append((f"{scenario}: {len(places)} runs side by side", page))
+    return written

@@ -1,0 +1,98 @@
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from privaudit.audit import Audit
+from privaudit.errors import ConfigError
+from privaudit.report.index import IndexEntry, check_place, write_index
+from tests.privaudit.report.test_page import Page
+
+MakeAudit = Callable[..., Audit]
+
+
+def written(audits: list[Audit], folder: Path) -> str:
+    entries = [
+        IndexEntry(audit, folder / audit.run.name / "audits" / "s" / "report.html")
+        for audit in audits
+    ]
+    return write_index(folder, entries).read_text()
+
+
+@pytest.fixture
+def audits(make_audit: MakeAudit) -> list[Audit]:
+    return [
+        make_audit("zero-shot", shift=0.0, seed=2, candidates=700),
+        make_audit("promptfl", shift=0.6),
+        make_audit("coop", shift=0.1, candidates=30),
+        make_audit("dp-fpl", shift=0.9, epsilon=8.0),
+    ]
+
+
+def test_leaks_come_first_then_what_is_open_each_by_auroc(
+    audits: list[Audit], tmp_path: Path
+) -> None:
+    html = written(audits, tmp_path)
+    names = re.findall(r'<th scope="row" data-sort="([^"]*)"', html)
+    assert names == ["dp-fpl", "promptfl", "coop", "zero-shot"]
+    summary = (
+        "Of 4 audits of 4 runs, 2 leak, in 1 no leak was found, 1 cannot be decided."
+    )
+    assert summary in Page(html).words
+
+
+def test_a_row_has_its_numbers_and_a_relative_link(
+    audits: list[Audit], tmp_path: Path
+) -> None:
+    html, audit = written(audits, tmp_path), audits[1]
+    text = Page(html).words
+    for number in (audit.auroc, audit.utility.local):
+        assert f"{number.value:.3f}[{number.low:.3f}, {number.high:.3f}]" in text
+    assert f"n = {audit.auroc.n[0]} + {audit.auroc.n[1]}" in text
+    assert f'href="{audit.run.name}/audits/s/report.html"' in html
+    assert "best of 2, p &lt; 0.001" in html
+
+
+def test_the_strongest_is_picked_and_says_of_how_many(
+    make_audit: MakeAudit, tmp_path: Path
+) -> None:
+    quiet, loud = make_audit(shift=0.0, seed=2, candidates=700), make_audit(shift=1.0)
+    audit = replace(quiet, leaks={**quiet.leaks, "lira": loud.headline})
+    text = Page(written([audit], tmp_path)).words
+    assert "No leak found Another attack shows a leak" in text
+    assert "best of 3, p < 0.001" in text
+
+
+def test_claims_stand_beside_verdicts_and_what_is_not_refuted_is_not_green(
+    make_claimed: MakeAudit, tmp_path: Path
+) -> None:
+    html = written([make_claimed(0.1, claimed=1.0)], tmp_path)
+    assert '<span class="badge NOT-REFUTED">' in html
+    assert "ε claim: NOT REFUTED" in Page(html).words
+    (colour,) = re.findall(r"\.badge\.NOT-REFUTED \{ background: var\(--(\w+)\)", html)
+    (green,) = re.findall(r"\.no-evidence \.badge \{ background: var\(--(\w+)\)", html)
+    assert colour != green
+
+
+def test_names_are_escaped(make_audit: MakeAudit, tmp_path: Path) -> None:
+    sly = '"><img src=x onerror=alert(1)>'
+    page = Page(written([make_audit(sly, rate=sly, attacks=(sly,))], tmp_path))
+    assert "img" not in page.tags
+
+
+def test_a_page_of_somebody_else_is_left_alone(
+    make_audit: MakeAudit, tmp_path: Path
+) -> None:
+    check_place(tmp_path)
+    written([make_audit()], tmp_path)
+    check_place(tmp_path)
+    (tmp_path / "index.html").write_text("<html>my home page</html>")
+    with pytest.raises(ConfigError, match="did not write"):
+        check_place(tmp_path)
+
+
+def test_only_its_owner_can_read_it(make_audit: MakeAudit, tmp_path: Path) -> None:
+    written([make_audit()], tmp_path)
+    assert (tmp_path / "index.html").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,263 @@
+"""The report in a real browser: nothing asked for, tabs, values, phone, dark, paper."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.auditor import Auditor
+from privaudit.report.rewriting import rewrite_reports
+from privaudit.report.store import save_audit
+from privaudit.report.sweep import write_sweep
+from privaudit.report.sweep_points import SweepPoint
+from privaudit.runs import load_run
+from privaudit.sweep_result import judge_sweep
+from tests.chromium import Chromium, find_chromium, started
+from tests.conftest import common_cache
+
+pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
+ENTER, END, RIGHT, ESCAPE = (
+    ("Enter", 13),
+    ("End", 35),
+    ("ArrowRight", 39),
+    ("Escape", 27),
+)
+PAGES = ("index", "report", "sweep")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed: set PRIVAUDIT_CHROMIUM to one")
+    with started(program, tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(originals: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An index over a run that was attacked in two ways, and over a sweep."""
+    runs = tmp_path_factory.mktemp("with spaces & signs")
+    shutil.copytree(originals / "whole", runs / "whole")
+    with common_cache(tmp_path_factory):
+        auditor = Auditor(load_run(runs / "whole"))
+        watched = auditor.attack("update-watch", shadows=0)
+        save_audit(watched)
+        save_audit(auditor.attack("prompt-release", shadows=0))
+    points = [SweepPoint.of(watched, "promptfl", None) for _ in range(1)]
+    write_sweep(judge_sweep(points), runs / "tradeoff")
+    return {
+        "index": rewrite_reports([str(runs)]),
+        "report": runs / "whole" / "audits" / "update-watch" / "report.html",
+        "sweep": runs / "tradeoff" / "sweep.html",
+    }
+
+
+@pytest.fixture
+def screen(browser: Chromium) -> Chromium:
+    """The browser as on a desk, by day."""
+    browser.size(1100, 900)
+    browser.media()
+    return browser
+
+
+def middle(browser: Chromium, element: str) -> tuple[float, float]:
+    """Return where an element's middle is in the window, after scrolling to it."""
+    browser.ask(f"{element}.scrollIntoView({{block: 'center'}})")
+    browser.ask(  # scrolling is told of in the next frame
+        "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    place: dict[str, Any] = browser.ask(
+        f"(() => {{ const at = {element}.getBoundingClientRect();"
+        "return {x: at.x + at.width / 2, y: at.y + at.height / 2}; })()"
+    )
+    return place["x"], place["y"]
+
+
+def open_panels(browser: Chromium) -> list[str]:
+    found = "[...document.querySelectorAll('.panel')]"
+    shown: list[str] = browser.ask(
+        f"{found}.filter(p => p.getClientRects().length).map(p => p.dataset.tab)"
+    )
+    return shown
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_open_from_a_file_without_a_request_or_a_complaint(
+    name: str, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages[name])
+    assert screen.requests == [pages[name].as_uri()]
+    assert screen.complaints == []
+    assert screen.ask("document.querySelectorAll('h1').length") == 1
+
+
+def test_the_page_may_not_ask_for_anything_even_if_it_tried(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    """That the test before would notice: an outside picture is refused and told of."""
+    screen.open(pages["report"])
+    screen.ask(
+        "document.body.append(Object.assign(new Image, {src: 'http://[::1]/a'}))"
+    )
+    screen.wait("document.querySelector('body > img').complete")
+    assert any("Content Security Policy" in told for told in screen.complaints)
+
+
+def test_tabs_switch_by_pointer_and_by_keyboard(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["report"])
+    names = screen.ask(
+        "[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
+    )
+    assert names == ["Rounds", "Attacks", "Clients", "Classes", "ROC"]
+    assert open_panels(screen) == ["Rounds"]
+    x, y = middle(screen, "document.querySelectorAll('[role=tab]')[2]")
+    screen.click(x, y)
+    assert open_panels(screen) == ["Clients"]
+    screen.press(*RIGHT)
+    assert open_panels(screen) == ["Classes"]
+    screen.press(*END)
+    assert open_panels(screen) == ["ROC"]
+    screen.press(*RIGHT)  # round to the first
+    assert open_panels(screen) == ["Rounds"]
+    chosen = "document.querySelectorAll('[role=tab][aria-selected=true]')"
+    assert screen.ask(f"{chosen}.length") == 1
+    assert screen.ask("document.activeElement.textContent") == "Rounds"
+    controlled = f"document.getElementById({chosen}[0].getAttribute('aria-controls'))"
+    assert screen.ask(f"{controlled}.dataset.tab") == "Rounds"
+
+
+def test_a_link_into_a_closed_panel_opens_it(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["index"])  # else only the fragment would change
+    screen.open(pages["report"], "#panel-classes")
+    assert open_panels(screen) == ["Classes"]
+
+
+def test_values_show_under_the_pointer_and_go_with_it(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["report"])
+    value = "document.querySelector('figure svg .value')"
+    x, y = middle(screen, value)
+    screen.move_to(x, y)
+    screen.wait("!document.querySelector('.tip').hidden")
+    assert screen.ask(f"getComputedStyle({value}.querySelector('use')).fillOpacity > 0")
+    told = screen.ask("document.querySelector('.tip').textContent")
+    assert re.search(r"AUROC 0\.\d+ \[0\.\d+, 0\.\d+\], n = \d+ \+ \d+", told)
+    assert told == screen.ask(f"{value}.getAttribute('aria-label')")
+    screen.move_to(1, 1)
+    screen.wait("document.querySelector('.tip').hidden")
+
+
+def test_values_are_reached_by_keyboard(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["report"])
+    values = "document.querySelectorAll('.panel:not(.off) svg .value')"
+    count = screen.ask(f"{values}.length")
+    assert count >= 2
+    stops = f"[...{values}].filter(v => v.getAttribute('tabindex') === '0').length"
+    assert screen.ask(stops) == 1
+    screen.ask(f"{values}[0].focus()")
+    first = screen.ask("document.querySelector('.tip').textContent")
+    screen.press(*RIGHT)
+    second = screen.ask("document.querySelector('.tip').textContent")
+    assert (first != second, screen.ask(stops)) == (True, 1)
+    assert second == screen.ask(f"{values}[1].getAttribute('aria-label')")
+    screen.press(*ESCAPE)
+    assert screen.ask("document.querySelector('.tip').hidden")
+
+
+def test_terms_lead_to_the_glossary(screen: Chromium, pages: dict[str, Path]) -> None:
+    screen.open(pages["report"])
+    missing = screen.ask(
+        "[...document.querySelectorAll('a.term')].map(a => a.hash.slice(1))"
+        ".filter(id => !document.querySelector(`#glossary dt[id='${id}']`))"
+    )
+    assert missing == []
+    x, y = middle(screen, "document.querySelector('a.term')")
+    screen.click(x, y)
+    screen.wait("document.querySelector('dt:target') !== null")
+
+
+def test_the_index_is_sorted_by_its_heads_and_leads_to_reports(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["index"])
+    order = (
+        "[...document.querySelectorAll('tbody tr')].map(r => +r.cells[2].dataset.sort)"
+    )
+    x, y = middle(screen, "document.querySelectorAll('th button')[2]")
+    screen.click(x, y)
+    assert screen.ask(order) == sorted(screen.ask(order), reverse=True)
+    screen.click(x, y)
+    assert screen.ask(order) == sorted(screen.ask(order))
+    assert screen.ask("document.querySelectorAll('[aria-sort=ascending]').length") == 1
+    x, y = middle(screen, "document.querySelector('tbody a[href*=watch]')")
+    screen.click(x, y)
+    screen.wait("document.title.startsWith('Privacy audit: ')")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_on_a_phone_nothing_is_wider_than_the_screen(
+    name: str, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.size(390, 844, mobile=True)
+    screen.open(pages[name])
+    assert screen.ask("document.documentElement.scrollWidth") == 390
+
+
+def test_in_the_dark_the_page_is_dark_and_its_words_are_light(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    def brightness(of: str) -> int:
+        colour = screen.ask(f"getComputedStyle(document.body).{of}")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    screen.open(pages["report"])
+    assert brightness("backgroundColor") > 700 > 200 > brightness("color")
+    screen.media(dark=True)
+    assert brightness("backgroundColor") < 200 < 600 < brightness("color")
+
+
+def test_without_scripts_every_panel_is_open(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        screen.open(pages["report"])
+        assert len(open_panels(screen)) == 5
+        assert screen.ask("document.querySelector('[role=tablist]')") is None
+        assert screen.ask("document.querySelectorAll('svg .value > title').length") > 5
+    finally:
+        screen.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_it_prints_on_paper(
+    name: str, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages[name])
+    printed = screen.as_pdf()
+    assert printed.startswith(b"%PDF-")
+    count = len(re.findall(rb"/Type\s*/Page\b", printed))
+    assert count >= (4 if name == "report" else 1)
+    assert len(printed) > 20_000
+
+
+def test_on_paper_every_panel_and_every_table_stands_open(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.open(pages["report"])
+    screen.media("print")
+    assert len(open_panels(screen)) == 5
+    screen.ask("dispatchEvent(new Event('beforeprint'))")
+    assert screen.ask("document.querySelectorAll('details:not([open])').length") == 0
+    assert screen.ask("document.querySelector('[role=tablist]').offsetHeight") == 0
