@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
+from privaudit.live.events import Event, Watcher
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
 from privaudit.signal_store import SignalStore
@@ -48,6 +49,7 @@ class Adversary:
         seeds: Its own randomness, unrelated to the run's.
         participation: Share of clients in a round.
         store: Where signals of shadow models are kept between audits, if anywhere.
+        watcher: Is told how far its shadow models are.
     """
 
     trainer: Trainer
@@ -57,11 +59,17 @@ class Adversary:
     seeds: Seeds
     participation: float = 1.0
     store: SignalStore | None = None
+    watcher: Watcher | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def shared(self) -> dict[object, object]:
         """What attacks of one adversary compute once, such as shadow models."""
         return {}
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever watches, if anybody does."""
+        if self.watcher is not None:
+            self.watcher(event)
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,12 @@ def claim(
     Exit code 1 if the claim is refuted, or more is shown than is certified.
     """
     from privaudit.claim_audit import audit_claim
-    from privaudit.progress_bar import ProgressBar
+    from privaudit.live import Phase, choose_view
 
     name, own = options.trainer_spec(trainer)
     settings = {**options.settings(setting), **own, **options.given(epsilon=epsilon)}
     fields = {**options.pairs("--field", field or []), **options.given(rounds=rounds)}
-    with ProgressBar("runs") as bar:
+    with choose_view() as view:
         found = audit_claim(
             name,
             settings,
@@ -61,7 +61,7 @@ def claim(
             runs=repeats,
             records=records,
             seed=seed,
-            progress=lambda done, total: bar.say(name, done, total),
+            progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
             **fields,
         )
     _present(found, out)

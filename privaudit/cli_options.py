@@ -89,6 +89,20 @@ Canary = Annotated[
     ),
 ]
 Canaries = Annotated[int | None, typer.Option(help="In each client. By default: 10.")]
+SecureAggregation = Annotated[
+    str | None,
+    typer.Option(
+        help="ideal: uploads are recorded, and server-aggregate sums them; or masked: "
+        "by pairwise masks, so that no update is recorded anywhere. By default: ideal."
+    ),
+]
+Dropout = Annotated[
+    float | None,
+    typer.Option(
+        help="Chance that a participant is lost between two rounds of the masked sum's "
+        "protocol. By default: 0."
+    ),
+]
 TestShare = Annotated[
     float | None,
     typer.Option(help="For utility. By default: the data set's test part, or 0.3."),
@@ -132,6 +146,11 @@ ShowRecords = Annotated[
 AgainstFirst = Annotated[
     bool,
     typer.Option("--against-first", help="Differences are to the table's first row."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what came of it.")]
+JsonLines = Annotated[
+    bool,
+    typer.Option("--json", help="Print a JSON object per line: events, then results."),
 ]
 SweepFolder = Annotated[
     Path | None, typer.Option(help="Folder. By default: RUNS/tradeoff.")

@@ -4,16 +4,19 @@ Of two runs each record is compared with itself, so they must share data set, de
 membership coin, as runs of one seed do. What they say holds for these two models. A
 claim about a *trainer* needs seeds as replicates: several runs of each setting are
 paired by seed, and a record is then no replicate.
+
+The question is settled before any score is seen: the AUROC of the attack that was named
+first, and utility. The other attacks are looked at too, corrected among themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from privaudit.comparable import check_pairable
 from privaudit.errors import ConfigError
-from privaudit.paired_metrics import About, measure_pair, measure_seeds
+from privaudit.paired_metrics import About, Measured, measure_pair, measure_seeds
 from privaudit.report.stored_audit import read_audit, shared_attacks
 from privaudit.runs import Run, load_run
 from privaudit.statistics.change import Change, Difference, judge_changes
@@ -31,6 +34,7 @@ class MetricChange:
         first: The first run's value, or the mean over seeds.
         second: The other's.
         change: First less second, and the verdict.
+        is_primary: Whether it was named beforehand, and so decides.
     """
 
     name: str
@@ -38,6 +42,7 @@ class MetricChange:
     first: float
     second: float
     change: Change
+    is_primary: bool = True
 
     @property
     def regressed(self) -> bool:
@@ -59,6 +64,7 @@ class MetricChange:
             "first": self.first,
             "second": self.second,
             **self.change.to_dict(),
+            "primary": self.is_primary,
             "regressed": self.regressed,
             "passes": self.passes,
         }
@@ -73,7 +79,7 @@ class RunComparison:
         against: Names of those they are judged against, in the same order.
         scenario: Under which both were audited.
         paired_by: Records of one pair of runs, or seeds of several.
-        changes: Headline attack first; utility last.
+        changes: The primary metrics first.
     """
 
     first: tuple[str, ...]
@@ -83,14 +89,24 @@ class RunComparison:
     changes: tuple[MetricChange, ...]
 
     @property
+    def primary(self) -> tuple[MetricChange, ...]:
+        """The metrics that were named beforehand."""
+        return tuple(change for change in self.changes if change.is_primary)
+
+    @property
+    def secondary(self) -> tuple[MetricChange, ...]:
+        """All others; what they show calls for a comparison of its own."""
+        return tuple(change for change in self.changes if not change.is_primary)
+
+    @property
     def regressed(self) -> bool:
-        """Whether any metric got worse."""
-        return any(change.regressed for change in self.changes)
+        """Whether any primary metric got worse."""
+        return any(change.regressed for change in self.primary)
 
     @property
     def passes(self) -> bool:
-        """Whether it is ruled out for all metrics that they got worse."""
-        return all(change.passes for change in self.changes)
+        """Whether it is ruled out for all primary metrics that they got worse."""
+        return all(change.passes for change in self.primary)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
@@ -101,6 +117,7 @@ class RunComparison:
             "paired_by": self.paired_by,
             "regressed": self.regressed,
             "passes": self.passes,
+            "secondary_regressed": any(change.regressed for change in self.secondary),
             "changes": [change.to_dict() for change in self.changes],
         }
 
@@ -129,11 +146,13 @@ def compare(
         against: A run of the same data set, deal and coin; or as many, with the same
             seeds: then seeds are replicates, with Student's t.
         scenario: Both must have been audited under it.
-        attacks: Some of the audits'; by default all on clients' models that they share.
-            Holm's correction counts every metric, so name few.
+        attacks: Some of the audits', all of them primary. By default the AUROC of the
+            headline attack and utility are primary, and what else the audits share is
+            secondary. Holm's correction counts every metric of its kind, so name few.
         margin: The largest difference in leakage that does not matter, in (0, 1).
         utility_margin: Likewise in utility.
-        alpha: In (0, 1).
+        alpha: In (0, 1): the chance of any false claim about primary metrics, and
+            likewise about secondary ones.
         utility: Whether to ask the models again for their utility.
         folder: Where runs are kept.
 
@@ -152,18 +171,39 @@ def compare(
         measured = measure_pair(*audits[0], names, utility)
     else:
         measured = measure_seeds(audits, names, utility)
-    margins = {"leak": margin, "use": utility_margin}
-    asked = [Difference(m.name, m.interval_at, margins[m.about]) for m in measured]
+    margins: dict[About, float] = {"leak": margin, "use": utility_margin}
+    settled = measured if attacks else _settled(measured)
+    rest = [metric for metric in measured if metric not in settled]
     return RunComparison(
         first=tuple(a.name for a, _ in pairs),
         against=tuple(b.name for _, b in pairs),
         scenario=scenario,
         paired_by="record" if len(pairs) == 1 else "seed",
-        changes=tuple(
-            MetricChange(m.name, m.about, m.first, m.second, change)
-            for m, change in zip(measured, judge_changes(asked, alpha), strict=True)
+        changes=(
+            *_judge(settled, margins, alpha, is_primary=True),
+            *_judge(rest, margins, alpha, is_primary=False),
         ),
     )
+
+
+def _settled(measured: Sequence[Measured]) -> list[Measured]:
+    """Return what was named before any score was seen: one AUROC, and utility."""
+    return [measured[0], *(m for m in measured[1:] if m.about == "use")]
+
+
+def _judge(
+    measured: Sequence[Measured],
+    margins: Mapping[About, float],
+    alpha: float,
+    *,
+    is_primary: bool,
+) -> list[MetricChange]:
+    """Return what may be said, corrected for the number of these metrics."""
+    asked = [Difference(m.name, m.interval_at, margins[m.about]) for m in measured]
+    return [
+        MetricChange(m.name, m.about, m.first, m.second, change, is_primary)
+        for m, change in zip(measured, judge_changes(asked, alpha), strict=True)
+    ]
 
 
 def _load(runs: Runs, folder: str | Path | None) -> list[Run]:

@@ -27,12 +27,17 @@ Against = Annotated[
 ]
 Attacks = Annotated[
     str | None,
-    typer.Option(help="Comma-separated attacks. By default: all that both audits have"),
+    typer.Option(
+        help="Comma-separated attacks, all primary. By default: the headline is, and "
+        "the others that both audits have are secondary."
+    ),
 ]
 Margin = Annotated[
     float, typer.Option(help="The largest difference that does not matter.")
 ]
-Alpha = Annotated[float, typer.Option(help="Of all claims together.")]
+Alpha = Annotated[
+    float, typer.Option(help="Of all primary claims together, and of all secondary.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 
 
@@ -94,8 +99,10 @@ def _print(found: "RunComparison") -> None:
     for head in ("Metric", "First", "Second", f"Difference [{confidence}]", "p"):
         table.add_column(Text(head), no_wrap=head != "Metric", overflow="fold")
     table.add_column("Verdict", no_wrap=True)
-    for entry in found.changes:
+    for number, entry in enumerate(found.changes):
         estimate = entry.change.estimate
+        if number == len(found.primary):
+            table.add_section()
         table.add_row(
             Text(entry.name),
             f"{entry.first:.3f}",
@@ -109,8 +116,11 @@ def _print(found: "RunComparison") -> None:
     console.print(f"Second: {', '.join(found.against)}\n", highlight=False)
     console.print(table)
     console.print()
-    for entry in found.changes:
+    for entry in found.primary:
         console.print(Text(entry.change.sentence))
+    for entry in found.secondary:
+        if entry.change.kind in ("increase", "decrease"):
+            console.print(Text(f"Secondary: {entry.change.sentence}"))
     console.print(Text(_legend(found), style="dim"))
 
 
@@ -123,8 +133,13 @@ def _legend(found: "RunComparison") -> str:
         "record": "Each record is compared with itself: this is about these two models",
         "seed": "Seeds are the replicates, with Student's t",
     }[found.paired_by]
-    counted = len(found.changes)
+    counted, others = len(found.primary), len(found.secondary)
+    apart = (
+        f"; the {others} below the line are secondary, corrected among themselves, and "
+        "decide nothing"
+    )
     return (
-        f"Scenario: {found.scenario}. {by}. p: of no difference, after Holm for "
-        f"{counted} metrics. Verdicts test against the margin, with Holm likewise."
+        f"Scenario: {found.scenario}. {by}. p: of no difference, after Holm for the "
+        f"{counted} primary metrics{apart * (others > 0)}. Verdicts test against the "
+        "margin, with Holm likewise."
     )

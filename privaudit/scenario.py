@@ -14,6 +14,11 @@ from privaudit.attack import Attack
 from privaudit.errors import ConfigError
 from privaudit.registry import Registry
 
+MASKED = (
+    "Uploads are masked, so there is no single one to rebuild a client from: this is "
+    "what server-aggregate sees."
+)
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -28,6 +33,10 @@ class Scenario:
         by_round: Whether it is asked when it leaked, and whose a record is.
         answers: What models say when they are asked.
         one_run: Whether epsilon is bounded from below, by canaries.
+        dominates: Scenarios whose adversaries see less: their views, and what models
+            answer them, are functions of this one's. Audits make the named attack of
+            each here too, where that shows other models.
+        note: What a reader must know of how it was played; empty if nothing.
     """
 
     name: str
@@ -37,6 +46,8 @@ class Scenario:
     answers: Answers = "probabilities"
     by_round: bool = False
     one_run: bool = False
+    dominates: tuple[str, ...] = ()
+    note: str = ""
 
     def reading(self, kind: Literal["classes", "words"]) -> "Scenario":
         """Return the scenario with those attacks that read what models answer.
@@ -52,10 +63,29 @@ class Scenario:
             )
         return replace(self, attacks=found)
 
+    def where_masked(self) -> "Scenario":
+        """Return the scenario as it can be played where uploads were masked.
+
+        A server then sees sums only: whoever asks for its view gets that of
+        server-aggregate, and is told.
+        """
+        if self.threat != "server":
+            return self
+        return replace(self, threat="server-aggregate", note=MASKED)
+
+    def without_pictures(self) -> "Scenario":
+        """Return the scenario without attacks that look at a picture's own tokens."""
+        kept = {n: a for n, a in self.attacks.items() if not _looks_at_picture(a)}
+        return replace(self, attacks=kept)
+
     def without_shadows(self) -> "Scenario":
         """Return the scenario with those attacks that train no models of their own."""
         cheap = {n: a for n, a in self.attacks.items() if not a.trains_shadows}
         return replace(self, attacks=cheap)
+
+
+def _looks_at_picture(attack: Attack) -> bool:
+    return getattr(attack, "slice", "") == "image"
 
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(

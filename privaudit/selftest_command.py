@@ -26,13 +26,20 @@ def selftest(seed: Seed = 0, only: Only = None, as_json: AsJson = False) -> None
 
     Ends with exit code 1 where a check fails.
     """
-    from privaudit.progress_bar import ProgressBar
+    from privaudit.live import Phase, choose_view
     from privaudit.selftest.catalogue import CHECKS
     from privaudit.selftest.check import run_checks
 
     checks = _chosen(CHECKS, only)
-    with ProgressBar("checks") as bar:
-        outcomes = run_checks(checks, seed, bar.describe)
+    order = [check.name for check in checks]
+    with choose_view() as view:
+        outcomes = run_checks(
+            checks,
+            seed,
+            lambda name: view(
+                Phase("selftest", "check", name, order.index(name), len(order))
+            ),
+        )
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:
         typer.echo(json.dumps(_as_json(outcomes, seed), indent=2, allow_nan=False))

@@ -20,6 +20,7 @@ from torch import Tensor
 from privaudit.attack import Adversary, Target
 from privaudit.federation import Federation, give_away, run_round
 from privaudit.linking import link
+from privaudit.live.events import Phase
 from privaudit.shadow_records import Dealt, Pool, Source, content_hash
 from privaudit.shadow_table import Desk, ShadowTable
 from privaudit.tensors import Stacked, Tensors, stack
@@ -93,6 +94,11 @@ def _about(
     return {**about, "together": others, "linked": _are_linked(targets)}
 
 
+def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -> None:
+    """Tell who watches that some shadows are trained, and how many are finished."""
+    adversary.tell(Phase("", "shadows", of, some.start, total, detail))
+
+
 def _blind_models(
     adversary: Adversary, target: Target, pool: Pool
 ) -> Iterator[list[Tensors]]:
@@ -107,12 +113,17 @@ def _replayed(
     """Train shadows of one client on the broadcasts that it received."""
     for first in range(0, len(pool.is_in), REPLAY_CHUNK):
         some = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
-        uploads = _replay(adversary, target, [pool.shard(i) for i in some], some)
+        shards = [pool.shard(i) for i in some]
+        uploads = _replay(adversary, target, shards, some, len(pool.is_in))
         yield _rebuild_replayed(adversary, target.client, uploads)
 
 
 def _replay(
-    adversary: Adversary, target: Target, shards: Sequence[Records], some: range
+    adversary: Adversary,
+    target: Target,
+    shards: Sequence[Records],
+    some: range,
+    total: int,
 ) -> dict[int, list[dict[str, Tensor]]]:
     """Return what each shadow would have sent, by round."""
     trainer, task = adversary.trainer, adversary.task
@@ -121,7 +132,10 @@ def _replay(
     kept = _start(adversary, names)
     sent = {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
     uploads: dict[int, list[dict[str, Tensor]]] = {}
-    for at, received in _rounds_to_replay(adversary, target.client, bool(kept)):
+    rounds = list(_rounds_to_replay(adversary, target.client, bool(kept)))
+    for number, (at, received) in enumerate(rounds):
+        detail = f"round {number + 1} of {len(rounds)}"
+        _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
         alike = trainer.choosing_as(sent[at.index])
         result = alike.local_update(task, cohort, down, kept, at)
@@ -251,6 +265,8 @@ def _shadow_views(adversary: Adversary, dealt: Dealt, some: range) -> list[View]
     ]
     messages: list[list[Message]] = [[] for _ in federations]
     for index in range(adversary.task.rounds):
+        detail = f"round {index + 1} of {adversary.task.rounds}"
+        _tell(adversary, "whole federations", some, len(dealt.owner), detail)
         records = run_round(
             adversary.trainer,
             adversary.task,

@@ -5,7 +5,8 @@ trained and attacked with each seed. Finished runs are kept, so a sweep goes on 
 stopped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from privaudit.auditor import Auditor
 from privaudit.config import make_config
 from privaudit.errors import ConfigError, UnknownNameError
+from privaudit.live.events import CellDone, Phase, Watcher, cell_name
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.report.store import save_audit
 from privaudit.report.sweep import write_sweep
@@ -25,8 +27,6 @@ from privaudit.sweep_result import Tradeoff, judge_sweep
 from privaudit.training import train
 
 __all__ = ["Tradeoff", "run_sweep", "sweep"]
-
-Progress = Callable[[str], None]
 
 
 def sweep(
@@ -49,7 +49,7 @@ def sweep(
     against_first: bool = False,
     folder: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    watcher: Watcher | None = None,
 ) -> Tradeoff:
     """Train and attack every combination, and say which are dominated by test.
 
@@ -73,7 +73,8 @@ def sweep(
         against_first: Whether differences in the table are all to its first row.
         folder: Where runs are kept.
         out: Where pictures and tables go; nothing is written without it.
-        progress: Called with a line after each run.
+        watcher: Called with a :class:`privaudit.live.Phase` before each run, a
+            :class:`privaudit.live.CellDone` after it, and what the run itself tells.
 
     Raises:
         ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
@@ -108,7 +109,7 @@ def sweep(
         "against_first": against_first,
     }
     plan = make_plan({name: v for name, v in given.items() if v is not None})
-    return run_sweep(plan, folder=folder, out=out, progress=progress)
+    return run_sweep(plan, folder=folder, out=out, watcher=watcher)
 
 
 def run_sweep(
@@ -116,7 +117,7 @@ def run_sweep(
     *,
     folder: Path | None = None,
     out: Path | None = None,
-    progress: Progress | None = None,
+    watcher: Watcher | None = None,
 ) -> Tradeoff:
     """Return what a plan finds, as :func:`sweep` does.
 
@@ -124,7 +125,8 @@ def run_sweep(
         plan: What is trained, attacked and compared.
         folder: Where runs are kept.
         out: Where pictures and tables go; nothing is written without it.
-        progress: Called with a line after each run.
+        watcher: Called with a :class:`privaudit.live.Phase` before each run, a
+            :class:`privaudit.live.CellDone` after it, and what the run itself tells.
 
     Raises:
         ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
@@ -132,7 +134,8 @@ def run_sweep(
     """
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
-    work = _Work(plan, scenario, folder, progress or (lambda line: None))
+    work = _Work(plan, scenario, folder, watcher)
+    work.total = len(cells) * len(plan.seeds)
     points = [work.run(cell, seed) for cell in cells for seed in plan.seeds]
     found = judge_sweep(
         points,
@@ -190,31 +193,59 @@ class _Work:
         plan: SweepPlan,
         scenario: Scenario,
         folder: Path | None,
-        progress: Progress,
+        watcher: Watcher | None,
     ) -> None:
         self.plan, self.scenario = plan, scenario
-        self.folder, self.progress = folder, progress
+        self.folder, self.watcher = folder, watcher
         self.spent: list[Spent] = []
+        self.total = 0
+        self.began = time.perf_counter()
 
     def run(self, cell: Cell, seed: int) -> SweepPoint:
         """Train and attack one cell with one seed; a finished run is not made again."""
+        self._tell_begin(cell, seed)
         config = cell.config(seed)
-        run = train(cell.trainer, folder=self.folder, resume=True, **config)
-        plan = self.plan
+        watcher, plan = self.watcher, self.plan
+        run = train(
+            cell.trainer, folder=self.folder, resume=True, watcher=watcher, **config
+        )
         audit = Auditor(run).attack(
-            plan.scenario, clients=plan.clients, shadows=plan.shadows
+            plan.scenario, clients=plan.clients, shadows=plan.shadows, watcher=watcher
         )
         save_audit(audit)
         self.spent.append(Spent.of(run, self.scenario.threat))
         point = SweepPoint.of(audit, cell.label, cell.epsilon, plan.attack)
-        self.progress(
-            f"{cell.label}, epsilon {str(cell.epsilon).lower()}, seed {seed}: "
-            f"{point.auroc}"
-        )
+        self._tell_done(point)
         return point
+
+    def _tell_begin(self, cell: Cell, seed: int) -> None:
+        if self.watcher is not None:
+            what = cell_name(cell.label, cell.epsilon, seed)
+            done = len(self.spent)
+            self.watcher(Phase("tradeoff", "cell", what, done, self.total))
+
+    def _tell_done(self, point: SweepPoint) -> None:
+        if self.watcher is None:
+            return
+        done = len(self.spent)
+        each = (time.perf_counter() - self.began) / done
+        self.watcher(
+            CellDone(
+                cell=point.mode,
+                epsilon=point.epsilon,
+                seed=point.seed,
+                done=done,
+                total=self.total,
+                metric=point.metric,
+                utility=point.local,
+                auroc=point.auroc,
+                seconds_left=each * (self.total - done),
+            )
+        )
 
     def report(self, cells: Sequence[Cell], found: Tradeoff) -> list[SweepPoint]:
         """Train the cells that nothing dominates anew, on seeds of their own."""
         stay = {(cell.mode, cell.epsilon) for cell in found.not_dominated}
         chosen = [cell for cell in cells if (cell.label, cell.epsilon) in stay]
+        self.total += len(chosen) * len(self.plan.report_seeds)
         return [self.run(c, seed) for c in chosen for seed in self.plan.report_seeds]

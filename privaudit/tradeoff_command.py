@@ -3,9 +3,8 @@
 Nothing here imports torch before the command is called.
 """
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from privaudit import cli_options as options
 from privaudit.errors import ConfigError
 
 if TYPE_CHECKING:
+    from privaudit.live import View
     from privaudit.statistics.estimate import Estimate
     from privaudit.sweep_result import Tradeoff
 
@@ -83,7 +83,6 @@ Alpha = Annotated[
     float | None,
     typer.Option(help="The chance of any cell wrongly called dominated: 0.05."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 
 
 def tradeoff(
@@ -105,7 +104,8 @@ def tradeoff(
     alpha: Alpha = None,
     out: options.SweepFolder = None,
     against_first: options.AgainstFirst = False,
-    as_json: AsJson = False,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Sweep trainers, budgets and settings: attack success against utility."""
@@ -129,7 +129,9 @@ def tradeoff(
         alpha=alpha,
         against_first=against_first or None,
     )
-    _sweep(plan, given, out, runs, as_json)
+    from privaudit.live import choose_view
+
+    _sweep(plan, given, out, runs, choose_view(quiet, as_json))
 
 
 def _sweep(
@@ -137,8 +139,9 @@ def _sweep(
     given: dict[str, Any],
     out: Path | None,
     runs: Path | None,
-    as_json: bool,
+    view: "View",
 ) -> None:
+    from privaudit.live import Result
     from privaudit.runs import runs_folder
     from privaudit.sweep_plan import SweepPlan, read_sweep_plan
     from privaudit.tradeoff import sweep
@@ -149,17 +152,26 @@ def _sweep(
         entries[name] = {**there, **value} if isinstance(there, dict) else value
     entries.setdefault("trainers", SweepPlan().trainers)
     folder = out or runs_folder(runs) / "tradeoff"
-    found = sweep(**entries, folder=runs, out=folder, progress=_say)
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-        return
+    with view:
+        found = sweep(**entries, folder=runs, out=folder, watcher=view)
+    contents = {"path": str(folder), **found.to_dict()}
+    result = Result("\n".join(_essentials(found)), contents)
+    view.present([result], lambda: _present(found, folder))
+
+
+def _essentials(found: "Tradeoff") -> Iterator[str]:
+    """Yield a line for each cell."""
+    for n, cell in enumerate(found.cells):
+        yield (
+            f"{cell.name}: {found.points[0].metric} {_number(cell.local)}, "
+            f"AUROC {_number(cell.auroc)}, {found.standing(n)}"
+        )
+
+
+def _present(found: "Tradeoff", folder: Path) -> None:
     _print(found)
     done = len(found.points) + len(found.report_points)
     typer.echo(f"{done} runs audited. Pictures and tables: {folder}")
-
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _listed(option: str, text: str | None, read: Any, of: str) -> list[Any] | None:

@@ -26,16 +26,14 @@ def verify(
 
     Exit code 0 if it matches, 1 if it does not, 2 if there is no card or no run.
     """
+    from privaudit.live import choose_view
     from privaudit.public import verify_card
 
-    found = verify_card(card, run, runs=runs, again=again, progress=_playing)
+    with choose_view() as view:
+        found = verify_card(card, run, runs=runs, again=again, watcher=view)
     _say(found)
     if not found.matches:
         raise typer.Exit(1)
-
-
-def _playing(what: str) -> None:
-    typer.echo(f"  playing {what}", err=True)
 
 
 def _say(found: "Verification") -> None:

@@ -22,4 +22,5 @@ def black_box(shadows: int = 50) -> Scenario:
         threat="released",
         attacks=model_attacks(shadows),
         answers="probabilities",
+        dominates=("black-box-labels",),
     )

@@ -23,4 +23,5 @@ def one_run(shadows: int = 50) -> Scenario:
         threat="released",
         attacks={name: ATTACKS.find(name)() for name in names},
         one_run=True,
+        dominates=("black-box-labels",),
     )

@@ -18,4 +18,5 @@ def prompt_release(shadows: int = 50) -> Scenario:
         question="What does somebody learn who is given a client's final prompt?",
         threat="released",
         attacks=model_attacks(shadows),
+        dominates=("black-box-labels",),
     )

@@ -18,4 +18,5 @@ def server_aggregate(shadows: int = 50) -> Scenario:
         question="What does a server learn that sees sums of updates only?",
         threat="server-aggregate",
         attacks=model_attacks(shadows),
+        dominates=("curious-peer",),
     )

@@ -18,4 +18,5 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         question="What does a curious server learn by rebuilding its clients?",
         threat="server",
         attacks=model_attacks(shadows),
+        dominates=("server-aggregate", "curious-peer"),
     )

@@ -20,4 +20,5 @@ def update_watch(shadows: int = 50) -> Scenario:
         threat="server",
         attacks={name: ATTACKS.find(name)() for name in names},
         by_round=True,
+        dominates=("server-aggregate", "curious-peer"),
     )

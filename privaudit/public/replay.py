@@ -3,7 +3,7 @@
 import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from privaudit.audit import Audit
 from privaudit.auditor import Auditor, trained_clients
 from privaudit.errors import PrivauditError
 from privaudit.leak import ClientScores
+from privaudit.live.events import Watcher
 from privaudit.public.audits import AUDITS, recorded
 from privaudit.public.sieve import Sieve
 from privaudit.report.stored_audit import StoredAudit, read_audit
@@ -48,7 +49,7 @@ def replay(
     run: Run,
     scenario: str,
     card: Mapping[str, Any],
-    progress: Callable[[str], None] | None = None,
+    watcher: Watcher | None = None,
 ) -> Replayed:
     """Play an audit anew, with the seed that the run kept, and compare.
 
@@ -56,7 +57,7 @@ def replay(
     """
     try:
         stored = read_audit(run, scenario)
-        audit, contents = _play(run, stored, progress)
+        audit, contents = _play(run, stored, watcher)
         count, largest, why = _compare_scores(stored, audit)
     except PrivauditError as error:
         return Replayed(scenario, 0, math.nan, (str(error),))
@@ -68,7 +69,7 @@ def replay(
 
 
 def _play(
-    run: Run, stored: StoredAudit, progress: Callable[[str], None] | None
+    run: Run, stored: StoredAudit, watcher: Watcher | None
 ) -> tuple[Audit, dict[str, Any]]:
     """Return an audit of the run without what earlier ones left, and its JSON."""
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +83,7 @@ def _play(
             clients=_attacked(run, stored),
             shadows=_shadows(stored),
             seed=stored.contents.get("seed", 0),
-            progress=progress,
+            watcher=watcher,
         )
         return audit, audit.to_dict()  # which reads the run
 

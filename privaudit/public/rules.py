@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from privaudit.captions.scores import METRICS
+from privaudit.captions.token_f1 import F1
 from privaudit.dataset import DATASETS
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.public.sieve import (
@@ -49,6 +50,7 @@ from privaudit.public.texts import (
 from privaudit.scenario import SCENARIOS
 from privaudit.threats import THREATS
 from privaudit.trainer import TRAINERS
+from privaudit.writing_utility import EXACT
 
 VERDICT = entries(
     {
@@ -82,7 +84,7 @@ def per_attack(rule_of_each: Rule) -> Rule:
 
 
 CLOSENESS = each(r"(cosine|distance|agreement)(_null)?", ESTIMATE)
-CAPTIONS = entries(dict.fromkeys(METRICS, ESTIMATE))
+CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
 
 
 def model(sieve: Sieve, value: object, place: str) -> str | Omitted:
@@ -121,6 +123,8 @@ CONFIG = entries(
         "tested": number,
         "canary": SLUG,
         "canaries": number,
+        "secure_aggregation": SLUG,
+        "dropout": number,
     }
 )
 HEADER = entries(
@@ -163,7 +167,7 @@ PRIVACY = entries(
                     "mechanism": MECHANISM,
                     "accountant": ACCOUNTANT,
                     "why": WHY,
-                    "unit": text("record"),
+                    "unit": text("record|client"),
                     "adjacency": text("(add/remove|replace)-one"),
                 }
             ),
@@ -176,12 +180,15 @@ PRIVACY = entries(
                     "sensitivity": number,
                     "clip_norm": number,
                     "sampling_rate": number,
-                    "sampling": text("poisson|fixed-batch"),
+                    "sampling": text("poisson|fixed-batch|without-replacement"),
                     "noise_at": NOISE_AT,
                     "parties": number,
                     "steps": number,
                     "per_record": flag,
                     "kind": text("gaussian"),
+                    "unit": text("record|client"),
+                    "adjacency": text("(add/remove|replace)-one"),
+                    "bounded": flag,
                     "rounds": counts,
                 }
             )
@@ -238,6 +245,7 @@ AUDIT = entries(
                 "server": ESTIMATE,
                 "everywhere": ESTIMATE,
                 "captions": each("server|clients", CAPTIONS),
+                "macro_f1": ESTIMATE,
                 "local_last_10_rounds": number,
             }
         ),

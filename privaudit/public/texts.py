@@ -8,19 +8,31 @@ from functools import cache
 from typing import get_args
 
 from privaudit.captions.scores import METRICS
+from privaudit.captions.token_f1 import F1
 from privaudit.one_run import KINDS
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.mechanism import NoiseAt, Release
 from privaudit.public.sieve import one_of, text
 from privaudit.scenario import SCENARIOS
+from privaudit.weaker_views import attack_in_place
 from privaudit.writing_utility import EXACT
 
 SHA = text(r"[0-9a-f]{64}")
 VERSION = text(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?")
 SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
 MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
-FOLDER_MODELS = ("surrogate", "llava", "language")
+FOLDER_MODELS = (
+    "surrogate",
+    "llava",
+    "language",
+    "encoder",
+    "vit",
+    "clip",
+    "decoder",
+    "seq2seq",
+    "blip",
+)
 _NUMBER = r"[0-9.e+-]+"
 _FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
 CLAIM = text(
@@ -30,12 +42,17 @@ CLAIM = text(
     r"noise on what it sends also against the server)?|what a client sends, not of "
     r"what it releases)",
     rf"the published formula, {_FORMULA}",
+    r"noise by an accountant \(see the certificate\), for one client, whose records "
+    r"are (all replaced|all left out)",
+    r"epsilon as published; how noise follows from it was not: here sqrt\(2 ln\(1\.25/"
+    r"delta\)\) / epsilon, for one upload",
     r"epsilon and delta as published; how noise follows from them was not: here "
     rf"{_FORMULA} on the prompt that is sent",
 )
 _STEPS = (
     r"at most \d+ steps of a Gaussian mechanism of effective noise multiplier "
-    rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling)"
+    rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling|of {_NUMBER} of "
+    r"all clients, drawn without replacement)"
 )
 MECHANISM = text(
     rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*",
@@ -46,7 +63,9 @@ WHY = text(
     r"Nothing that this view sees of round \d+ has a mechanism\.",
     r"What this view sees of round \d+ carries no noise\.",
     r"The server adds the noise itself, so it sees what the noise hides\.",
-    r"The (global|local|upload) release of round \d+ has no noise\.",
+    r"The (global|local|upload|choice) release of round \d+ has no noise\.",
+    r"Nothing bounds what the noise of the (global|local|upload|choice) release of "
+    r"round \d+ hides: it was not clipped\.",
     r"Every upload carries its own client's noise\.",
     r"Every upload carries its client's share of the noise only\.",
     r"The sum that the server sees carries (every client's noise|all shares of the "
@@ -62,6 +81,7 @@ _LEFT_OUT = r"; \d+ left out, without members or non-members"
 METHOD = text(
     rf"mean of (paired differences of )?replicates(, {_FREEDOM})?",
     r"mean over clients, linearised over test records",
+    r"macro F1 averaged over models, linearised over test records",
     r"(share of right guesses|proportion), Clopper-Pearson",
     r"share of right guesses averaged over \d+ classes, Korn-Graubard",
     r"TPR - FPR, Newcombe's hybrid score",
@@ -72,7 +92,7 @@ METHOD = text(
     rf"(, averaged over \d+ clients by pairs)?({_LEFT_OUT})?",
     rf"AUROC averaged over \d+ clients by pairs({_LEFT_OUT})?; (equal in all; )?"
     rf"(stratified DeLong on the logit scale|jackknife over clients, {_FREEDOM})",
-    r"(mean of \d+ models, )?bootstrap over images \(BCa, \d+ replicates\)",
+    r"(mean of \d+ models, )?bootstrap over (images|records) \(BCa, \d+ replicates\)",
 )
 BOUND_METHOD = text(
     r"one-run (binomial|f-DP), \d+ \+ \d+ guesses",
@@ -87,7 +107,7 @@ VIEW, RELEASE, NOISE_AT = (
     text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)
 )
 CANARIES = text(*map(re.escape, KINDS.values()))
-METRIC = text("accuracy", *map(re.escape, (EXACT, *METRICS)))
+METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
 THRESHOLD = text(
     r"median of public records, classes weighted as among the candidates",
     r"median of public records of each class",
@@ -102,7 +122,10 @@ ATTACK_SETTINGS = text(rf"[A-Za-z]+\((\w+={_VALUE}(, \w+={_VALUE})*)?\)")
 def attack_names() -> list[str]:
     """Return what the attacks of all scenarios are called."""
     plans = [SCENARIOS.find(name)() for name in SCENARIOS.names()]
-    return sorted({attack for plan in plans for attack in plan.attacks})
+    own = {attack for plan in plans for attack in plan.attacks}
+    named = {plan.name: next(iter(plan.attacks)) for plan in plans}
+    less = {weaker for plan in plans for weaker in plan.dominates}
+    return sorted(own | {attack_in_place(named[weaker], weaker) for weaker in less})
 
 
 ATTACK = one_of(attack_names)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.errors import MissingFileError, PrivauditError
+from privaudit.live.events import Watcher
 from privaudit.public.audits import AUDITS
 from privaudit.public.card import card_parts, read_card
 from privaudit.public.replay import Replayed, replay
@@ -21,7 +22,6 @@ from privaudit.runs import Run, load_run, runs_folder
 
 _MADE_AGAIN = ("leaks", "server_model", "scores", "question")
 _ABOUT_ITSELF = ("card", "sha256")
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def verify_card(
     *,
     runs: str | Path | None = None,
     again: bool = False,
-    progress: Progress | None = None,
+    watcher: Watcher | None = None,
 ) -> Verification:
     """Make each part of a card again from its run, and say what does not match.
 
@@ -80,7 +80,7 @@ def verify_card(
         runs: Where to look for it.
         again: Play each audit's attacks anew, with the same adversary's seed, and
             compare their scores, and what no scores are kept of, within 1e-5.
-        progress: Called with what is played next.
+        watcher: Called with a :class:`privaudit.live.Phase` of what is played next.
 
     Raises:
         ConfigError: That is no card.
@@ -96,7 +96,7 @@ def verify_card(
     if not again:
         return best
     scenarios = sorted(content[AUDITS])
-    played = tuple(replay(best.run, one, content, progress) for one in scenarios)
+    played = tuple(replay(best.run, one, content, watcher) for one in scenarios)
     return Verification(
         best.run, best.values, best.recorded, best.mismatches, replayed=played
     )

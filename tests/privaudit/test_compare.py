@@ -13,10 +13,10 @@ from privaudit.errors import (
     TranscriptError,
     UnknownNameError,
 )
-from privaudit.paired_metrics import About
+from privaudit.paired_metrics import About, measure_pair
 from privaudit.report.store import save_audit
 from privaudit.report.stored_audit import read_audit
-from privaudit.statistics.change import Difference, judge_changes
+from privaudit.statistics.change import Difference, judge_changes, p_value_within
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 from tests.conftest import call, common_cache
@@ -101,6 +101,44 @@ def test_utility_that_falls_is_a_regression(runs: Path) -> None:
     assert gain.change.kind == "increase"
     assert gain.passes
     assert not gain.regressed
+
+
+def test_the_headline_and_utility_decide_and_the_rest_is_secondary(runs: Path) -> None:
+    found = compare("promptfl-0", "zero-shot-0")
+    assert [entry.name for entry in found.primary] == [
+        "loss-threshold AUROC",
+        "accuracy on own classes",
+    ]
+    assert found.changes == (*found.primary, *found.secondary)
+    assert {"loss-threshold success rate", "entropy AUROC"} <= {
+        entry.name for entry in found.secondary
+    }
+    assert found.regressed == any(entry.regressed for entry in found.primary)
+    assert found.passes == all(entry.passes for entry in found.primary)
+
+
+def test_each_kind_is_corrected_for_its_own_number(runs: Path) -> None:
+    """By hand: Holm's method over the two alone; all that is named is primary."""
+    found = compare("promptfl-0", "zero-shot-0")
+    named = compare("promptfl-0", "zero-shot-0", attacks=["loss-threshold"])
+    assert not named.secondary
+    audits = [
+        read_audit(load_run(name), "server-reconstruct")
+        for name in ("promptfl-0", "zero-shot-0")
+    ]
+    auroc, _, use = measure_pair(audits[0], audits[1], ["loss-threshold"], utility=True)
+    first, second = sorted(p_value_within(m.interval_at, 0.0) for m in (auroc, use))
+    expected = [min(2 * first, 1.0), min(max(2 * first, second), 1.0)]
+    assert sorted(e.change.p_value for e in found.primary) == pytest.approx(expected)
+
+
+def test_a_secondary_increase_decides_nothing(runs: Path) -> None:
+    """With utility left out nothing primary differs by that much."""
+    found = compare("zero-shot-0", "promptfl-0", margin=0.001, utility=False, alpha=0.5)
+    told = found.to_dict()
+    assert told["secondary_regressed"] == any(e.regressed for e in found.secondary)
+    assert [change["primary"] for change in told["changes"]].count(True) == 1
+    assert found.regressed == found.primary[0].regressed
 
 
 @pytest.mark.parametrize(

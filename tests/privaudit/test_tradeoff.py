@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from privaudit.errors import ConfigError
+from privaudit.live import CellDone, Event
 from privaudit.runs import load_run, runs_folder
 from privaudit.tradeoff import sweep
 
@@ -53,7 +54,7 @@ def test_fields_hold_for_all_runs_and_each_audit_is_saved() -> None:
 
 
 def test_what_nothing_dominates_is_trained_anew_on_other_seeds(tmp_path: Path) -> None:
-    lines: list[str] = []
+    events: list[Event] = []
     found = small_sweep(
         trainers=["zero-shot"],
         seeds=[0, 1],
@@ -61,10 +62,12 @@ def test_what_nothing_dominates_is_trained_anew_on_other_seeds(tmp_path: Path) -
         vary={"alpha": [1.0, 10.0]},
         attack="confidence",
         out=tmp_path,
-        progress=lines.append,
+        watcher=events.append,
     )
     assert [cell.seeds for cell in found.reported] == [(7, 8), (7, 8)]
-    assert len(lines) == 8
+    cells = [event for event in events if isinstance(event, CellDone)]
+    assert [cell.done for cell in cells] == [*range(1, 9)]
+    assert [cell.total for cell in cells] == [4] * 4 + [8] * 4
     assert {point.attack for point in found.points} == {"confidence"}
     assert found.points[0].success != found.points[0].auroc
     assert found.cost is not None

@@ -93,7 +93,9 @@ def test_json_is_printed_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     call(monkeypatch, "--json")
-    read = json.loads(capsys.readouterr().out)
+    read = json.loads(capsys.readouterr().out)  # a line: the sweep here tells nothing
+    assert read["event"] == "result"
+    assert Path(read["path"]).name == "tradeoff"
     assert read["cells"][0]["mode"] == "zero-shot"
     assert asked["trainers"] == ("dp-fpl",)
 

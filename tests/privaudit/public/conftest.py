@@ -64,7 +64,7 @@ def make_small(run: Run, *, members: int) -> None:
     for path in run.path.glob("audits/*/scores.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             columns = dict(arrays)
-        attacks = {key.rpartition("/")[0] for key in columns}
+        attacks = {key.rpartition("/")[0] for key in columns if "/" in key}
         for attack in attacks:
             kept = ~np.isin(columns[f"{attack}/records"], gone)
             for key in [key for key in columns if key.rpartition("/")[0] == attack]:

@@ -28,7 +28,8 @@ def test_what_a_few_records_would_follow_from_stays_behind(
     make_small(run, members=4)
     found = export_public(run, tmp_path / "out")
     assert found.card["audits"]["curious-peer"]["leaks"] == {}
-    assert set(found.card["audits"]["one-run"]["leaks"]) == {"loss-threshold"}
+    of_all = {"loss-threshold", "loss-threshold as black-box-labels"}
+    assert set(found.card["audits"]["one-run"]["leaks"]) == of_all
 
 
 def test_rounds_and_sources_leave_only_if_all_their_figures_are_on_many() -> None:

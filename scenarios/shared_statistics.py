@@ -1,0 +1,25 @@
+"""What do the statistics give away that clients send beside their training?"""
+
+from privaudit.attack import ATTACKS
+from privaudit.scenario import SCENARIOS, Scenario
+
+NAME = "shared-statistics"
+
+
+@SCENARIOS.register(NAME)
+def shared_statistics(shadows: int = 50) -> Scenario:
+    """Return the scenario: the server solves for the records behind statistics.
+
+    For trainers whose clients send means over their records, such as fedpt-dhapa.
+
+    Args:
+        shadows: Of no use here: no attack trains any.
+    """
+    names = ("shared-statistics", "loss-threshold", "token-loss")
+    return Scenario(
+        name=NAME,
+        question="What do the statistics give away that clients send of their records?",
+        threat="server",
+        attacks={name: ATTACKS.find(name)() for name in names},
+        dominates=("server-aggregate", "curious-peer"),
+    )

@@ -1,0 +1,211 @@
+"""Where one view is a function of another, the stronger adversary is no worse off."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit import Auditor, train
+from privaudit.audit import Audit
+from privaudit.errors import ConfigError, ViewError
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.leak import Leak
+from privaudit.model_attacks import NAMED
+from privaudit.runs import Run
+from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.seeds import Seeds
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
+from privaudit.statistics.estimate import Estimate
+from privaudit.strongest import strongest_of
+from privaudit.threats import View, find_threat
+from privaudit.trainer import PublicTask, Records
+from privaudit.trainers.prompt_fedamp import PromptFedAMP
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.transcript import Message
+from privaudit.weaker_views import as_weaker, attack_in_place
+from tests.conftest import common_cache
+
+ALL = {name: SCENARIOS.find(name)() for name in SCENARIOS.names()}
+DOMINATED = [(a, b) for a in ALL for b in ALL[a].dominates]
+# Others see what these see, and their own attacks take long, or do not fit the run.
+PLAYED = [pair for pair in DOMINATED if next(iter(ALL[pair[0]].attacks)) == NAMED]
+ANSWERS = ("labels", "probabilities")  # who has the latter can work out the former
+
+
+@pytest.fixture(params=[PromptFL, PromptFedAMP])
+def messages(
+    request: pytest.FixtureRequest,
+    task: PublicTask,
+    shards: dict[str, Records],
+    seeds: Seeds,
+) -> list[Message]:
+    """All that is sent in a federation, by sums and by single uploads."""
+    trainer = request.param()
+    federation = Federation.begin(trainer, task, shards, seeds)
+    rounds = [run_round(trainer, task, [federation], i)[0] for i in range(3)]
+    _, last = give_away(trainer, task, federation, 3)
+    return [*chain.from_iterable(r.messages for r in rounds), *last]
+
+
+def is_same(view: View, other: View) -> bool:
+    """Message by message and bit by bit."""
+    return len(view.messages) == len(other.messages) and all(
+        a.describe() == b.describe()
+        and all(torch.equal(a.tensors[n], b.tensors[n]) for n in a.tensors)
+        for a, b in zip(view.messages, other.messages, strict=True)
+    )
+
+
+def is_function(weaker: Scenario, stronger: Scenario, sent: list[Message]) -> bool:
+    """Whether the weaker view, worked out from the stronger one alone, is the same."""
+    less, more = find_threat(weaker.threat), find_threat(stronger.threat)
+    if ANSWERS.index(weaker.answers) > ANSWERS.index(stronger.answers):
+        return False
+    return is_same(less(more(sent).messages), less(sent))
+
+
+@pytest.mark.parametrize("stronger", ALL)
+def test_a_scenario_dominates_those_whose_view_is_a_function_of_its_own(
+    stronger: str, messages: list[Message]
+) -> None:
+    """All of them, and no other; whoever sees the same is no weaker."""
+    a = ALL[stronger]
+    for weaker, b in ALL.items():
+        try:
+            same_way = is_function(b, a, messages)
+            ordered = same_way and not is_function(a, b, messages)
+        except ViewError:  # a secure sum could not hide this trainer's uploads
+            continue
+        assert (weaker in a.dominates) == ordered, weaker
+
+
+def test_the_order_has_no_circle_and_skips_no_step() -> None:
+    for a, b in DOMINATED:
+        assert a not in ALL[b].dominates
+        assert set(ALL[b].dominates) <= set(ALL[a].dominates)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A prompt that learns few records by heart."""
+    folder = tmp_path_factory.mktemp("leaky")
+    with common_cache(tmp_path_factory):
+        return train(
+            "promptfl", folder=folder, rounds=5, epochs=30, clients=4, shots=16,
+            learning_rate=0.02, seed=3,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def audits(run: Run) -> dict[str, Audit]:
+    names = {name for pair in PLAYED for name in pair}
+    return {name: Auditor(run).attack(name, shadows=0) for name in sorted(names)}
+
+
+def test_the_run_leaks_and_more_to_whoever_sees_single_uploads(
+    audits: dict[str, Audit],
+) -> None:
+    server, sums = (
+        audits[name].headline for name in ("server-reconstruct", "server-aggregate")
+    )
+    assert server.auroc.low > 0.5
+    assert difference(server, sums).low > 0
+
+
+def difference(stronger: Leak, weaker: Leak, confidence: float = 0.95) -> Estimate:
+    """Return by how much the first tells more, on the clients that both attack."""
+    theirs = {client.client: client for client in weaker.clients}
+    groups = []
+    for ours in stronger.clients:
+        if ours.client in theirs:
+            other = theirs[ours.client]
+            assert np.array_equal(ours.records, other.records)
+            groups.append((ours.scores, other.scores, ours.is_member))
+    return pooled_paired_auroc_difference(groups, confidence).estimate
+
+
+@pytest.mark.parametrize(("stronger", "weaker"), PLAYED)
+def test_the_stronger_adversary_does_no_worse_beyond_noise(
+    stronger: str, weaker: str, audits: dict[str, Audit]
+) -> None:
+    """Its best attack against each of the weaker's, on the same records."""
+    best = max(audits[stronger].leaks.values(), key=lambda leak: leak.auroc.value)
+    for leak in audits[weaker].leaks.values():
+        assert difference(best, leak, 0.999).high > 0
+
+
+def test_the_audit_makes_the_weaker_ones_named_attack_as_its_own_audit_does(
+    audits: dict[str, Audit],
+) -> None:
+    found = 0
+    for stronger, weaker in PLAYED:
+        theirs = audits[weaker].headline
+        name = attack_in_place(theirs.attack, weaker)
+        ours = audits[stronger].leaks.get(name)
+        if ours is None:
+            continue
+        found += 1
+        scores = {client.client: client.scores for client in ours.clients}
+        for client in theirs.clients:
+            assert np.array_equal(scores[client.client], client.scores)
+    assert found >= 4
+
+
+def test_what_shows_the_same_models_again_is_left_out(audits: dict[str, Audit]) -> None:
+    """A peer of PromptFL knows the average, and so does the server of sums."""
+    assert "loss-threshold as server-aggregate" in audits["server-reconstruct"].leaks
+    for stronger in ("server-reconstruct", "server-aggregate"):
+        assert "loss-threshold as curious-peer" not in audits[stronger].leaks
+
+
+def test_a_view_that_the_trainer_does_not_allow_is_left_out() -> None:
+    run = train("prompt-fedamp", rounds=2, clients=3, epochs=1)
+    names = list(Auditor(run).attack("server-reconstruct", shadows=0).leaks)
+    assert names[-1] == "loss-threshold as curious-peer"
+    assert "loss-threshold as server-aggregate" not in names
+
+
+def test_weaker_views_are_worked_out_from_the_stronger_alone(run: Run) -> None:
+    auditor, plan = Auditor(run), ALL["server-reconstruct"].without_shadows()
+    adversary, targets = auditor.prepare(plan.reading("classes"))
+    ((weaker, less, theirs),) = as_weaker(plan, adversary, targets)
+    assert weaker.name == "server-aggregate"
+    assert is_same(less.view, find_threat("server-aggregate")(run.transcript))
+    assert not any(less.view.sees_updates_of(target.client) for target in theirs)
+    for ours, same in zip(targets, theirs, strict=True):
+        assert ours.candidates is same.candidates
+
+
+def test_the_strongest_of_several_audits_is_corrected_for_the_choice(
+    audits: dict[str, Audit],
+) -> None:
+    server = audits["server-reconstruct"]
+    weaker = [audits[name] for name in server.scenario.dominates]
+    found = strongest_of(server, weaker)
+    assert found is not None
+    all_leaks = [leak for one in (server, *weaker) for leak in one.leaks.values()]
+    values = [leak.auroc.value for leak in all_leaks]
+    assert found.leak.auroc.value == max(values)
+    assert found.tried == len(values) - 1  # the sums' named attack stands in two audits
+    alone = strongest_of(server)
+    assert alone is not None
+    assert alone.tried == len(server.leaks)
+    assert found.p_value >= alone.p_value
+
+
+def test_no_strongest_is_named_where_nothing_leaks() -> None:
+    quiet = Auditor(train("zero-shot", rounds=1, clients=3)).attack(shadows=0)
+    assert strongest_of(quiet) is None
+
+
+def test_audits_that_no_one_adversary_could_make_are_refused(
+    audits: dict[str, Audit],
+) -> None:
+    with pytest.raises(ConfigError, match="is not weaker than prompt-release"):
+        strongest_of(audits["prompt-release"], [audits["server-aggregate"]])
+    other = Auditor(train("zero-shot", rounds=1, clients=3)).attack(
+        "server-aggregate", shadows=0
+    )
+    with pytest.raises(ConfigError, match="one adversary looks at one run"):
+        strongest_of(audits["server-reconstruct"], [other])
