@@ -1,38 +1,25 @@
-"""The round loop: the one place where parties send anything.
+"""The round loop: parties send nothing outside of it.
 
 Many federations can run side by side: their clients form one cohort, so that an
 adversary's shadow federations cost little more than one of them.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.delivery import Delivery, deliver, events_of, not_empty
+from privaudit.errors import ConfigError
+from privaudit.local_training import Place, Trained, train_places
+from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.privacy.secure_sum import secure_sum
 from privaudit.seeds import Seeds
-from privaudit.tensors import (
-    Tensors,
-    alike,
-    all_finite,
-    stack,
-    unstack,
-)
-from privaudit.trace import ClientTrace, RoundTrace, Trace
-from privaudit.trainer import (
-    ClientId,
-    Cohort,
-    Events,
-    Inbox,
-    LocalResult,
-    PublicTask,
-    Records,
-    Round,
-    Trainer,
-)
-from privaudit.transcript import PUBLIC, SERVER, Kind, Message
+from privaudit.tensors import Tensors, alike, stack, unstack
+from privaudit.trace import RoundTrace
+from privaudit.trainer import ClientId, Events, PublicTask, Records, Round, Trainer
+from privaudit.transcript import PUBLIC, SERVER, Message
 
 COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
 
@@ -74,6 +61,12 @@ class Federation:
         """Return the name of one client's random streams."""
         return f"{self.name}/{client}" if self.name else client
 
+    def place(self, trainer: Trainer, client: ClientId, at: Round) -> Place:
+        """Return what one participant of a round has when it starts to train."""
+        received = trainer.broadcast(self.server, client, at)
+        stream, shard = self.stream(client), self.shards[client]
+        return Place(client, stream, shard, received, self.kept[client])
+
     def at(self, index: int, participation: float) -> Round:
         """Return one of its rounds."""
         drawn = participants_of(list(self.shards), participation, self.seeds, index)
@@ -89,12 +82,14 @@ class RoundRecord:
         messages: In the order in which they were sent.
         events: The privacy mechanisms as applied, by clients and server.
         trace: What each participant's mechanisms did; for the run's owner only.
+        secure_sum: What came of a masked sum; None where nothing was masked.
     """
 
     at: Round
     messages: tuple[Message, ...]
     events: Events
     trace: RoundTrace = field(default_factory=dict)
+    secure_sum: Mapping[str, Any] | None = None
 
 
 def participants_of(
@@ -116,10 +111,15 @@ def participants_of(
             f"A participation rate of {rate:g} was asked for. Take one above 0 and at "
             "most 1."
         )
-    count = max(1, round(rate * len(clients)))
+    count = count_participants(len(clients), rate)
     generator = seeds.generator("participants", round=index)
     order = torch.randperm(len(clients), generator=generator)[:count]
     return tuple(clients[i] for i in sorted(order.tolist()))
+
+
+def count_participants(clients: int, rate: float) -> int:
+    """Return how many clients take part in a round."""
+    return max(1, round(rate * clients))
 
 
 def run_round(
@@ -131,6 +131,7 @@ def run_round(
     participation: float = 1.0,
     cohort_size: int = COHORT_SIZE,
     traced: bool = False,
+    masking: Masking | None = None,
 ) -> list[RoundRecord]:
     """Run one round of every federation, and say what was sent in each.
 
@@ -143,32 +144,57 @@ def run_round(
         cohort_size: Clients trained together.
         traced: Whether private trainers take notes, for the owner; nothing that is
             sent depends on it.
+        masking: How uploads are masked; None sends them in the clear.
 
     Raises:
         TrainingError: A loss or a tensor is not finite; no state was changed.
     """
     rounds = [f.at(index, participation) for f in federations]
     places = [
-        _Place(federation, client)
+        federation.place(trainer, client, at)
         for federation, at in zip(federations, rounds, strict=True)
         for client in at.participants
     ]
-    received = [
-        trainer.broadcast(p.federation.server, p.client, at)
-        for p, at in zip(
-            places, (at for at in rounds for _ in at.participants), strict=True
+    trained = train_places(trainer, task, places, rounds[0], cohort_size, traced)
+    deliveries, first = [], 0
+    for at in rounds:
+        mine = slice(first, first + len(at.participants))
+        part = deliver(trainer, places[mine], trained[mine], at, masking)
+        deliveries.append((trained[mine], part))
+        first = mine.stop
+    return [
+        _move_on(trainer, task, federation, at, some, part)
+        for federation, at, (some, part) in zip(
+            federations, rounds, deliveries, strict=True
         )
     ]
-    results = _train(trainer, task, places, received, rounds[0], cohort_size, traced)
-    _refuse_non_finite(places, results, index)
-    records = []
-    for federation, at in zip(federations, rounds, strict=True):
-        mine = [i for i, place in enumerate(places) if place.federation is federation]
-        messages = _deliver(trainer, places, received, results, mine, at)
-        events = _aggregate(trainer, task, federation, places, results, mine, at)
-        trace = {places[i].client: results[i].trace for i in mine if results[i].trace}
-        records.append(RoundRecord(at, messages, events, trace))
-    return records
+
+
+def _move_on(
+    trainer: Trainer,
+    task: PublicTask,
+    federation: Federation,
+    at: Round,
+    trained: Sequence[Trained],
+    delivery: Delivery,
+) -> RoundRecord:
+    """Move the clients' and the server's state on, and say what the round left behind.
+
+    Where a secure sum was aborted the server's state stays as it was.
+    """
+    for client, one in zip(at.participants, trained, strict=True):
+        federation.kept[client] = one.kept
+        federation.losses[client] = one.loss
+    events = events_of(trained[0].events, at, delivery)
+    inbox, summed = delivery.inbox, delivery.at
+    if inbox is None:  # accounted as if it had been released, which is no less
+        inbox, summed = secure_sum([one.sent for one in trained]), at
+    server, more = trainer.aggregate(task, federation.server, inbox, summed)
+    if delivery.inbox is not None:
+        federation.server = server
+    traces = zip(at.participants, trained, strict=True)
+    trace = {client: one.trace for client, one in traces if one.trace}
+    return RoundRecord(at, delivery.messages, events + more, trace, delivery.report)
 
 
 def give_away(
@@ -199,7 +225,7 @@ def give_away(
     given = [
         Message(index, c, PUBLIC, "release", m) for c, m in models.items() if publish
     ]
-    return models, _sent(down + given)
+    return models, not_empty(down + given)
 
 
 def _release(
@@ -222,140 +248,3 @@ def _release(
         )
         done.update(zip(names, unstack(stacked, len(some)), strict=True))
     return {client: done[client] for client in clients}
-
-
-@dataclass(frozen=True)
-class _Place:
-    federation: Federation
-    client: ClientId
-
-    @property
-    def kept(self) -> Tensors:
-        return self.federation.kept[self.client]
-
-    @property
-    def shard(self) -> Records:
-        return self.federation.shards[self.client]
-
-
-@dataclass(frozen=True)
-class _Alone:
-    sent: Tensors
-    kept: Tensors
-    loss: float
-    events: Events
-    trace: ClientTrace
-
-
-def _train(
-    trainer: Trainer,
-    task: PublicTask,
-    places: Sequence[_Place],
-    received: Sequence[Tensors],
-    at: Round,
-    cohort_size: int,
-    traced: bool,
-) -> list[_Alone]:
-    """Train clients whose tensors have one signature together, in chunks."""
-    done: dict[int, _Alone] = {}
-    for positions in alike(received, [place.kept for place in places]):
-        for first in range(0, len(positions), cohort_size):
-            chunk = positions[first : first + cohort_size]
-            some = [places[i] for i in chunk]
-            down = stack([received[i] for i in chunk])
-            alone = _train_cohort(trainer, task, some, down, at, traced)
-            done.update(zip(chunk, alone, strict=True))
-    return [done[i] for i in range(len(places))]
-
-
-def _train_cohort(
-    trainer: Trainer,
-    task: PublicTask,
-    places: Sequence[_Place],
-    received: Tensors,
-    at: Round,
-    traced: bool,
-) -> list[_Alone]:
-    streams = [place.federation.stream(place.client) for place in places]
-    cohort = Cohort.of(streams, [place.shard for place in places])
-    kept = stack([place.kept for place in places])
-    trace = Trace(cohort.sizes)
-    at = replace(at, trace=trace if traced else None)
-    return _split(trainer.local_update(task, cohort, received, kept, at), trace)
-
-
-def _split(result: LocalResult, trace: Trace) -> list[_Alone]:
-    count = len(result.loss)
-    parts = zip(
-        result.uploads(),
-        unstack(result.kept, count),
-        result.loss.tolist(),
-        map(trace.of, range(count)),
-        strict=True,
-    )
-    return [
-        _Alone(sent, kept, loss, result.events, own) for sent, kept, loss, own in parts
-    ]
-
-
-def _refuse_non_finite(
-    places: Sequence[_Place], results: Sequence[_Alone], index: int
-) -> None:
-    for place, result in zip(places, results, strict=True):
-        if not (
-            math.isfinite(result.loss)
-            and all_finite(result.sent)
-            and all_finite(result.kept)
-        ):
-            raise TrainingError(
-                f"Round {index}, {place.client}: the loss or an update is not finite "
-                f"(loss {result.loss:g}). What was recorded before this round is kept. "
-                "Lower the learning rate and train again."
-            )
-
-
-def _deliver(
-    trainer: Trainer,
-    places: Sequence[_Place],
-    received: Sequence[Tensors],
-    results: Sequence[_Alone],
-    mine: Sequence[int],
-    at: Round,
-) -> tuple[Message, ...]:
-    """Move the clients' state on, and return what was sent."""
-    kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
-    down = [
-        Message(at.index, SERVER, places[i].client, "broadcast", received[i])
-        for i in mine
-    ]
-    up = [
-        Message(at.index, places[i].client, SERVER, kind, results[i].sent) for i in mine
-    ]
-    for i in mine:
-        places[i].federation.kept[places[i].client] = results[i].kept
-        places[i].federation.losses[places[i].client] = results[i].loss
-    return _sent(down + up)
-
-
-def _aggregate(
-    trainer: Trainer,
-    task: PublicTask,
-    federation: Federation,
-    places: Sequence[_Place],
-    results: Sequence[_Alone],
-    mine: Sequence[int],
-    at: Round,
-) -> Events:
-    """Move the server's state on, and return every mechanism of the round."""
-    inbox: Inbox
-    if trainer.aggregation == "sum":
-        inbox = secure_sum([results[i].sent for i in mine])
-    else:
-        inbox = {places[i].client: results[i].sent for i in mine}
-    federation.server, events = trainer.aggregate(task, federation.server, inbox, at)
-    return results[mine[0]].events + events
-
-
-def _sent(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Leave out messages that carry nothing."""
-    return tuple(m for m in messages if m.tensors)

@@ -12,6 +12,10 @@ peer               what one client receives
 released           the personal models that clients give away
 =================  ============================================================
 
+Where a run's uploads were masked (:mod:`privaudit.privacy.secure_aggregation`), the
+server's view holds the protocol's messages and the sums that came of them, and no
+update; `server-aggregate` keeps the sums, and who is in them.
+
 The peer's view is a function of the server's too (the server sent it). What is released
 is not: no other view holds a client's private part, and nobody who buys a prompt saw
 the rounds. So `server` and `released` cannot be ordered.
@@ -27,8 +31,9 @@ from torch import Tensor
 from privaudit.errors import UnknownNameError, ViewError
 from privaudit.privacy.secure_sum import secure_sum
 from privaudit.tensors import Tensors
-from privaudit.transcript import SERVER, Message
+from privaudit.transcript import MASKED_KINDS, SERVER, Message
 
+SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
 Adversary = Literal["server", "server-aggregate", "peer", "released"]
 
 
@@ -37,7 +42,7 @@ class RoundSum:
     """One round as a server knows it that needs sums only.
 
     Attributes:
-        parties: How many clients took part.
+        parties: How many clients are in the sum.
         broadcast: What one of them received; all did, where uploads are summed.
         total: The sum of what they sent.
     """
@@ -67,6 +72,12 @@ class View:
         updates = tuple(
             m for m in self.messages if m.sender == client and "update" in m.kind
         )
+        if not updates and self.is_masked:
+            raise ViewError(
+                f"The uploads of this run are masked, so nobody sees an update of "
+                f"{client!r}, only sums. Attack the global model: --scenario "
+                "server-aggregate."
+            )
         if not updates:
             raise ViewError(
                 f"The {self.adversary} view holds no update of {client!r}. Attack the "
@@ -101,8 +112,14 @@ class View:
             sent = [m.tensors for m in group if m.kind in ("update", "sum")]
             down = [m.tensors for m in group if m.kind == "broadcast"]
             if sent and down:
-                found.append(RoundSum(len(down), down[0], secure_sum(sent)))
+                parties = _in_the_sum(group) or len(down)
+                found.append(RoundSum(parties, down[0], secure_sum(sent)))
         return tuple(found)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it holds messages of a masked sum: then no update stands in it."""
+        return any(m.kind in MASKED_KINDS for m in self.messages)
 
     def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
         """Return each upload of a tensor less what the client had received of it.
@@ -174,8 +191,10 @@ def server_aggregate(messages: Iterable[Message]) -> View:
     """
     seen: list[Message] = []
     for group in _by_round(server(messages).messages):
-        seen.extend(m for m in group if m.sender == SERVER)
-        seen.extend(_sum_of([m for m in group if m.receiver == SERVER]))
+        seen.extend(m for m in group if m.sender == SERVER and m.kind not in SECRETS)
+        sent = [m for m in group if m.receiver == SERVER and m.kind not in MASKED_KINDS]
+        masked = [m for m in sent if m.kind == "sum"]
+        seen.extend(masked or _sum_of(sent))
     return View("server-aggregate", tuple(seen))
 
 
@@ -218,6 +237,12 @@ def _by_round(messages: tuple[Message, ...]) -> Iterable[list[Message]]:
     for message in messages:
         rounds.setdefault(message.round, []).append(message)
     return rounds.values()
+
+
+def _in_the_sum(messages: list[Message]) -> int:
+    """Return how many clients a masked sum is over; 0 where nothing was masked."""
+    named = [m.tensors["clients"] for m in messages if m.kind == "survivors"]
+    return named[0].numel() if named else 0
 
 
 def _sum_of(updates: list[Message]) -> list[Message]:

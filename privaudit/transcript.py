@@ -28,7 +28,14 @@ SERVER = "server"
 PUBLIC = "public"  # the receiver of what is given away
 GENESIS = "0" * 64
 
-Kind = Literal["broadcast", "update", "individual-update", "release", "query", "sum"]
+Kind = Literal[
+    "broadcast", "update", "individual-update", "release", "query", "sum",
+    "keys", "shares", "masked", "complaint", "survivors", "revealed-shares",
+]  # fmt: skip
+MASKED_KINDS: frozenset[Kind] = frozenset(
+    ("keys", "shares", "masked", "complaint", "survivors", "revealed-shares")
+)
+"""What clients and server send for a masked sum, in place of updates."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,8 @@ class Message:
             round and bear its successor's number.
         sender: ``SERVER`` or a client's name.
         receiver: Likewise, or ``PUBLIC``.
-        kind: What it is; "sum" occurs in views only, never in a transcript.
+        kind: What it is. "sum" is what a server learns of clients' updates: nobody
+            sends it, and it stands in a transcript only where uploads were masked.
         tensors: By name, as the receiver gets them: after clipping, noise, compression.
     """
 
@@ -88,10 +96,14 @@ def size(message: Message) -> int:
 
 
 def bytes_sent(messages: Iterable[Message]) -> dict[str, int]:
-    """Return the payload that went up to the server, or away, and down from it."""
+    """Return the payload that went up to the server, or away, and down from it.
+
+    Of a masked sum, all that its protocol sends; the sum itself is made by the server.
+    """
     totals = {"up": 0, "down": 0}
     for message in messages:
-        totals["down" if message.sender == SERVER else "up"] += size(message)
+        if message.kind != "sum":
+            totals["down" if message.sender == SERVER else "up"] += size(message)
     return totals
 
 

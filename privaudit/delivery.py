@@ -1,0 +1,92 @@
+"""What passes between a server and its clients in one round, and what it gets of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from privaudit.local_training import Place, Trained
+from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
+from privaudit.privacy.secure_sum import secure_sum
+from privaudit.trainer import Events, Inbox, Round, Trainer
+from privaudit.transcript import SERVER, Kind, Message
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One round's messages, and what the server has of them.
+
+    Attributes:
+        messages: In the order in which they were sent.
+        inbox: The sum, or each upload; None where a secure sum was aborted.
+        at: The round, with those who are in the inbox as its participants.
+        report: What came of a masked sum; None where nothing was masked.
+    """
+
+    messages: tuple[Message, ...]
+    inbox: Inbox | None
+    at: Round
+    report: Mapping[str, Any] | None = None
+
+
+def deliver(
+    trainer: Trainer,
+    places: Sequence[Place],
+    trained: Sequence[Trained],
+    at: Round,
+    masking: Masking | None,
+) -> Delivery:
+    """Send broadcasts down and uploads up, in the clear or under masks.
+
+    Args:
+        trainer: Says what the server needs.
+        places: The participants.
+        trained: What each of them did.
+        at: The round.
+        masking: How uploads are masked; None sends them in the clear, and a trainer
+            that needs sums gets what an ideal secure sum would reveal.
+    """
+    down = [
+        Message(at.index, SERVER, place.client, "broadcast", place.received)
+        for place in places
+    ]
+    sent = {p.client: t.sent for p, t in zip(places, trained, strict=True)}
+    if masking is not None:
+        streams = [place.stream for place in places]
+        found = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
+        there = replace(at, participants=found.survivors)
+        messages = not_empty([*down, *found.messages])
+        return Delivery(messages, found.total, there, found.report)
+    kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
+    up = [Message(at.index, c, SERVER, kind, tensors) for c, tensors in sent.items()]
+    inbox: Inbox = sent
+    if trainer.aggregation == "sum":
+        inbox = secure_sum(list(sent.values()))
+    return Delivery(not_empty(down + up), inbox, at)
+
+
+def events_of(events: Events, asked: Round, delivery: Delivery) -> Events:
+    """Return clients' mechanisms as they count in a sum that some are missing in.
+
+    Whoever is lost takes its noise along: of a "distributed" noise its share, of
+    "client" noise one of those that add up.
+    """
+    there, asked_for = len(delivery.at.participants), len(asked.participants)
+    if delivery.inbox is None or there == asked_for:
+        return events
+    return tuple(_fewer(event, there, asked_for) for event in events)
+
+
+def _fewer(event: MechanismEvent, there: int, asked_for: int) -> MechanismEvent:
+    if event.release == "local":
+        return event
+    noise = event.noise_multiplier
+    if event.noise_at == "distributed":
+        noise *= math.sqrt(there / asked_for)
+    return replace(event, parties=there, noise_multiplier=noise)
+
+
+def not_empty(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Leave out messages that carry nothing."""
+    return tuple(m for m in messages if m.tensors)

@@ -1,0 +1,219 @@
+"""Named clients' tensors, summed by the protocol, and the messages it leaves behind."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic.dataclasses
+import torch
+from jaxtyping import Shaped, UInt
+from pydantic import Field
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.secure_aggregation import packets
+from privaudit.privacy.secure_aggregation.entropy import (
+    Entropy,
+    SeededEntropy,
+    SystemEntropy,
+)
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.packets import STAGES, Carrier, Fault, Packet
+from privaudit.privacy.secure_aggregation.protocol import (
+    Outcome,
+    aggregate,
+    threshold_of,
+)
+from privaudit.records import ClientId
+from privaudit.seeds import Seeds
+from privaudit.tensors import Tensors
+from privaudit.transcript import SERVER, Message
+
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Masking:
+    """How uploads are masked.
+
+    Attributes:
+        dropout: Chance that a participant is lost in a round, in [0, 1); where is
+            drawn evenly from the four points at which one can be.
+        bits: As in :class:`FixedPoint`.
+        largest: Likewise.
+        secrets: From the run's seed, so that a run can be repeated and resumed, or
+            from the operating system.
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    bits: Literal[32, 64] = 64
+    largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
+    secrets: Literal["seed", "system"] = "seed"
+
+    def lost(self, streams: Sequence[str], seeds: Seeds, index: int) -> dict[int, int]:
+        """Draw who is lost in a round, by position, and from which stage on."""
+        lost = {}
+        for position, stream in enumerate(streams):
+            generator = seeds.generator("dropout", round=index, client=stream)
+            drawn = torch.rand((), generator=generator).item()
+            stage = torch.randint(len(STAGES), (), generator=generator).item()
+            if drawn < self.dropout:
+                lost[position] = int(stage)
+        return lost
+
+    def entropy(self, seeds: Seeds, index: int, stream: str) -> Entropy:
+        """Return where a client's secrets come from in a round."""
+        if self.secrets == "system":
+            return SystemEntropy()
+        return SeededEntropy(seeds, index, stream)
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """What came of one round's sum.
+
+    Attributes:
+        total: Of what the survivors sent; None if the round was aborted.
+        survivors: Who is in it, in the order of clients.
+        messages: The protocol's, and then the sum that the server learned.
+        report: For metrics.jsonl: what came of it, who was lost when, what was wrong.
+    """
+
+    total: Tensors | None
+    survivors: tuple[ClientId, ...]
+    messages: tuple[Message, ...]
+    report: Mapping[str, Any]
+
+
+def masked_sum(
+    uploads: Mapping[ClientId, Tensors],
+    masking: Masking,
+    seeds: Seeds,
+    index: int,
+    *,
+    streams: Sequence[str] = (),
+    carry: Carrier = lambda packet: packet,
+) -> MaskedSum:
+    """Sum the clients' tensors so that the server learns the sum only.
+
+    A tensor that a client does not send counts as zeros, and is masked like others:
+    the server does not learn who sent it.
+
+    Args:
+        uploads: What each participant would send in the clear.
+        masking: How.
+        seeds: Of the run.
+        index: The round.
+        streams: The names of the clients' random streams; by default their own. Where
+            federations share seeds, they must differ: masks serve once.
+        carry: What happens to the protocol's packets on their way.
+
+    Raises:
+        ConfigError: There are fewer than two clients, or one tensor has two shapes.
+        TrainingError: A number is too large for the fixed-point code.
+    """
+    clients = tuple(uploads)
+    shapes = _shapes(list(uploads.values()))
+    if not shapes:  # nothing is sent, so nothing needs a mask
+        return MaskedSum({}, clients, (), {"outcome": "nothing to sum"})
+    threshold_of(len(clients))
+    code = FixedPoint(len(clients), masking.bits, masking.largest)
+    codes = [
+        code.encode(_flat(sent, shapes), f"Round {index}, {client}: its upload")
+        for client, sent in uploads.items()
+    ]
+    streams = streams or clients
+    entropies = [masking.entropy(seeds, index, stream) for stream in streams]
+    lost, label = masking.lost(streams, seeds, index), f"round {index}"
+    outcome = aggregate(codes, entropies, code, label=label, lost=lost, carry=carry)
+    messages = [_message(p, clients, shapes, index) for p in outcome.packets]
+    total = None
+    if outcome.total is not None:
+        total = _split(torch.from_numpy(code.decode(outcome.total)), shapes, cast=True)
+        messages.append(Message(index, "clients", SERVER, "sum", total))
+    survivors = tuple(clients[position] for position in outcome.survivors)
+    report = _report(outcome, clients, lost)
+    return MaskedSum(total, survivors, tuple(messages), report)
+
+
+def _shapes(uploads: Sequence[Tensors]) -> Shapes:
+    """Return what the tensors look like that anybody sends.
+
+    Raises:
+        ConfigError: One of them has two shapes.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+    for number, sent in enumerate(uploads):
+        for name, tensor in sent.items():
+            shape, _ = shapes.setdefault(name, (tuple(tensor.shape), tensor.dtype))
+            if tensor.shape != shape:
+                raise ConfigError(
+                    f"A secure sum needs equal shapes. The first {name!r} is {shape}, "
+                    f"number {number} {tuple(tensor.shape)}. Pad them, or send weights "
+                    "apart."
+                )
+    return shapes
+
+
+def _flat(sent: Tensors, shapes: Shapes) -> Shaped[np.ndarray, " n"]:
+    parts = [
+        sent[name].detach().cpu().double().flatten()
+        if name in sent
+        else torch.zeros(math.prod(shape), dtype=torch.float64)
+        for name, (shape, _) in shapes.items()
+    ]
+    return torch.cat(parts).numpy()
+
+
+def _split(vector: Tensor, shapes: Shapes, *, cast: bool) -> dict[str, Tensor]:
+    sizes = [math.prod(shape) for shape, _ in shapes.values()]
+    parts = zip(shapes.items(), vector.split(sizes), strict=True)
+    return {
+        name: part.reshape(shape).to(dtype if cast else part.dtype).clone()
+        for (name, (shape, dtype)), part in parts
+    }
+
+
+def _message(
+    packet: Packet, clients: Sequence[ClientId], shapes: Shapes, index: int
+) -> Message:
+    """Return a packet as the transcript records it."""
+    names = {packets.SERVER: SERVER, **dict(enumerate(clients))}
+    tensors = {name: _tensor(array) for name, array in packet.arrays.items()}
+    size = sum(math.prod(shape) for shape, _ in shapes.values())
+    if packet.kind == "masked" and tensors["masked"].numel() == size:
+        tensors = _split(tensors["masked"], shapes, cast=False)
+    return Message(
+        index, names[packet.sender], names[packet.receiver], packet.kind, tensors
+    )
+
+
+def _tensor(array: UInt[np.ndarray, "..."] | Shaped[np.ndarray, "..."]) -> Tensor:
+    """Return an array as a tensor; unsigned numbers by the signed of equal bits."""
+    signed = {np.dtype(np.uint64): np.int64, np.dtype(np.uint32): np.int32}
+    kind = signed.get(array.dtype)
+    return torch.from_numpy((array.view(kind) if kind else array).copy())
+
+
+def _report(
+    outcome: Outcome, clients: Sequence[ClientId], lost: Mapping[int, int]
+) -> dict[str, Any]:
+    aborted = outcome.why_aborted
+    return {
+        "outcome": f"aborted, {aborted}" if aborted else "summed",
+        "asked": len(clients),
+        "in_the_sum": len(outcome.survivors),
+        "threshold": threshold_of(len(clients)),
+        "lost_before": {clients[c]: STAGES[stage] for c, stage in lost.items()},
+        "faults": [_sentence(fault, clients) for fault in outcome.faults],
+    }
+
+
+def _sentence(fault: Fault, clients: Sequence[ClientId]) -> str:
+    names: dict[int | None, str] = {packets.SERVER: SERVER, None: "somebody"}
+    names |= dict(enumerate(clients))
+    about = f" (of {names[fault.about]})" if fault.about is not None else ""
+    said = f", says {names[fault.accuser]}" if fault.accuser is not None else ""
+    return f"{names[fault.client]}: {fault.what}{about}{said}"

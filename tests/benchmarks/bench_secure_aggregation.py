@@ -1,0 +1,140 @@
+"""Time and bytes of a masked sum, against a plain sum and against other ways to mask.
+
+Run by ``make bench``. All clients and the server run in one process, one after the
+other, so a client's own share of the time is about 1 / clients of it. The plain sum is
+of float64 arrays. Masks are compared as such: the key streams that all clients together
+draw and add, by ChaCha20 as here, by numpy's PCG64 (fast, and not meant to be secret),
+and by Flower's SecAgg+ where flwr is installed (``pip install flwr``).
+"""
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+from Crypto.Protocol.SecretSharing import Shamir
+from numpy.typing import NDArray
+
+from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.masks import self_mask
+from privaudit.privacy.secure_aggregation.protocol import (
+    MASKED,
+    Outcome,
+    aggregate,
+    threshold_of,
+)
+from privaudit.privacy.secure_aggregation.sharing import combine, split
+from privaudit.seeds import Seeds
+from tests.benchmarks.measuring import machine, spread, timed
+
+LENGTH, PASSES = 100_000, 3
+FLOWER = "flwr.common.secure_aggregation.secaggplus_utils"
+
+
+@pytest.mark.parametrize(("clients", "bits"), [(10, 64), (100, 64), (100, 32)])
+def test_a_masked_sum_against_a_plain_one(clients: int, bits: int) -> None:
+    header, rng = machine(), np.random.default_rng(0)
+    updates = rng.normal(size=(clients, LENGTH)).clip(-8, 8)
+    code = FixedPoint(clients, 64 if bits == 64 else 32, 8.0)
+    lost = dict.fromkeys(range(clients // 10), MASKED)
+    rows = [
+        (
+            timed(partial(updates.sum, axis=0)),
+            timed(partial(masked, updates, code, {})),
+            timed(partial(masked, updates, code, lost)),
+        )
+        for _ in range(PASSES)
+    ]
+    outcome = rows[0][1].result
+    plain, whole, some = ([row[i].seconds for row in rows] for i in range(3))
+    error = np.abs(code.decode(outcome.total) - rows[0][0].result).max()
+    sent = sum(a.nbytes for p in outcome.packets for a in p.arrays.values())
+    print(
+        f"\n{header}\n{clients} clients, {LENGTH:,} numbers, {bits} bits: plain sum "
+        f"{spread(plain)} s; masked {spread(whole)} s, all clients and the server, "
+        f"{min(whole) / min(plain):.0f} times as long; with {len(lost)} lost "
+        f"{spread(some)} s\nlargest error {error:.2g}, bound {code.error_of_sum:.2g}; "
+        f"{sent / clients / LENGTH / 4:.2f} times the bytes of float32 updates"
+    )
+    assert error <= code.error_of_sum + 1e-12
+
+
+@pytest.mark.parametrize("clients", [10, 100])
+def test_masks_against_other_key_streams(clients: int) -> None:
+    like = np.zeros(LENGTH, dtype=np.uint64)
+    streams: dict[str, Callable[[int], NDArray[np.uint64]]] = {
+        "ChaCha20, as here": lambda i: self_mask(i.to_bytes(16, "big"), like),
+        "numpy's PCG64": _by_numpy,
+    }
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            flower = importlib.import_module(FLOWER)
+    except ImportError:
+        print("\nflwr is not installed: its masks are left out")
+    else:
+        streams["Flower's SecAgg+"] = lambda i: flower.pseudo_rand_gen(
+            i.to_bytes(32, "big"), 2**32, [(LENGTH,)]
+        )[0].astype(np.uint64)
+    count = clients * clients  # own masks, and each pair's at both ends
+    seconds: dict[str, list[float]] = {name: [] for name in streams}
+    for _ in range(PASSES):
+        for name, stream in streams.items():
+            once = timed(partial(_add_all, stream, min(count, 200)))
+            seconds[name].append(once.seconds * count / min(count, 200))
+    ours = min(seconds["ChaCha20, as here"])
+    for name, values in seconds.items():
+        print(
+            f"{clients} clients' masks by {name}: {spread(values)} s, "
+            f"{min(values) / ours:.2f} times ours"
+        )
+
+
+@pytest.mark.parametrize("clients", [10, 100])
+def test_sharing_against_pycryptodome(clients: int) -> None:
+    threshold, secret = threshold_of(clients), os.urandom(16)
+    random = os.urandom(16 * (threshold - 1))
+    rows = []
+    for _ in range(PASSES):
+        ours = timed(partial(split, secret, threshold, clients, random))
+        theirs = timed(partial(Shamir.split, threshold, clients, secret))
+        some = dict(enumerate(ours.result[:threshold]))
+        pairs = [(i + 1, share) for i, share in some.items()]
+        back, again = (
+            timed(partial(combine, some)),
+            timed(partial(Shamir.combine, pairs)),
+        )
+        assert back.result == again.result == secret
+        rows.append([one.seconds for one in (ours, theirs, back, again)])
+    split_ours, split_theirs, back_ours, back_theirs = map(min, zip(*rows, strict=True))
+    print(
+        f"\n{threshold} of {clients} shares: split {1e3 * split_ours:.3g} ms, "
+        f"PyCryptodome {split_theirs / split_ours:.1f} times; combine "
+        f"{1e3 * back_ours:.3g} ms (weights kept), PyCryptodome "
+        f"{back_theirs / back_ours:.1f} times"
+    )
+
+
+def masked(
+    updates: NDArray[np.float64], code: FixedPoint, lost: dict[int, int]
+) -> Outcome:
+    """Run the whole protocol."""
+    seeds = Seeds(0)
+    entropies = [SeededEntropy(seeds, 0, f"c{i}") for i in range(len(updates))]
+    codes = [code.encode(update) for update in updates]
+    return aggregate(codes, entropies, code, lost=lost)
+
+
+def _by_numpy(number: int) -> NDArray[np.uint64]:
+    return np.random.default_rng(number).integers(
+        0, 2**64, size=LENGTH, dtype=np.uint64
+    )
+
+
+def _add_all(stream: Callable[[int], NDArray[np.uint64]], count: int) -> None:
+    total = np.zeros(LENGTH, dtype=np.uint64)
+    for number in range(count):
+        total += stream(number)

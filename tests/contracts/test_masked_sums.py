@@ -1,0 +1,156 @@
+"""What holds for every trainer whose server needs sums only, under masks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from privaudit.federation import Federation, RoundRecord, run_round
+from privaudit.privacy.secure_aggregation.masked_sum import Masking
+from privaudit.seeds import Seeds
+from privaudit.threats import server, server_aggregate
+from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.transcript import Message
+from tests.toy_language import toy_dialogues, toy_writing_task
+
+SUMMING = [n for n in TRAINERS.names() if TRAINERS.find(n)().aggregation == "sum"]
+PRIVATE = [
+    ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
+    ("dp-fpl", {"mode": "published-paper", "epsilon": 0.4}),
+    ("dp-promptfl", {"epsilon": 8.0, "noise_at": "client"}),
+    ("dp-promptfl", {"mode": "published-code", "epsilon": 0.4}),
+]
+HALF = Masking(dropout=0.5)
+VARIANTS: list[tuple[str, dict[str, object]]] = [(name, {}) for name in SUMMING]
+pytestmark = pytest.mark.parametrize(("name", "settings"), [*VARIANTS, *PRIVATE])
+
+
+@pytest.fixture
+def trainer(name: str, settings: dict[str, object]) -> Trainer:
+    return TRAINERS.find(name)(**settings)
+
+
+@pytest.fixture
+def world(trainer: Trainer, task: PublicTask) -> PublicTask:
+    chosen = toy_writing_task() if trainer.reads == "words" else task
+    return replace(chosen, rounds=2)
+
+
+@pytest.fixture
+def own(world: PublicTask, shards: dict[str, Records]) -> dict[str, Records]:
+    if not world.writes:
+        return shards
+    return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
+
+
+def trained(
+    trainer: Trainer,
+    task: PublicTask,
+    shards: dict[str, Records],
+    masking: Masking | None,
+) -> tuple[Federation, list[RoundRecord]]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    return federation, [
+        run_round(trainer, task, [federation], index, masking=masking)[0]
+        for index in range(task.rounds)
+    ]
+
+
+Trained = tuple[Federation, list[RoundRecord]]
+DONE: dict[str, tuple[Trained, Trained]] = {}
+
+
+@pytest.fixture
+def both(
+    trainer: Trainer, world: PublicTask, own: dict[str, Records]
+) -> tuple[Trained, Trained]:
+    """Train in the clear and under masks, once for all tests."""
+    if repr(trainer) not in DONE:
+        masked = trained(trainer, world, own, Masking())
+        DONE[repr(trainer)] = trained(trainer, world, own, None), masked
+    return DONE[repr(trainer)]
+
+
+def messages_of(records: list[RoundRecord]) -> list[Message]:
+    return [message for record in records for message in record.messages]
+
+
+def test_a_masked_run_ends_where_the_ideal_one_does(
+    both: tuple[Trained, Trained],
+) -> None:
+    (ideal, clear), (masked, hidden) = both
+    for name, tensor in ideal.server.items():
+        torch.testing.assert_close(masked.server[name], tensor, rtol=1e-3, atol=1e-4)
+    for one, other in zip(clear, hidden, strict=True):
+        assert one.events == other.events
+
+
+def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) -> None:
+    (_, clear), (_, hidden) = both
+    updates = [
+        t.flatten().double()
+        for m in messages_of(clear)
+        if "update" in m.kind
+        for t in m.tensors.values()
+        if t.numel() > 1
+    ]
+    seen = [
+        t.flatten().double()
+        for m in messages_of(hidden)
+        if m.kind not in ("broadcast", "sum")
+        for t in m.tensors.values()
+    ]
+    assert not any("update" in m.kind for m in messages_of(hidden))
+    for update in updates:
+        alike = [t for t in seen if t.shape == update.shape]
+        assert all((t - update).norm() > 1e3 for t in alike)
+
+
+def test_the_server_sees_no_more_than_its_sums(
+    trainer: Trainer, world: PublicTask, both: tuple[Trained, Trained]
+) -> None:
+    (_, clear), (_, hidden) = both
+    whole, sums = server(messages_of(hidden)), server_aggregate(messages_of(hidden))
+    again = server_aggregate(whole.messages)
+    assert [m.describe() for m in again.messages] == [
+        m.describe() for m in sums.messages
+    ]
+    ideal = server_aggregate(messages_of(clear))
+    assert len(sums.sums) == len(ideal.sums)
+    for one, other in zip(sums.sums, ideal.sums, strict=True):
+        assert one.parties == other.parties == 3
+    for view in (whole, sums):
+        models = trainer.rebuild(world, view, "client-1").model
+        alike = trainer.rebuild(world, ideal, "client-1").model
+        for name, tensor in alike.items():
+            torch.testing.assert_close(models[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def seed_with(in_the_sum: int) -> int:
+    """Return a seed under which so many of three clients send, and enough stay."""
+    for seed in range(1000):
+        lost = HALF.lost(("client-0", "client-1", "client-2"), Seeds(seed), 0)
+        senders = sum(lost.get(c, 4) > 2 for c in range(3))
+        if (senders if len(lost) < 2 else 0) == in_the_sum:
+            return seed
+    raise AssertionError("there is none")
+
+
+@pytest.mark.parametrize("in_the_sum", [0, 2])
+def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
+    in_the_sum: int, trainer: Trainer, world: PublicTask, own: dict[str, Records]
+) -> None:
+    federation = Federation.begin(trainer, world, own, Seeds(seed_with(in_the_sum)))
+    before = {name: t.clone() for name, t in federation.server.items()}
+    (record,) = run_round(trainer, world, [federation], 0, masking=HALF)
+    assert record.secure_sum is not None
+    if record.secure_sum["outcome"] == "nothing to sum":
+        pytest.skip("it sends nothing")
+    assert record.secure_sum["in_the_sum"] == in_the_sum
+    summed = any(m.kind == "sum" for m in record.messages)
+    assert summed == (in_the_sum > 0)
+    if not summed:
+        same = [torch.equal(before[n], t) for n, t in federation.server.items()]
+        assert all(same)
+    shared = [e for e in record.events if e.release == "global"]
+    assert all(event.parties == (in_the_sum or 3) for event in shared)

@@ -1,0 +1,96 @@
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from privaudit.privacy.secure_aggregation import client, server
+from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.packets import Packet, Party
+from privaudit.privacy.secure_aggregation.primitives import (
+    agree,
+    derive,
+    key_pair,
+    seal,
+    unseal,
+)
+from privaudit.privacy.secure_aggregation.protocol import Outcome, aggregate
+from privaudit.privacy.secure_aggregation.sharing import split
+from privaudit.seeds import Seeds
+
+THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
+FIVE = [*THREE, [4.0, 0.0], [-2.0, 1.0]]
+Change = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+Updates = Sequence[Sequence[float]]
+Summed = Callable[..., Outcome]
+
+
+def summed(
+    updates: Updates,
+    *,
+    bits: int = 64,
+    largest: float = 8.0,
+    seed: int = 0,
+    lost: dict[int, int] | None = None,
+    carry: Callable[[Packet], Packet] = lambda packet: packet,
+) -> Outcome:
+    """Run the protocol on updates that are written out."""
+    code = FixedPoint(len(updates), 64 if bits == 64 else 32, largest)
+    entropies = [SeededEntropy(Seeds(seed), 0, f"c{i}") for i in range(len(updates))]
+    codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
+    return aggregate(codes, entropies, code, lost=lost, carry=carry)
+
+
+def decoded(outcome: Outcome, parties: int, largest: float = 8.0) -> list[float]:
+    assert outcome.total is not None
+    return FixedPoint(parties, 64, largest).decode(outcome.total).tolist()
+
+
+def altered(
+    kind: str, change: Change, *, sender: Party | None = None, to: Party | None = None
+) -> Callable[[Packet], Packet]:
+    """Return a carrier that alters one party's packets of one kind."""
+
+    def carry(packet: Packet) -> Packet:
+        mine = sender in (None, packet.sender) and to in (None, packet.receiver)
+        if packet.kind != kind or not mine:
+            return packet
+        arrays = {name: array.copy() for name, array in packet.arrays.items()}
+        return replace(packet, arrays=change(arrays))
+
+    return carry
+
+
+def flipped(name: str, *place: int) -> Change:
+    """Return a change of one bit."""
+
+    def change(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        arrays[name][place] ^= 1
+        return arrays
+
+    return change
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute what depends on equal seeds alone once for many runs of the protocol."""
+    monkeypatch.setattr(client, "key_pair", cache(key_pair))
+    monkeypatch.setattr(client, "derive", cache(derive))
+    monkeypatch.setattr(client, "split", cache(split))
+    monkeypatch.setattr(client, "seal", cache(seal))
+    monkeypatch.setattr(client, "unseal", cache(unseal))
+    shared: dict[tuple[int, bytes], bytes] = {}
+    kept = []
+
+    def agree_once(private: object, public: bytes) -> bytes:
+        kept.append(private)  # so that no other object gets its address
+        key = (id(private), public)
+        if key not in shared:
+            shared[key] = agree(private, public)  # type: ignore[arg-type]
+        return shared[key]
+
+    monkeypatch.setattr(client, "agree", agree_once)
+    monkeypatch.setattr(server, "key_pair", cache(key_pair))
+    monkeypatch.setattr(client, "is_low_order", lambda public: False)

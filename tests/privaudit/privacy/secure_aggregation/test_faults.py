@@ -1,0 +1,145 @@
+"""What is found out of a party that does not follow the protocol, and what is not."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from privaudit.privacy.secure_aggregation.packets import SERVER, Fault, Packet
+from tests.privaudit.privacy.secure_aggregation.conftest import (
+    FIVE,
+    THREE,
+    altered,
+    decoded,
+    flipped,
+    summed,
+)
+
+LOW_ORDER = [bytes(32), (1).to_bytes(32, "little")]
+
+
+@pytest.mark.parametrize("key", LOW_ORDER)
+@pytest.mark.parametrize("first", [0, 32], ids=["sealing", "masking"])
+def test_a_key_of_low_order_takes_its_client_out(key: bytes, first: int) -> None:
+    def change(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        arrays["keys"][first : first + 32] = np.frombuffer(key, dtype=np.uint8)
+        return arrays
+
+    outcome = summed(FIVE, carry=altered("keys", change, sender=1))
+    assert outcome.survivors == (0, 2, 3, 4)
+    assert outcome.faults == (Fault(1, "a public key of it is of low order"),)
+    assert decoded(outcome, 5) == [3.5, 3.0]
+
+
+def test_a_key_of_low_order_in_the_servers_list_is_noticed() -> None:
+    def change(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        arrays["keys"][2, :32] = 0
+        return arrays
+
+    outcome = summed(FIVE, carry=altered("keys", change, sender=SERVER, to=0))
+    assert outcome.total is None
+    (fault,) = outcome.faults
+    assert (fault.client, fault.accuser) == (2, 0)
+
+
+def test_ones_own_keys_must_be_in_the_list() -> None:
+    change = flipped("keys", 0, 0)
+    outcome = summed(FIVE, carry=altered("keys", change, sender=SERVER, to=0))
+    assert outcome.faults == (
+        Fault(SERVER, "its list lacks a client's own keys", accuser=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "place", "what"),
+    [
+        ("shares", "sealed", (1, 3), "a share that it sealed cannot be opened"),
+        ("shares", "digests", (1, 3), "a share that it sealed has another digest"),
+    ],
+)
+def test_a_dealer_of_wrong_shares_is_named(
+    kind: str, name: str, place: tuple[int, int], what: str
+) -> None:
+    """Row 1 of client 3 is for client 1."""
+    outcome = summed(FIVE, carry=altered(kind, flipped(name, *place), sender=3))
+    assert outcome.total is None
+    assert outcome.faults == (Fault(3, what, accuser=1),)
+    assert not any(p.kind == "revealed-shares" for p in outcome.packets)
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_who_reveals_a_wrong_share_is_named_and_not_needed(row: int) -> None:
+    change = flipped("self_masks", row, 5)
+    outcome = summed(FIVE, carry=altered("revealed-shares", change, sender=1))
+    assert decoded(outcome, 5) == [3.75, 5.0]
+    what = "a share that it revealed is wrong"
+    assert outcome.faults == (Fault(1, what, about=row),)
+
+
+def test_a_wrong_share_of_a_lost_clients_key_is_named_too() -> None:
+    carry = altered("revealed-shares", flipped("mask_keys", 0, 0), sender=2)
+    outcome = summed(FIVE, carry=carry, lost={4: 2})
+    assert decoded(outcome, 5) == [5.75, 4.0]
+    assert [(f.client, f.about) for f in outcome.faults] == [(2, 4)]
+
+
+def test_too_many_wrong_shares_reveal_nothing() -> None:
+    def carry(packet: Packet) -> Packet:
+        for sender in (0, 1, 2):
+            change = flipped("self_masks", 0, 0)
+            packet = altered("revealed-shares", change, sender=sender)(packet)
+        return packet
+
+    outcome = summed(FIVE, carry=carry)
+    assert outcome.total is None
+    assert outcome.why_aborted == "too few survivors (2 of 3)"
+    assert [fault.client for fault in outcome.faults] == [0, 1, 2]
+
+
+def test_who_deals_shares_of_another_secret_is_named() -> None:
+    """The commitment is to one own mask, what is shared and put on is another."""
+    carry = altered("keys", flipped("keys", 70), sender=2)
+    with_lie = summed(FIVE, carry=carry)
+    assert with_lie.total is None
+    assert with_lie.faults[0].client == SERVER  # the list must show what was sent
+
+    def both(packet: Packet) -> Packet:
+        """Client 2 lies, and sees its lie in the list, as it expects."""
+        change = flipped("keys", 70)
+        packet = altered("keys", change, sender=2)(packet)
+        back = flipped("keys", 2, 70)
+        return altered("keys", back, sender=SERVER, to=2)(packet)
+
+    outcome = summed(FIVE, carry=both)
+    assert outcome.total is None
+    assert outcome.faults == (
+        Fault(2, "the shares that it dealt do not make up its secret"),
+    )
+
+
+def test_masks_that_do_not_cancel_are_noticed_and_nobody_is_blamed() -> None:
+    def change(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return {"masked": arrays["masked"] * np.uint64(3)}
+
+    outcome = summed(
+        [[0.1] * 8] * 4, carry=altered("masked", change, sender=2), largest=1.0
+    )
+    assert outcome.total is None
+    assert outcome.faults == (
+        Fault(None, "the masks do not cancel: a masked update does not fit"),
+    )
+
+
+def test_a_masked_update_of_another_form_counts_as_lost() -> None:
+    carry = altered("masked", lambda a: {"masked": a["masked"][:1]}, sender=0)
+    outcome = summed(FIVE, carry=carry)
+    assert outcome.survivors == (1, 2, 3, 4)
+    assert decoded(outcome, 5) == [3.25, 6.0]
+    assert outcome.faults == (Fault(0, "its masked update has another form"),)
+
+
+def test_a_poisoned_update_under_honest_masks_is_not_noticed() -> None:
+    """No sum can tell; clipping before it, or proofs of range, would bound it."""
+    outcome = summed([*THREE[:2], [-8.0, 8.0]])
+    assert decoded(outcome, 3) == [-7.25, 9.0]
+    assert outcome.faults == ()

@@ -1,0 +1,154 @@
+"""What honest parties compute, and what they refuse."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.secure_aggregation.client import Client
+from privaudit.privacy.secure_aggregation.entropy import SeededEntropy, SystemEntropy
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.masks import pair_mask, self_mask
+from privaudit.privacy.secure_aggregation.packets import Packet
+from privaudit.privacy.secure_aggregation.primitives import agree, key_pair
+from privaudit.privacy.secure_aggregation.protocol import aggregate, threshold_of
+from privaudit.seeds import Seeds
+from tests.privaudit.privacy.secure_aggregation.conftest import (
+    FIVE,
+    THREE,
+    altered,
+    decoded,
+    summed,
+)
+
+
+def test_three_clients_sum_up_by_hand() -> None:
+    outcome = summed(THREE)
+    assert decoded(outcome, 3) == [1.75, 4.0]
+    assert outcome.survivors == (0, 1, 2)
+    assert outcome.faults == ()
+
+
+def test_two_clients_masks_are_put_on_by_hand() -> None:
+    """The first adds what both agreed on, the second takes it off; and its own."""
+    outcome = summed([[1.0], [2.0]])
+    codes = FixedPoint(2, 64, 8.0).encode(np.array([1.0, 2.0]))
+    first, second = (SeededEntropy(Seeds(0), 0, name) for name in ("c0", "c1"))
+    private, _ = key_pair(first("mask key", 16))
+    _, public = key_pair(second("mask key", 16))
+    shared = pair_mask(agree(private, public), codes[:1], "")
+    sent = [p.arrays["masked"] for p in outcome.packets if p.kind == "masked"]
+    own = [self_mask(entropy("own mask", 16), codes[:1]) for entropy in (first, second)]
+    assert (sent[0] == codes[:1] + own[0] + shared).all()
+    assert (sent[1] == codes[1:] + own[1] - shared).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_the_sum_is_the_plain_one_to_the_stated_error(data: st.DataObject) -> None:
+    clients = data.draw(st.integers(2, 7))
+    numbers = st.lists(st.floats(-8, 8), min_size=3, max_size=3)
+    updates = data.draw(st.lists(numbers, min_size=clients, max_size=clients))
+    outcome = summed(updates, seed=data.draw(st.integers(0, 10)))
+    error = Fraction(FixedPoint(clients, 64, 8.0).error_of_sum)
+    for found, column in zip(
+        decoded(outcome, clients), zip(*updates, strict=True), strict=True
+    ):
+        rounding = abs(Fraction(found)) / 2**53  # of the result, to float64
+        exact = sum(map(Fraction, column))
+        assert abs(Fraction(found) - exact) <= error + rounding
+
+
+def test_half_the_bytes_give_a_coarser_sum() -> None:
+    outcome = summed(THREE, bits=32)
+    assert outcome.total is not None
+    code = FixedPoint(3, 32, 8.0)
+    found = code.decode(outcome.total)
+    np.testing.assert_allclose(found, [1.75, 4.0], atol=code.error_of_sum)
+    sent = [p.arrays["masked"].nbytes for p in outcome.packets if p.kind == "masked"]
+    assert sent == [8, 8, 8]
+
+
+def test_equal_seeds_give_equal_packets_and_others_do_not() -> None:
+    def sent(seed: int) -> list[bytes]:
+        packets = summed(THREE, seed=seed).packets
+        return [a.tobytes() for p in packets for a in p.arrays.values()]
+
+    assert sent(1) == sent(1)
+    assert sent(1) != sent(2)
+
+
+def test_the_operating_systems_randomness_does_as_well() -> None:
+    code = FixedPoint(3, 64, 8.0)
+    codes = [code.encode(np.array(update)) for update in THREE]
+    runs = [aggregate(codes, [SystemEntropy()] * 3, code) for _ in range(2)]
+    totals = [run.total for run in runs]
+    assert totals[0] is not None
+    assert totals[1] is not None
+    assert code.decode(totals[0]).tolist() == [1.75, 4.0]
+    assert (totals[0] == totals[1]).all()
+    first, second = (next(p for p in r.packets if p.kind == "masked") for r in runs)
+    assert (first.arrays["masked"] != second.arrays["masked"]).any()
+
+
+def test_a_sum_over_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="over 1 client was asked for"):
+        summed([[1.0]])
+
+
+@pytest.mark.parametrize("parties", range(2, 40))
+def test_no_two_groups_can_both_reach_the_threshold(parties: int) -> None:
+    assert parties / 2 < threshold_of(parties) <= parties
+
+
+def clients_before_unmasking(count: int = 5) -> list[Client]:
+    clients = [
+        Client(i, count, threshold_of(count), SeededEntropy(Seeds(0), 0, f"c{i}"), "")
+        for i in range(count)
+    ]
+    keys = {c.me: c.advertise()["keys"].tobytes() for c in clients}
+    shares = {c.me: c.share_out(keys) for c in clients}
+    for c in clients:
+        peers = [p for p in keys if p != c.me]
+        sealed = {p: shares[p]["sealed"][c.me - (c.me > p)].tobytes() for p in peers}
+        c.take(sealed, {p: shares[p]["digests"][c.me].tobytes() for p in peers})
+    return clients
+
+
+def test_nobody_reveals_both_shares_of_one_client() -> None:
+    client = clients_before_unmasking()[0]
+    first = client.reveal([0, 1, 2])
+    assert first is not None
+    assert first["self_masks"].shape == (3, 16)
+    assert first["mask_keys"].shape == (2, 16)
+    assert client.reveal([0, 1, 3, 4]) is None  # client 2 would be uncovered
+    assert client.reveal([0, 1, 2]) is not None  # the same again tells nothing new
+
+
+@pytest.mark.parametrize(
+    "named",
+    [[0, 1], [0, 1, 1], [0, 1, 2, 7], [1, 2, 3]],
+    ids=["too few", "one twice", "a stranger", "not itself"],
+)
+def test_a_list_of_survivors_that_cannot_be_is_refused(named: list[int]) -> None:
+    assert clients_before_unmasking()[0].reveal(named) is None
+
+
+def test_a_server_that_tells_two_stories_gets_no_sum() -> None:
+    """Two clients are told that client 4 is gone: too few shares of either kind."""
+
+    def lie(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return {"clients": np.array([0, 1, 2, 3], dtype=np.int16)}
+
+    def carry(packet: Packet) -> Packet:
+        for to in (0, 1, 2):
+            packet = altered("survivors", lie, to=to)(packet)
+        return packet
+
+    outcome = summed(FIVE, carry=carry)
+    assert outcome.total is None
+    assert outcome.why_aborted == "too few survivors (2 of 3)"
