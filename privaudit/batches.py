@@ -1,6 +1,6 @@
 """Which records each client of a cohort takes in each local step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,20 +26,21 @@ class Batches:
 
 
 def epochs_of_batches(
-    cohort: Cohort, at: Round, *, epochs: int, batch_size: int
+    cohort: Cohort, at: Round, *, epochs: int | Sequence[int], batch_size: int
 ) -> Batches:
     """Shuffle each client's records anew for every epoch, and cut them into batches.
 
     Args:
         cohort: Who trains.
         at: Names the random streams, one for each client.
-        epochs: Passes over the shard.
+        epochs: Passes over the shard, or each client's own number of them.
         batch_size: Records in a batch, or 0 for the whole shard at once.
     """
     sizes = [int(size) for size in cohort.sizes]
+    passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
     plans = [
-        _plan_epochs(size, epochs, batch_size, at.generator("batches", client))
-        for client, size in zip(cohort.clients, sizes, strict=True)
+        _plan_epochs(size, often, batch_size, at.generator("batches", client))
+        for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
     ]
     steps = max(len(plan) for plan in plans)
     width = max((len(batch) for plan in plans for batch in plan), default=1)
@@ -92,7 +93,7 @@ class Batch:
     features: Float[Tensor, "k b d"]
     labels: Int[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
-    tokens: Float[Tensor, "k b parts d"] | None = None
+    tokens: Float[Tensor, "k b parts token_width"] | None = None
     words: Words | None = None
     crafted: Float[Tensor, "k b tokens width"] | None = None
 
@@ -150,3 +151,49 @@ def gradients_of(
     losses = objective(leaves, batch)
     gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
     return dict(zip(leaves, gradients, strict=True)), losses.detach()
+
+
+Gradients = Callable[
+    [Objective, Stacked, Batch], tuple[dict[str, Tensor], Float[Tensor, " k"]]
+]
+"""How gradients are found; :func:`gradients_of` asks autograd."""
+
+
+def in_parts(batch: Batch, size: int) -> Iterator[Batch]:
+    """Yield a batch in parts of at most ``size`` records of each client."""
+    for first in range(0, batch.mask.shape[1], size):
+        some = slice(first, first + size)
+        yield Batch(
+            batch.features[:, some],
+            batch.labels[:, some],
+            batch.mask[:, some],
+            None if batch.tokens is None else batch.tokens[:, some],
+            None if batch.words is None else batch.words[:, some],
+            None if batch.crafted is None else batch.crafted[:, some],
+        )
+
+
+def accumulated(size: int, weigh: Callable[[Batch], Float[Tensor, " k"]]) -> Gradients:
+    """Return a way to find the same gradients in less memory, part by part.
+
+    Args:
+        size: Records of each client in a part.
+        weigh: What a part's mean loss counts in the batch's: the same up to a factor
+            as how many records, or tokens, it is a mean over.
+    """
+
+    def gradients(
+        objective: Objective, parameters: Stacked, batch: Batch
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        whole = weigh(batch).clamp(min=1)
+        total = {name: torch.zeros_like(t) for name, t in parameters.items()}
+        loss = torch.zeros_like(whole, dtype=torch.float32)
+        for part in in_parts(batch, size):
+            share = weigh(part) / whole
+            found, mean = gradients_of(objective, parameters, part)
+            loss = loss + share * mean
+            for name, gradient in found.items():
+                total[name] += gradient * share.view(-1, *[1] * (gradient.ndim - 1))
+        return total, loss
+
+    return gradients

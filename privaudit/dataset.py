@@ -78,11 +78,41 @@ class FeatureBank:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Texts in place of pictures, or pairs of texts.
+
+    Attributes:
+        texts: Each record's, one or two: a sentence, or a premise and a hypothesis.
+
+    Raises:
+        ConfigError: A record has no text, a blank one, or more than two.
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for number, parts in enumerate(self.texts):
+            if len(parts) not in (1, 2) or not all(part.strip() for part in parts):
+                raise ConfigError(
+                    f"Record {number} has the texts {list(parts)}. Give each record "
+                    "one or two texts, none of them blank, or leave it out."
+                )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over all texts."""
+        return hashlib.sha256(repr(self.texts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Labelled records.
 
     Attributes:
-        images: Pictures, or embeddings in their place.
+        images: Pictures, or embeddings or texts in their place.
         labels: Class indices.
         class_names: By index, as a prompt would write them.
         template: A hand-written prompt with {} for the class name.
@@ -97,7 +127,7 @@ class Dataset:
             name, or a name is blank or there twice.
     """
 
-    images: Images | FeatureBank
+    images: Images | FeatureBank | Texts
     labels: Int[Tensor, " n"]
     class_names: tuple[str, ...]
     template: str = "a photo of a {}."
@@ -125,6 +155,20 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def pictures(self) -> Images | FeatureBank:
+        """The pictures, or the embeddings in their place.
+
+        Raises:
+            ConfigError: There are texts in their place.
+        """
+        if isinstance(self.images, Texts):
+            raise ConfigError(
+                "A model that looks at pictures was given a data set of texts. Take a "
+                "model that reads, or a data set of pictures."
+            )
+        return self.images
 
     @cached_property
     def hash(self) -> str:

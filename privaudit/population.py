@@ -3,14 +3,11 @@
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from privaudit.canaries import Canaries, crafted_norm
 from privaudit.classifier import Classifier
@@ -19,15 +16,18 @@ from privaudit.dataset import Dataset
 from privaudit.datasets.on_disk import load_dataset
 from privaudit.deal import PUBLIC, TEST, Deal, deal_records
 from privaudit.errors import ConfigError
+from privaudit.frozen_model import (
+    backbone_of,
+    encode,
+    known_records,
+    load_frozen,
+    refuse_mismatch,
+)
 from privaudit.language import LanguageModel
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.seeds import Seeds
 from privaudit.trainer import ClientId, PublicTask, Records
 from privaudit.writing_utility import untuned_scores
-
-if TYPE_CHECKING:
-    from privaudit.models.captioning_vlm import CaptioningVLM
-    from privaudit.models.promptable_clip import PromptableCLIP
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def populate(config: RunConfig) -> Population:
         MissingFileError: The data set or a checkpoint is missing.
     """
     dataset = load_dataset(config.dataset, config.data)
-    _refuse_mismatch(config, dataset)
-    model = _load(config)
+    refuse_mismatch(config, dataset)
+    model = load_frozen(config)
     deal = deal_records(
         dataset.labels.numpy(),
         config.deal(),
@@ -158,10 +158,10 @@ def populate(config: RunConfig) -> Population:
         seeds=Seeds(config.seed),
         split=None if dataset.split is None else dataset.split.numpy(),
         domains=None if dataset.domains is None else dataset.domains.numpy(),
-        known=_known(model, dataset),
+        known=known_records(model, dataset),
     )
-    records = _encode(config, model, dataset)
-    backbone = _backbone(config, model, dataset)
+    records = encode(config, model, dataset)
+    backbone = backbone_of(config, model, dataset)
     canaries = _canaries(config, deal, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
@@ -211,86 +211,6 @@ def _canaries(
     )
 
 
-def _refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a trainer, a model and a data set that do not go together."""
-    reads, writes = config.build_trainer().reads, is_captioner(config.model)
-    wanted = {"classes": False, "words": True}.get(reads, writes)
-    if wanted != writes:
-        kind = "answers in words" if writes else "classifies"
-        other = "tiny-clip" if writes else "tiny-llava"
-        raise ConfigError(
-            f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
-            f"such as {other}, or another trainer."
-        )
-    if writes and not dataset.dialogues:
-        raise ConfigError(
-            f"{config.model} answers questions in words, and {config.dataset} has none "
-            "about its records. Take a data set with captions or questions, such as "
-            "scenes."
-        )
-
-
-def _load(config: RunConfig) -> "PromptableCLIP | CaptioningVLM":
-    from privaudit.models.captioning_loading import load_captioner
-    from privaudit.models.language_targets import TargetNames
-    from privaudit.models.loading import load_model
-
-    checkpoint = Path(config.checkpoint) if config.checkpoint else None
-    if is_captioner(config.model):
-        chosen: TargetNames = "all-linear"
-        if config.targets != chosen:
-            chosen = [name.strip() for name in config.targets.split(",")]
-        return load_captioner(config.model, targets=chosen)
-    return load_model(config.model, checkpoint)
-
-
-def _backbone(
-    config: RunConfig, model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
-) -> Classifier | LanguageModel:
-    from privaudit.models.promptable_clip import PromptableCLIP
-
-    if not isinstance(model, PromptableCLIP):
-        return model.language
-    return Classifier(
-        model.prompts(dataset.class_names, config.context_tokens),
-        model.logit_scale,
-        model.template_features(dataset.class_names, dataset.template),
-    )
-
-
-def _known(
-    model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
-) -> Int[np.ndarray, " known"] | None:
-    """Return the records that the model was trained on, if it was on this data set."""
-    if model.public_indices is None or model.data_hash != dataset.hash:
-        return None
-    return np.asarray(model.public_indices, dtype=np.int64)
-
-
-def _encode(
-    config: RunConfig, model: "PromptableCLIP | CaptioningVLM", dataset: Dataset
-) -> Records:
-    from privaudit.models.feature_cache import cached_features, cached_tokens
-    from privaudit.models.promptable_clip import PromptableCLIP
-
-    if not isinstance(model, PromptableCLIP):
-        return _encode_dialogues(model, dataset)
-    features, tokens = cached_features(model, dataset.images), None
-    if config.build_trainer().image_tokens:
-        tokens = cached_tokens(model, dataset.images)
-    return Records(features, dataset.labels, tokens)
-
-
-def _encode_dialogues(model: "CaptioningVLM", dataset: Dataset) -> Records:
-    """Return pictures as the language model reads them, and what is said of them."""
-    from privaudit.models.feature_cache import cached_tokens
-
-    tokens = cached_tokens(model, dataset.images)
-    words = model.words(dataset.dialogues)
-    features = normalize(tokens.mean(dim=1), dim=-1)
-    return Records(features, dataset.labels, tokens, words, dataset.dialogues)
-
-
 def records_elsewhere(
     config: RunConfig, dataset: str, data: str | None = None
 ) -> Records:
@@ -312,10 +232,10 @@ def records_elsewhere(
             f"{dataset} is what the run was trained on, so its records are no foreign "
             "non-members. Name another data set."
         )
-    _refuse_mismatch(config, found)
+    refuse_mismatch(config, found)
     if not is_captioner(config.model):
         found = _with_classes_of(found, own, dataset)
-    return _encode(config, _load(config), found)
+    return encode(config, load_frozen(config), found)
 
 
 def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:

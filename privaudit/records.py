@@ -20,8 +20,10 @@ class Records:
         features: Image features, l2-normalised.
         labels: Class indices.
         tokens: The pictures' parts. In the same space and l2-normalised, for trainers
-            that ask for them; or as a language model reads them.
-        words: What is asked and answered, as tokens; None for classifiers.
+            that ask for them; or as a language model, or an image tower's first layer,
+            reads them.
+        words: What is asked and answered, as tokens, or the text that is classified;
+            None for classifiers of pictures.
         dialogues: The same as text, which metrics need.
         crafted: Of canaries in gradient space: what such a record's gradient by the
             context is, wherever the context is. Zero for all others.
@@ -29,7 +31,7 @@ class Records:
 
     features: Float[Tensor, "records dim"]
     labels: Int[Tensor, " records"]
-    tokens: Float[Tensor, "records parts dim"] | None = None
+    tokens: Float[Tensor, "records parts token_width"] | None = None
     words: Words | None = None
     dialogues: tuple[Dialogue, ...] = ()
     crafted: Float[Tensor, "records tokens width"] | None = None
@@ -73,7 +75,7 @@ class Cohort:
     features: Float[Tensor, "clients records dim"]
     labels: Int[Tensor, "clients records"]
     mask: Bool[Tensor, "clients records"]
-    tokens: Float[Tensor, "clients records parts dim"] | None = None
+    tokens: Float[Tensor, "clients records parts token_width"] | None = None
     words: Words | None = None
     crafted: Float[Tensor, "clients records tokens width"] | None = None
 

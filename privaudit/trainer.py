@@ -24,6 +24,7 @@ from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors, unstack
 from privaudit.threats import View
 from privaudit.trace import Trace
+from privaudit.tunable import Tunable
 
 __all__ = [
     "TRAINERS",
@@ -91,6 +92,13 @@ class PublicTask:
                 "A language model was asked for, and this task's model classifies. "
                 "Take a model that writes, such as tiny-llava."
             )
+        return self.backbone
+
+    @property
+    def tunable(self) -> Tunable:
+        """The frozen transformer itself, whichever way the task's model answers."""
+        if isinstance(self.backbone, Classifier):
+            return self.backbone.tower
         return self.backbone
 
     @property

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import norm
 
 from privaudit.asking import ask_each
 from privaudit.errors import ConfigError
+from privaudit.macro_f1 import macro_f1
 from privaudit.population import Population
 from privaudit.statistics.estimate import Estimate
 from privaudit.tensors import Tensors
@@ -38,6 +39,7 @@ class Utility:
             server's; None where there is no server's.
         captions: For models that write captions, every metric of captions over all test
             records: of the clients' models on average, and of the server's.
+        macro_f1: For models that classify, of the clients' models on all test records.
     """
 
     local: Estimate
@@ -49,6 +51,7 @@ class Utility:
     server: Estimate | None = None
     everywhere: Estimate | None = None
     captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    macro_f1: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class _Scores:
     models: Float[np.ndarray, "models tests"]
     untrained: Float[np.ndarray, " tests"]
     captions: Mapping[str, Estimate] = field(default_factory=dict)
+    macro_f1: Estimate | None = None
 
 
 def measure_clients(
@@ -80,6 +84,7 @@ def measure_clients(
         zero_shot=mean_accuracy(plain, own),
         mix=mean_accuracy(correct, mix),
         metric=found.metric,
+        macro_f1=found.macro_f1,
         **_of_server(trainer, population, server, found),
     )
 
@@ -118,8 +123,12 @@ def _scores(
         )
     blind = (tests.features @ task.zero_shot.T).argmax(dim=-1)
     right = (blind == tests.labels).numpy()
+    told = _told(trainer, population, models)
     return _Scores(
-        "accuracy", _rightness(trainer, population, models), right.astype(float)
+        "accuracy",
+        (told == tests.labels.numpy()).astype(float),
+        right.astype(float),
+        macro_f1=macro_f1(told, tests.labels.numpy()),
     )
 
 
@@ -131,14 +140,16 @@ def measure_tests(
     if task.writes:
         written = measure_writing(trainer, task, models, tests)
         return written.metric, written.scores
-    return "accuracy", _rightness(trainer, population, models)
+    told = _told(trainer, population, models)
+    return "accuracy", (told == tests.labels.numpy()).astype(float)
 
 
-def _rightness(
+def _told(
     trainer: Trainer, population: Population, models: Sequence[Tensors]
-) -> Float[np.ndarray, "models tests"]:
+) -> Int[np.ndarray, "models tests"]:
+    """Return the class that each model takes each test record for."""
     answers = ask_each(trainer, population.task, models, population.tests)
-    return (answers.argmax(dim=-1) == population.tests.labels).numpy().astype(float)
+    return answers.argmax(dim=-1).numpy()
 
 
 def mean_accuracy(
@@ -175,8 +186,8 @@ def mean_accuracy(
     records = int(counted.any(axis=0).sum())
     inflate = records / max(1, records - 1)
     half = norm.ppf((1 + confidence) / 2) * np.sqrt((influence**2).sum() * inflate)
-    value = float(means.mean())
-    low = max(float(value - half), float(scores.min(initial=0.0)))
+    value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
+    low = min(max(float(value - half), float(scores.min(initial=0.0))), value)
     high = min(float(value + half), 1.0)
     method = "mean over clients, linearised over test records"
     return Estimate(value, low, high, (records,), method, confidence)

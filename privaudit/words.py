@@ -1,7 +1,7 @@
 """Words beside pictures: what is asked about a record, and what is answered."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Int
@@ -22,11 +22,14 @@ class Dialogue:
         question: As it is put to the model: context and choices are written out.
         answers: The first is trained on; all are references for metrics.
         choices: The possible answers of a multiple-choice question.
+        short: Whether an answer is a few words that are right or not, and no caption.
     """
 
     question: str
     answers: tuple[str, ...]
     choices: tuple[str, ...] = ()
+    # Only metrics ask: what stands in repr is hashed, and hashes name what was trained.
+    short: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Words:
     ids: Int[Tensor, "*n length"]
     kinds: Int[Tensor, "*n length"]
 
-    def __getitem__(self, chosen: Tensor | int | slice | tuple[Tensor, ...]) -> "Words":
+    def __getitem__(
+        self, chosen: Tensor | int | slice | tuple[Tensor | slice, ...]
+    ) -> "Words":
         """Return some of the sequences."""
         return Words(self.ids[chosen], self.kinds[chosen])
 

@@ -1,6 +1,6 @@
 """Models that answer in words: asking them, and reading what they say."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -8,9 +8,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change
 from privaudit.tensors import Stacked, Tensors, stack, stacks
 from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, PADDING, Words
 
 SEQUENCES_AT_ONCE = 1024
@@ -21,14 +21,14 @@ UNTUNED = "untuned"
 
 @runtime_checkable
 class WritingTrainer(Trainer, Protocol):
-    """A trainer whose models are a frozen language model and changes to it."""
+    """A trainer whose models are a frozen language model and what they add to it."""
 
     def own_model(self, server: Tensors) -> Tensors:
         """Return the server's own model from its state."""
         ...
 
-    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
-        """Return what each model adds to each linear layer."""
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+        """Return what each model adds to the frozen one."""
         ...
 
     def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
@@ -62,8 +62,8 @@ def write(
     said: dict[int, list[str]] = {}
     several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
     for positions, stacked in stacks(models, several):
-        changes = writer.changes(task, stacked)
-        texts = _write(task, changes, len(positions), records, longest)
+        tuning = writer.tuning(task, stacked)
+        texts = _write(task, tuning, len(positions), records, longest)
         said.update(zip(positions, texts, strict=True))
     return [said[i] for i in range(len(models))]
 
@@ -71,12 +71,12 @@ def write(
 @torch.no_grad()
 def write_untuned(task: PublicTask, records: Records) -> list[list[str]]:
     """Return what the model as it comes answers: one row."""
-    return _write(task, {}, 1, records, _longest(task))
+    return _write(task, Tuning(), 1, records, _longest(task))
 
 
 def _write(
     task: PublicTask,
-    changes: Mapping[str, Change],
+    tuning: Tuning,
     count: int,
     records: Records,
     longest: int,
@@ -89,7 +89,7 @@ def _write(
     for chosen in rows:
         tokens, words = records.tokens[chosen], asked[chosen].repeated(count)
         texts = task.language.generate(
-            tokens.expand(count, *tokens.shape), words, changes, longest
+            tokens.expand(count, *tokens.shape), words, tuning, longest
         )
         for model, some in zip(said, texts, strict=True):
             model.extend(some)
@@ -104,14 +104,14 @@ def favourite_tokens(
     writer = as_writer(trainer)
     return torch.stack(
         [
-            _favourites(task, writer.changes(task, stack([model])), records)
+            _favourites(task, writer.tuning(task, stack([model])), records)
             for model in models
         ]
     )
 
 
 def _favourites(
-    task: PublicTask, changes: Mapping[str, Change], records: Records
+    task: PublicTask, tuning: Tuning, records: Records
 ) -> Int[Tensor, " answered"]:
     assert records.tokens is not None
     assert records.words is not None
@@ -120,7 +120,7 @@ def _favourites(
     ahead = answered.any(dim=0).nonzero().flatten()
     for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
         one = words[chosen].repeated(1)
-        logits = task.language.logits(records.tokens[chosen][None], one, changes, ahead)
+        logits = task.language.logits(records.tokens[chosen][None], one, tuning, ahead)
         found.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
     return torch.cat(found)
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from privaudit.captions.exact_match import exact_matches
 from privaudit.captions.scores import caption_scores, mean_estimates
+from privaudit.captions.token_f1 import F1, mean_short_answers, short_answer_scores
 from privaudit.seeds import Seeds
 from privaudit.statistics.estimate import Estimate
 from privaudit.tensors import Tensors
@@ -23,11 +24,11 @@ class Written:
     """Scores of what several models wrote of the same records.
 
     Attributes:
-        metric: What the scores are: ``EXACT`` where questions have choices, else
-            ``LIKENESS``.
+        metric: What the scores are: ``EXACT`` where questions have choices, ``F1``
+            where answers are short, else ``LIKENESS``.
         scores: From 0 to 1.
-        captions: Each metric of captions, over all records and averaged over models;
-            none where questions have choices.
+        captions: Each metric of captions, or of short answers, over all records and
+            averaged over models; none where questions have choices.
     """
 
     metric: str
@@ -48,11 +49,22 @@ def score_writing(said: Sequence[Sequence[str]], records: Records) -> Written:
     if _has_choices(dialogues):
         rows = [exact_matches(texts, dialogues) for texts in said]
         return Written(EXACT, np.stack(rows).astype(float), {})
+    if dialogues and all(dialogue.short for dialogue in dialogues):
+        return _score_short(said, dialogues)
     references = [dialogue.answers for dialogue in dialogues]
     scores = [caption_scores(texts, references) for texts in said]
     likeness = np.stack([score.per_image[LIKENESS] for score in scores])
     captions = mean_estimates(scores, Seeds(0).numpy("captions"))
     return Written(LIKENESS, likeness, captions)
+
+
+def _score_short(
+    said: Sequence[Sequence[str]], dialogues: Sequence[Dialogue]
+) -> Written:
+    """Compare short answers by their words, as SQuAD does."""
+    scores = np.stack([short_answer_scores(texts, dialogues) for texts in said])
+    rng = Seeds(0).numpy("short answers")
+    return Written(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
 
 
 def untuned_scores(task: PublicTask, records: Records) -> Float[np.ndarray, " records"]:

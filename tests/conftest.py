@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from privaudit.federation import Federation, give_away, run_round
 from privaudit.seeds import Seeds
 from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.transcript import Message
+from tests.toy_tower import toy_tower
 
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
 
@@ -95,7 +97,7 @@ def task() -> PublicTask:
     prompts = ToyPrompts(weight, bias)
     zero_shot = prompts(torch.zeros(1, TOKENS, WIDTH))[0]
     return PublicTask(
-        backbone=Classifier(prompts, 10.0, zero_shot),
+        backbone=Classifier(prompts, 10.0, zero_shot, partial(toy_tower, DIM, CLASSES)),
         public=toy_records(80, seed=1),
         candidates={"client-0": 24, "client-1": 18, "client-2": 30},
         rounds=3,
@@ -142,16 +144,17 @@ def call(
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished and one interrupted run, to be copied by each test."""
     from privaudit import train
+    from privaudit.live import Event
 
-    def stop(done: int, total: int) -> None:
-        if done == 2:
+    def stop(event: Event) -> None:
+        if event.done == 2:
             raise KeyboardInterrupt
 
     folder = tmp_path_factory.mktemp("originals")
     with common_cache(tmp_path_factory):
         train(folder=folder, name="whole", rounds=2, epochs=1)
         with pytest.raises(KeyboardInterrupt):
-            train(folder=folder, name="cut", rounds=3, epochs=1, progress=stop)
+            train(folder=folder, name="cut", rounds=3, epochs=1, watcher=stop)
     return folder
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.language import Change, Target
 from privaudit.trainer import PublicTask, Records
+from privaudit.tunable import Site, Target, Tuning
 from privaudit.words import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue, Words
 
 VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
@@ -27,14 +27,29 @@ class ToyLanguage:
         return {f"layer{i}": Target(WIDTH, WIDTH, i) for i in range(len(self.layers))}
 
     @property
+    def sites(self) -> Mapping[str, Site]:
+        return {}
+
+    @property
+    def width(self) -> int:
+        return WIDTH
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        return {}
+
+    @property
     def vocabulary(self) -> int:
         return VOCABULARY
+
+    def start_vectors(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(count, WIDTH, generator=generator)
 
     def logits(
         self,
         tokens: Tensor,
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         positions: Tensor | None = None,
     ) -> Tensor:
         states = self.embedding[words.ids].clone()
@@ -43,7 +58,7 @@ class ToyLanguage:
         counts = torch.arange(1, words.length + 1).view(1, 1, -1, 1)
         for number, weight in enumerate(self.layers):
             flat = states.flatten(1, 2)
-            change = changes.get(f"layer{number}", torch.zeros_like)
+            change = tuning.changes.get(f"layer{number}", torch.zeros_like)
             moved = torch.tanh(flat @ weight.T + change(flat)).view(states.shape)
             states = states + moved.cumsum(dim=2) / counts
         chosen = states if positions is None else states[:, :, positions]
@@ -53,12 +68,12 @@ class ToyLanguage:
         self,
         tokens: Tensor,
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
         ids, kinds = words.ids, words.kinds
         for _ in range(longest):
-            best = self.logits(tokens, Words(ids, kinds), changes)[:, :, -1].argmax(-1)
+            best = self.logits(tokens, Words(ids, kinds), tuning)[:, :, -1].argmax(-1)
             ids = torch.cat([ids, best.unsqueeze(2)], dim=2)
             kinds = torch.cat([kinds, torch.full_like(best, ANSWER).unsqueeze(2)], 2)
         said = ids[:, :, words.length :].tolist()

@@ -6,7 +6,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.batches import Batches, Objective, gradients_of, pick_batch
+from privaudit.batches import (
+    Batches,
+    Gradients,
+    Objective,
+    gradients_of,
+    pick_batch,
+)
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort
 
@@ -34,6 +40,7 @@ class AdamW:
         parameters: Stacked,
         batches: Batches,
         objective: Objective,
+        gradients: Gradients = gradients_of,
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Run the batches, and return each client's parameters and mean loss.
 
@@ -49,8 +56,8 @@ class AdamW:
             active = mask.any(dim=1)
             steps = steps + active
             batch = pick_batch(cohort, chosen, mask)
-            gradients, loss = gradients_of(objective, state, batch)
-            for name, gradient in gradients.items():
+            found, loss = gradients(objective, state, batch)
+            for name, gradient in found.items():
                 state[name], moments[name] = self._step(
                     state[name], gradient, moments[name], steps, active
                 )

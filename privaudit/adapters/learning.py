@@ -1,6 +1,6 @@
 """What trainers share that fine-tune a language model behind pictures with LoRA."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from privaudit.adapters.adamw import AdamW
 from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
 from privaudit.batches import Batch, epochs_of_batches
-from privaudit.language import Change, LanguageModel
+from privaudit.language import LanguageModel
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -32,6 +32,7 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
+from privaudit.tunable import Tuning
 from privaudit.weighing import UNTRAINED, last_sent, with_means
 from privaudit.words import ANSWER
 from privaudit.writing import UNTUNED
@@ -40,7 +41,7 @@ LOGITS_AT_ONCE = 2**24  # numbers
 
 
 def word_losses(
-    language: LanguageModel, changes: Mapping[str, Change], batch: Batch
+    language: LanguageModel, tuning: Tuning, batch: Batch
 ) -> Float[Tensor, " k"]:
     """Return each client's mean loss over the tokens of its answers.
 
@@ -48,7 +49,7 @@ def word_losses(
 
     Args:
         language: The frozen model.
-        changes: What each client adds to it.
+        tuning: What each client adds to it.
         batch: With tokens and words.
     """
     assert batch.tokens is not None
@@ -56,12 +57,19 @@ def word_losses(
     words = batch.words.trimmed()
     counted = (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
     ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
-    logits = language.logits(batch.tokens, words, changes, ahead)
+    logits = language.logits(batch.tokens, words, tuning, ahead)
     wanted = words.ids[..., ahead + 1]
     losses = cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
     weights = counted[..., ahead + 1]
     total = (losses.view(wanted.shape) * weights).sum(dim=(1, 2))
     return total / weights.sum(dim=(1, 2)).clamp(min=1)
+
+
+def answer_tokens(batch: Batch) -> Float[Tensor, " k"]:
+    """Return over how many tokens each client's loss is a mean."""
+    assert batch.words is not None
+    counted = (batch.words.kinds == ANSWER) & batch.mask.unsqueeze(2)
+    return counted[..., 1:].sum(dim=(1, 2)).float()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -116,7 +124,7 @@ class LoraTrainer:
         """Run the local epochs, and return each client's parameters and mean loss."""
 
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            return word_losses(task.language, self.changes(task, parameters), batch)
+            return word_losses(task.language, self.tuning(task, parameters), batch)
 
         batches = epochs_of_batches(
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
@@ -153,11 +161,11 @@ class LoraTrainer:
         """Return the server's own model from its state: the averages."""
         return server
 
-    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""
         if UNTUNED in models:
-            return {}
-        return changes_of(task.language.targets, models, self.scale)
+            return Tuning()
+        return Tuning(changes_of(task.language.targets, models, self.scale))
 
     def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's change of each layer's weights."""
@@ -177,9 +185,9 @@ class LoraTrainer:
         want: frozenset[Signal] = frozenset({TOKENS}),
     ) -> Iterator[Signals]:
         """Yield statistics of every token, [models, chunk of records, positions]."""
-        changes = self.changes(task, models)
+        tuning = self.tuning(task, models)
         count = len(next(iter(models.values())))
-        yield from query_tokens(task.language, changes, count, records, want)
+        yield from query_tokens(task.language, tuning, count, records, want)
 
     def single_step(self) -> Any:
         """Return the same trainer with one step of AdamW on the whole shard."""
@@ -196,7 +204,7 @@ class LoraTrainer:
 
 def query_tokens(
     language: LanguageModel,
-    changes: Mapping[str, Change],
+    tuning: Tuning,
     count: int,
     records: Records,
     want: frozenset[Signal],
@@ -209,5 +217,5 @@ def query_tokens(
     rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
     for chosen in torch.arange(len(records)).split(rows):
         tokens, some = records.tokens[chosen], words[chosen].repeated(count)
-        logits = language.logits(tokens.expand(count, *tokens.shape), some, changes)
+        logits = language.logits(tokens.expand(count, *tokens.shape), some, tuning)
         yield token_signals(logits, some, want)

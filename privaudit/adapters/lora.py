@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change, Target
 from privaudit.tensors import Stacked, Tensors
+from privaudit.tunable import Change, Target
 
 Targets = Mapping[str, Target]
 

@@ -49,6 +49,7 @@ class PictureFiles:
         content = io.BytesIO(self.store.read(name))
         try:
             with Image.open(content) as image:
+                _refuse_deep(image.mode)
                 pixels = np.array(image.convert("RGB"))
         except BROKEN as error:
             raise ConfigError(
@@ -64,6 +65,15 @@ class PictureFiles:
         for name in self.names:
             found.update(hashlib.sha256(self.store.read(name)).digest())
         return found.hexdigest()
+
+
+def _refuse_deep(mode: str) -> None:
+    """Refuse grey levels beyond bytes: Pillow would make nearly all of them white."""
+    if mode.startswith("I") or mode == "F":
+        raise ValueError(
+            f"its grey levels are {mode}, of more than 8 bits; write them as 8 bits, "
+            "with the window that should be seen"
+        )
 
 
 def store_in(path: Path, wanted: Wanted = is_picture) -> Store:

@@ -13,6 +13,7 @@ from privaudit.models.language_targets import TargetNames
 from privaudit.models.llava import Precision, load_llava
 from privaudit.models.projector_folder import load_captioner_folder
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.models.tunable_names import kind_of
 
 CAPTIONERS = ("tiny-llava", "llava:FOLDER_OR_HUB_NAME", "language:FOLDER")
 """What ``--model`` takes for captions and answers; the last FOLDER is what ``privaudit
@@ -21,7 +22,11 @@ _TINY_TEMPLATE = "{image}{question}"
 
 
 def is_captioner(name: str) -> bool:
-    """Say whether a model's name is one of a captioner."""
+    """Say whether a model's name is one of a model that answers in words."""
+    return _is_own(name) or kind_of(name) == "writes"
+
+
+def _is_own(name: str) -> bool:
     return name == "tiny-llava" or name.startswith(("llava:", "language:"))
 
 
@@ -72,7 +77,7 @@ def load_captioner(
 
 def _parts(name: str) -> tuple[str, str]:
     kind, _, source = name.partition(":")
-    if not is_captioner(name):
+    if not _is_own(name):
         raise UnknownNameError("captioning model", name, CAPTIONERS)
     if kind != "tiny-llava" and not source:
         raise ConfigError(

@@ -23,8 +23,9 @@ class DialogueTokens:
         tokenizer: The language model's. One without a padding token pads with its end
             token: ``kinds`` say what is padding, and as no token sees a later one the
             number there changes nothing.
-        template: The prompt, with {image} and {question} once each, in that order.
-        parts: Places for a picture.
+        template: The prompt, with {image} and {question} once each, in that order; for
+            a model without pictures with {question} only.
+        parts: Places for a picture; 0 where there is none.
         context: Tokens that the language model takes; None if it does not say.
         image_token: What stands for a part of a picture in the tokenizer's own text;
             None if it knows none. Some tokenizers split other than they would without.
@@ -40,16 +41,25 @@ class DialogueTokens:
     image_token: str | None = None
 
     def __post_init__(self) -> None:
-        image, question = (self.template.find(p) for p in ("{image}", "{question}"))
-        if not 0 <= image < question:
-            raise ConfigError(
-                "A template has {image} and then {question} where they go, and "
-                f"{self.template!r} has not. Write for example {LLAVA_TEMPLATE!r}."
-            )
+        self._check_template()
         if self.tokenizer.eos_token_id is None:
             raise ConfigError(
                 "The tokenizer has no end token: no answer could end, and nothing "
                 "could stand for padding. Set its eos_token."
+            )
+
+    def _check_template(self) -> None:
+        image, question = (self.template.find(p) for p in ("{image}", "{question}"))
+        if self.parts and not 0 <= image < question:
+            raise ConfigError(
+                "A template has {image} and then {question} where they go, and "
+                f"{self.template!r} has not. Write for example {LLAVA_TEMPLATE!r}."
+            )
+        if not self.parts and not image < 0 <= question:
+            raise ConfigError(
+                "A template of a model without pictures has {question} where it goes, "
+                f"and no {{image}}, and {self.template!r} is another. Write for "
+                "example '{question}'."
             )
 
     @property
@@ -114,12 +124,7 @@ class DialogueTokens:
 
     def _answer(self, record: int, dialogue: Dialogue) -> list[int]:
         """Return what the tokenizer puts behind the prompt, and the end token."""
-        answer = dialogue.answers[0].strip() if dialogue.answers else ""
-        if not answer:
-            raise ConfigError(
-                f"The answer of record {record} is empty: there is nothing to train "
-                "on. Write one, or leave the record out."
-            )
+        answer = self._first_answer(record, dialogue)
         _, after = self._around(dialogue.question)
         joint = "" if not after or after[-1].isspace() else " "
         prompt = self._encode(after, False)
@@ -129,8 +134,17 @@ class DialogueTokens:
         # The tokenizer joins the two texts, which no prompt alone could end with.
         return [*self._encode(joint + answer, False), self._end]
 
+    def _first_answer(self, record: int, dialogue: Dialogue) -> str:
+        answer = dialogue.answers[0].strip() if dialogue.answers else ""
+        if not answer:
+            raise ConfigError(
+                f"The answer of record {record} is empty: there is nothing to train "
+                "on. Write one, or leave the record out."
+            )
+        return answer
+
     def _around(self, question: str) -> tuple[str, str]:
-        before, _, after = self.template.partition("{image}")
+        before, _, after = self.template.rpartition("{image}")
         return before, after.replace("{question}", question)
 
     def _encode(self, text: str, starts: bool) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.dataset import FeatureBank, Images
+from privaudit.dataset import FeatureBank, Images, Texts
 from privaudit.errors import (
     ConfigError,
     MissingFileError,
@@ -19,10 +19,13 @@ from privaudit.errors import (
     TranscriptError,
 )
 from privaudit.models.captioning_vlm import CaptioningVLM
+from privaudit.models.picture_classifier import PictureClassifier
 from privaudit.models.promptable_clip import PromptableCLIP
+from privaudit.models.text_classifier import TextClassifier
 from privaudit.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.words import Words
 
-Encoder: TypeAlias = PromptableCLIP | CaptioningVLM
+Encoder: TypeAlias = PromptableCLIP | CaptioningVLM | PictureClassifier
 Kind = Literal["features", "tokens"]
 _CHUNK = 256  # pictures that are encoded at a time
 _BATCH_BYTES = 2**25  # originals that are held at a time
@@ -35,7 +38,9 @@ def default_folder() -> Path:
 
 
 def cached_features(
-    model: PromptableCLIP, images: Images | FeatureBank, folder: Path | None = None
+    model: PromptableCLIP | PictureClassifier,
+    images: Images | FeatureBank,
+    folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
     """Return each record's l2-normalised feature, from the disk if it was done before.
 
@@ -57,6 +62,26 @@ def cached_features(
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings)
     return _cached(model, images, folder, "features", model.encode_images)
+
+
+def cached_text_features(
+    model: TextClassifier, texts: Texts, words: Words, folder: Path | None = None
+) -> Float[Tensor, "n dim"]:
+    """Return each text's l2-normalised feature, as :func:`cached_features`.
+
+    Args:
+        model: Its weights and settings are part of the name.
+        texts: What the file is named after.
+        words: The same as tokens.
+        folder: Where to keep features; None for :func:`default_folder`.
+    """
+    parts = (model.model_hash, model.name, model.description, texts.digest, "texts")
+    path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
+    found = _read(path, "features", len(texts), model.dim)
+    if found is None:
+        found = model.features(words)
+        _keep(path, "features", found)
+    return found
 
 
 def cached_tokens(
@@ -92,7 +117,7 @@ def content_hash(model: Encoder, images: Images, kind: Kind) -> str:
     parts = (
         model.model_hash,
         model.name,
-        model.description if isinstance(model, CaptioningVLM) else model.clip.visual,
+        model.clip.visual if isinstance(model, PromptableCLIP) else model.description,
         images.digest,
         kind,
     )
@@ -107,16 +132,31 @@ def _cached(
     encode: Callable[[Tensor], Tensor],
 ) -> Tensor:
     name = content_hash(model, images, kind)
-    path = (folder or default_folder()) / "features" / f"{name}.safetensors"
-    width = model.width if isinstance(model, CaptioningVLM) else model.dim
-    found = _read(path, kind, len(images), width)
+    path = _path(name, folder)
+    found = _read(path, kind, len(images), _width(model, kind))
     if found is not None:
         return found.to(model.device)
     encoded = _encode(model, images, range(len(images)), encode)
+    _keep(path, kind, encoded)
+    return encoded
+
+
+def _path(name: str, folder: Path | None) -> Path:
+    return (folder or default_folder()) / "features" / f"{name}.safetensors"
+
+
+def _width(model: Encoder, kind: Kind) -> int:
+    if isinstance(model, CaptioningVLM):
+        return model.width
+    if isinstance(model, PictureClassifier) and kind == "tokens":
+        return model.width
+    return model.dim
+
+
+def _keep(path: Path, kind: Kind, encoded: Tensor) -> None:
     with suppress(StorageError, RuntimeError):  # no home folder is a RuntimeError
         make_private_folder(path.parent)
         write_tensors(path, {kind: encoded})
-    return encoded
 
 
 def encoded_features(

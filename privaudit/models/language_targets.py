@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from privaudit.errors import ConfigError
-from privaudit.language import Target
 from privaudit.models.hugging_face import import_peft, import_transformers
+from privaudit.tunable import Target
 
 TargetNames = Literal["all-linear"] | Sequence[str]
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")

@@ -105,6 +105,21 @@ class ProcessorPreparation:
         )
         return made["pixel_values"].float()
 
+    def example(self, size: int) -> Float[Tensor, "1 3 size size"]:
+        """Return a black picture, prepared.
+
+        Raises:
+            ConfigError: It is not of the size that the image tower takes.
+        """
+        made = self(torch.zeros(1, 3, size, size, dtype=torch.uint8))
+        if tuple(made.shape[2:]) != (size, size):
+            raise ConfigError(
+                f"The image processor makes pictures of {tuple(made.shape[2:])} "
+                f"pixels, and the image tower takes {size} x {size}. Mend "
+                "preprocessor_config.json."
+            )
+        return made
+
 
 def _read(source: str, dtype: torch.dtype) -> tuple[Any, Any]:
     transformers = import_transformers()
@@ -143,12 +158,7 @@ def _picture_tower(model: Any, processor: Any) -> PictureTower:
     prepare = ProcessorPreparation(processor)
     encode = _encoder(model)
     size = int(model.config.vision_config.image_size)
-    example = prepare(torch.zeros(1, 3, size, size, dtype=torch.uint8))
-    if tuple(example.shape[2:]) != (size, size):
-        raise ConfigError(
-            f"The image processor makes pictures of {tuple(example.shape[2:])} pixels, "
-            f"and the image tower takes {size} x {size}. Mend preprocessor_config.json."
-        )
+    example = prepare.example(size)
     parts = encode(example.to(model.device)).shape[1]
     config, settings = model.config, processor.to_json_string()
     kind = (config.vision_feature_layer, config.vision_feature_select_strategy)

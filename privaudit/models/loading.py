@@ -16,6 +16,7 @@ from privaudit.models.picture_preparation import (
 )
 from privaudit.models.promptable_clip import PromptableCLIP
 from privaudit.models.torchvision_shim import import_open_clip
+from privaudit.models.tunable_names import CLASSIFYING
 
 MODELS = ("tiny-clip", "surrogate:FOLDER", "open_clip:ARCH", "open_clip:ARCH@TAG")
 """What ``--model`` takes; ARCH and TAG are open_clip's names, FOLDER is what
@@ -58,7 +59,7 @@ def load_model(
     if name.startswith("surrogate:"):
         return _surrogate(name.removeprefix("surrogate:"), checkpoint, device)
     if not name.startswith("open_clip:"):
-        raise UnknownNameError("model", name, MODELS)
+        raise UnknownNameError("model", name, (*MODELS, *CLASSIFYING))
     return _open_clip(name, checkpoint, device)
 
 

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.errors import TrainingError
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, Words
 
 
@@ -149,7 +150,7 @@ def caption_loss(
     first = int(answers.any(dim=0).nonzero()[0])
     before = torch.arange(first - 1, words.length - 1, device=words.ids.device)
     alone = Words(words.ids[None], words.kinds[None])
-    logits = language.logits(tokens[None], alone, {}, before)[0]
+    logits = language.logits(tokens[None], alone, Tuning(), before)[0]
     scored = answers[:, first:]
     return cross_entropy(logits[scored], words.ids[:, first:][scored])
 

@@ -22,6 +22,7 @@ from privaudit.models.prompt_tokens import (
 )
 from privaudit.models.shared_prefix import SharedPrefixText
 from privaudit.models.text_tower import text_tower
+from privaudit.models.towers.clip_text import ClipTextTower
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -241,14 +242,18 @@ class PromptableCLIP:
         Raises:
             ConfigError: The template has no ``{}``, or a text does not fit.
         """
-        if "{}" not in template:
-            raise ConfigError(
-                f"A template has {{}} where the class name goes, and {template!r} has "
-                "none. Write for example 'a photo of a {}.'."
-            )
-        texts = [template.replace("{}", _spoken(name)) for name in class_names]
+        texts = _filled(template, class_names)
         prompts = ClassPrompts(self.clip, self._tokens(texts, 0), class_names)
         return prompts(torch.empty(1, 0, self.width, device=self.device))[0]
+
+    def tower(self, class_names: Sequence[str], template: str) -> ClipTextTower:
+        """Return the text tower on hand-written prompts, to be tuned as a whole.
+
+        Raises:
+            ConfigError: As :meth:`template_features`, or the tower cannot be tuned.
+        """
+        tokens = self._tokens(_filled(template, class_names), 0)
+        return ClipTextTower(self.clip, tokens, self.logit_scale)
 
     def words(self, text: str) -> Float[Tensor, "tokens width"]:
         """Return the token embeddings of a text, without start and end token.
@@ -275,6 +280,15 @@ class PromptableCLIP:
         length = int(self.clip.context_length)
         tokens = prompt_tokens(self.tokenizer, texts, context_tokens, length)
         return tokens.to(self.device)
+
+
+def _filled(template: str, class_names: Sequence[str]) -> list[str]:
+    if "{}" not in template:
+        raise ConfigError(
+            f"A template has {{}} where the class name goes, and {template!r} has "
+            "none. Write for example 'a photo of a {}.'."
+        )
+    return [template.replace("{}", _spoken(name)) for name in class_names]
 
 
 def _spoken(name: str) -> str:

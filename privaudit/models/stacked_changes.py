@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change
+from privaudit.tunable import Change
 
 # Which pass a layer is in: hooks of another pass, in another thread or around this
 # one, see that it is not theirs.
@@ -24,7 +24,7 @@ def changed(
     modules: Mapping[str, nn.Module],
     changes: Mapping[str, Change],
     models: int,
-    positions: int,
+    *positions: int,
 ) -> Iterator[None]:
     """Add changes to what linear layers give, as long as the context is open.
 
@@ -32,7 +32,8 @@ def changed(
         modules: The linear layers, by target.
         changes: By target; a target without one is as it was.
         models: k; the first part of the batch is the first model's.
-        positions: In the whole batch, so k * rows * length.
+        *positions: In the whole batch, so k * rows * length; several where parts of
+            the model see texts of different lengths.
 
     Raises:
         ConfigError: A change has no such target, or its layer is not run, or not on
@@ -65,7 +66,7 @@ def _adding(
     this_pass: object,
     seen: set[str],
     models: int,
-    positions: int,
+    positions: tuple[int, ...],
 ) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]:
     def hook(
         module: nn.Module, arguments: tuple[Any, ...], output: Tensor
@@ -75,10 +76,10 @@ def _adding(
         seen.add(name)
         inputs: Tensor = arguments[0]
         rows = inputs.flatten(0, -2)
-        if len(rows) != positions:
+        if len(rows) not in positions:
             raise ConfigError(
-                f"{name!r} sees {len(rows)} of {positions} positions: it serves some "
-                "of them only, as an expert does. Leave it out of the targets."
+                f"{name!r} sees {len(rows)} of {positions[0]} positions: it serves "
+                "some of them only, as an expert does. Leave it out of the targets."
             )
         # As peft does: small changes are lost in a half-precision product.
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))

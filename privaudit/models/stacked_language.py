@@ -1,18 +1,19 @@
 """A frozen causal language model, several differently changed ones at once."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change, Target
 from privaudit.models.greedy import PromptGroup, greedy, prompt_groups
-from privaudit.models.language_targets import TargetNames, linear_targets
-from privaudit.models.stacked_changes import changed
+from privaudit.models.language_targets import TargetNames
+from privaudit.models.tuned_modules import TunedModules, in_front
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, PADDING, PICTURE, Words
 
 # What configurations call the number of positions that a model was trained for.
@@ -45,13 +46,13 @@ class TextTokenizer(Protocol):
         ...
 
 
-class StackedLanguageModel:
+class StackedLanguageModel(TunedModules):
     """Any causal language model of transformers, frozen.
 
     Implements :class:`~privaudit.language.LanguageModel`: k models with different
-    changes share one forward pass, for which they lie behind one another on the batch
-    axis. Everything but the changed layers treats rows apart anyway, so gradients of
-    the models' changes are apart too.
+    tunings share one forward pass, for which they lie behind one another on the batch
+    axis. Everything but what is tuned treats rows apart anyway, so gradients of the
+    models' tunings are apart too.
 
     Args:
         model: Takes ``inputs_embeds``; put in evaluation mode, its weights are frozen.
@@ -76,10 +77,8 @@ class StackedLanguageModel:
         targets: TargetNames = "all-linear",
         part: str = "",
     ) -> None:
-        self.model = cast(Any, model.eval().requires_grad_(False))
-        self.tokenizer, self.part = tokenizer, part
-        self.targets: Mapping[str, Target] = linear_targets(model, targets, part)
-        self._modules = {name: model.get_submodule(name) for name in self.targets}
+        super().__init__(model, targets, part)
+        self.tokenizer = tokenizer
         self._embedding: Any = self.model.get_input_embeddings()
         rows, self.width = self._embedding.weight.shape
         head = self.model.get_output_embeddings()
@@ -98,33 +97,53 @@ class StackedLanguageModel:
         self,
         tokens: Float[Tensor, "k rows parts width"],
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         positions: Int[Tensor, " p"] | None = None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
         """Return the logits of the next token, in float32.
 
-        Differentiable in the changes and the pictures. At padding they mean nothing.
+        Differentiable in what is added and in the pictures. At padding they mean
+        nothing.
 
         Args:
             tokens: The pictures.
             words: [k, rows, length].
-            changes: By target; a target without one is as it was.
+            tuning: What each model adds.
             positions: Where logits are wanted; None is everywhere.
 
         Raises:
             ConfigError: A row's places for its picture are not as many as its parts,
                 or rows are longer than the model's context.
         """
-        models, rows, length = words.ids.shape
-        _check_places(words, tokens.shape[2])
+        check_places(words, tokens.shape[2])
         if positions is not None:  # causal: nothing behind the last can matter
             length = int(positions.max()) + 1 if len(positions) else 1
             words = Words(words.ids[..., :length], words.kinds[..., :length])
-        self._check_length(length)
-        embedded = self._embed(tokens, words).flatten(0, 1)
-        keep = 0 if positions is None else positions
-        with changed(self._modules, changes, models, models * rows * length):
-            logits = self._run(embedded, keep, use_cache=False).logits
+        if tuning.weights:
+            return self.each_alone(
+                tuning,
+                lambda n, rest: self._logits(
+                    tokens[n : n + 1], words[n : n + 1], rest, positions
+                ),
+            )
+        return self._logits(tokens, words, tuning, positions)
+
+    def _logits(
+        self, tokens: Tensor, words: Words, tuning: Tuning, positions: Tensor | None
+    ) -> Float[Tensor, "k rows p vocabulary"]:
+        models, rows, length = words.ids.shape
+        front = tuning.virtual_tokens
+        self._check_length(length, tuning)
+        embedded = in_front(tuning.prompt, self._embed(tokens, words))
+        if positions is None:
+            positions = torch.arange(length, device=embedded.device)
+        keep: int | Tensor = positions + front
+        if front == 0 and len(positions) == length:
+            keep = 0  # all of them
+        with self.tuned(tuning, models, models * rows * (front + length)):
+            places = _places(tuning, front + length)
+            flat = embedded.flatten(0, 1)
+            logits = self._run(flat, keep, use_cache=False, **places).logits
         logits = logits.unflatten(0, (models, rows))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -133,7 +152,7 @@ class StackedLanguageModel:
         self,
         tokens: Float[Tensor, "k rows parts width"],
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
         """Return what each model says to each prompt, as text, greedily.
@@ -141,13 +160,13 @@ class StackedLanguageModel:
         Args:
             tokens: The pictures.
             words: [k, rows, length], prompts only; a row of padding gets no words.
-            changes: By target.
+            tuning: What each model adds.
             longest: Tokens at most; the end of the context ends an answer too.
 
         Raises:
             ConfigError: As :meth:`generate_ids`.
         """
-        answers = self.generate_ids(tokens, words, changes, longest)
+        answers = self.generate_ids(tokens, words, tuning, longest)
         return [[self.decode(ids) for ids in rows] for rows in answers]
 
     @torch.no_grad()
@@ -155,7 +174,7 @@ class StackedLanguageModel:
         self,
         tokens: Float[Tensor, "k rows parts width"],
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         longest: int,
     ) -> list[list[list[int]]]:
         """Return the same as token numbers, each with its end token if it has one.
@@ -166,15 +185,29 @@ class StackedLanguageModel:
             ConfigError: Words hold answers, ``longest`` is not above 0, or as
                 :meth:`logits`.
         """
-        _check_prompts(words, longest)
-        _check_places(words, tokens.shape[2])
+        check_prompts(words, longest)
+        check_places(words, tokens.shape[2])
+        if tuning.weights:
+            return self._each_says(tokens, words, tuning, longest)
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[[]] * rows for _ in range(models)]
         for group in prompt_groups((words.kinds != PADDING).sum(dim=-1)):
-            said = self._answer(group, tokens, words, changes, longest)
+            said = self._answer(group, tokens, words, tuning, longest)
             for place, model, row in group.owners(rows):
                 answers[model][row] = said[place]
         return answers
+
+    def _each_says(
+        self, tokens: Tensor, words: Words, tuning: Tuning, longest: int
+    ) -> list[list[list[int]]]:
+        """Let models that have all weights of their own answer one by one."""
+
+        def said(number: int, rest: Tuning) -> list[list[int]]:
+            some = tokens[[number]], words[number : number + 1]
+            return self.generate_ids(*some, rest, longest)[0]
+
+        numbers = range(len(tokens))
+        return [self.one_alone(tuning, n, partial(said, n)) for n in numbers]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without special ones."""
@@ -185,26 +218,31 @@ class StackedLanguageModel:
         group: PromptGroup,
         tokens: Tensor,
         words: Words,
-        changes: Mapping[str, Change],
+        tuning: Tuning,
         longest: int,
     ) -> list[list[int]]:
-        models = len(tokens)
-        self._check_length(group.length)
+        models, front = len(tokens), tuning.virtual_tokens
+        self._check_length(group.length, tuning)
         if self.context is not None:
-            longest = min(longest, self.context - group.length + 1)
+            used = group.length + front + tuning.skipped_positions
+            longest = min(longest, self.context - used + 1)
         ids, kinds = (
             t.flatten(0, 1)[group.source][..., : group.length]
             for t in (words.ids, words.kinds)
         )
         pictures = tokens.flatten(0, 1)[group.source]
-        embedded = self._embed(pictures, Words(ids, kinds)).flatten(0, 1)
+        embedded = in_front(tuning.prompt, self._embed(pictures, Words(ids, kinds)))
 
         def run(fresh: Tensor, cache: Any) -> Any:
-            positions = len(fresh) * fresh.shape[1]
-            with changed(self._modules, changes, models, positions):
-                return self._run(fresh, 1, use_cache=True, past_key_values=cache)
+            before = 0 if cache is None else cache.get_seq_length()
+            places = _places(tuning, fresh.shape[1], before)
+            with self.tuned(tuning, models, len(fresh) * fresh.shape[1]):
+                return self._run(
+                    fresh, 1, use_cache=True, past_key_values=cache, **places
+                )
 
-        return greedy(run, self._embedding, embedded, self.ends, longest)
+        flat = embedded.flatten(0, 1)
+        return greedy(run, self._embedding, flat, self.ends, longest)
 
     def _run(self, embedded: Tensor, keep: int | Tensor, **options: Any) -> Any:
         """Run the model; ``keep`` is as transformers' ``logits_to_keep``."""
@@ -229,15 +267,45 @@ class StackedLanguageModel:
         parts = tokens.gather(2, which[..., None].expand(shape)).to(embedded.dtype)
         return torch.where(places[..., None], parts, embedded)
 
-    def _check_length(self, length: int) -> None:
-        if self.context is not None and length > self.context:
+    def run_once(self) -> object:
+        """Run the model on three empty tokens."""
+        empty = torch.zeros(1, 3, self.width, device=self.device)
+        return self._run(empty.to(self._embedding.weight.dtype), 0, use_cache=False)
+
+    def start_vectors(
+        self, count: int, generator: torch.Generator
+    ) -> Float[Tensor, "count width"]:
+        """Return the embeddings of tokens drawn from the vocabulary."""
+        return drawn_embeddings(self._embedding.weight, count, generator)
+
+    def _check_length(self, length: int, tuning: Tuning) -> None:
+        added = tuning.virtual_tokens + tuning.skipped_positions
+        if self.context is not None and length + added > self.context:
+            prompt = f" behind {added} of a prompt" if added else ""
             raise ConfigError(
-                f"Rows of {length} tokens were given to a language model that was "
-                f"made for {self.context}. Shorten the words."
+                f"Rows of {length} tokens{prompt} were given to a language model that "
+                f"was made for {self.context}. Shorten the "
+                f"{'prompt' if added else 'words'}."
             )
 
 
-def _check_places(words: Words, parts: int) -> None:
+def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
+    """Return the positions of tokens behind a prefix; else the model knows them."""
+    first = tuning.skipped_positions
+    if not first:
+        return {}
+    return {"position_ids": torch.arange(first + before, first + before + length)[None]}
+
+
+def drawn_embeddings(
+    table: Float[Tensor, "vocabulary width"], count: int, generator: torch.Generator
+) -> Float[Tensor, "count width"]:
+    """Return rows of an embedding's table, drawn with replacement."""
+    rows = torch.randint(len(table), (count,), generator=generator)
+    return table[rows.to(table.device)].detach().clone().float()
+
+
+def check_places(words: Words, parts: int) -> None:
     """Check that each row has a place for each part of its picture."""
     places = (words.kinds == PICTURE).sum(dim=-1)
     wrong = (places != parts) & (words.kinds != PADDING).any(dim=-1)
@@ -250,7 +318,8 @@ def _check_places(words: Words, parts: int) -> None:
         )
 
 
-def _check_prompts(words: Words, longest: int) -> None:
+def check_prompts(words: Words, longest: int) -> None:
+    """Check that words end where an answer would begin, and that it may be one."""
     if longest < 1:
         raise ConfigError(
             f"Answers of at most {longest} tokens were asked for. Ask for at least 1."

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from privaudit.batches import (
     Batch,
     Batches,
+    Gradients,
     Objective,
     epochs_of_batches,
     gradients_of,
@@ -95,6 +96,7 @@ def fit(
     *,
     learning_rate: float | Mapping[str, float],
     momentum: float = 0.0,
+    gradients: Gradients = gradients_of,
 ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
     """Run SGD on each client's own parameters, and return them with the mean loss.
 
@@ -107,16 +109,15 @@ def fit(
         objective: What is minimised; no client's loss may depend on another's numbers.
         learning_rate: Of all parameters, or of each by name.
         momentum: In [0, 1), from a standing start.
+        gradients: How they are found.
     """
     state = {name: tensor.detach() for name, tensor in parameters.items()}
     velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
     for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
         active = mask.any(dim=1)
-        gradients, loss = gradients_of(
-            objective, state, pick_batch(cohort, chosen, mask)
-        )
-        for name, gradient in gradients.items():
+        found, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
+        for name, gradient in found.items():
             rate = learning_rate
             if isinstance(rate, Mapping):
                 rate = rate[name]

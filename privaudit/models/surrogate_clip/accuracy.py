@@ -45,7 +45,7 @@ def measure(
         indices: At least one.
         seed: Of the random contexts.
     """
-    features = encoded_features(model, dataset.images, indices.tolist())
+    features = encoded_features(model, dataset.pictures, indices.tolist())
     labels = dataset.labels[indices]
     texts = model.template_features(dataset.class_names, dataset.template)
     by_template = _hits(features, texts, labels)

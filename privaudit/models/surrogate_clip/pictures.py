@@ -146,7 +146,7 @@ def public_images(
         ConfigError: The data set holds pictures and the shape reads a bank, or the
             other way round, or a bank of another width.
     """
-    images, wanted = dataset.images, shape.image
+    images, wanted = dataset.pictures, shape.image
     if isinstance(images, FeatureBank):
         width = images.embeddings.shape[1]
         if not isinstance(wanted, BankShape) or wanted.width != width:

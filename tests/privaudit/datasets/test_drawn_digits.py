@@ -37,7 +37,7 @@ def test_they_are_the_same_at_every_load_and_none_is_blank_or_twice() -> None:
 
 def test_the_untrained_model_reads_them_as_well_as_is_said() -> None:
     model, drawn = load_model("tiny-clip", None), drawn_digits()
-    features = encoded_features(model, drawn.images, range(len(drawn)))
+    features = encoded_features(model, drawn.pictures, range(len(drawn)))
     texts = model.template_features(drawn.class_names, drawn.template)
     right = (features @ texts.T).argmax(dim=1) == drawn.labels
     assert abs(right.float().mean() - 0.56) < 0.02

@@ -1,8 +1,11 @@
 import hashlib
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from privaudit.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.image_folder import read_image_folder
@@ -57,10 +60,6 @@ def test_folder_and_archives_have_one_hash_and_another_picture_changes_it(
 def test_a_picture_is_rgb_bytes_of_its_own_size_whatever_its_kind(
     tmp_path: Path,
 ) -> None:
-    import io
-
-    from PIL import Image
-
     files = tree("a")
     for mode in ("L", "RGBA", "P", "1", "CMYK"):
         buffer = io.BytesIO()
@@ -79,6 +78,19 @@ def test_a_broken_picture_is_named(broken: bytes, bring: Bring) -> None:
     images = read_image_folder(bring({**tree("a", "b"), "b/9.jpg": broken})).images
     assert isinstance(images, PictureFiles)
     with pytest.raises(ConfigError, match=r"b/9\.jpg in .*home.* is not a picture"):
+        images[6]
+
+
+def test_grey_levels_beyond_bytes_are_refused_and_not_made_white(
+    bring: Bring,
+) -> None:
+    deep = io.BytesIO()
+    levels = np.arange(24, dtype=np.uint16).reshape(4, 6) * 2000
+    Image.fromarray(levels).save(deep, "png")
+    files = {**tree("a", "b"), "b/9.png": deep.getvalue()}
+    images = read_image_folder(bring(files)).images
+    assert isinstance(images, PictureFiles)
+    with pytest.raises(ConfigError, match=r"b/9\.png .* I;16, of more than 8 bits"):
         images[6]
 
 

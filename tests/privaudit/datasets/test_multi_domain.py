@@ -66,3 +66,16 @@ def test_folders_that_are_no_domains_are_one_clear_line(
     with pytest.raises(ConfigError, match=message) as caught:
         load_dataset("multi-domain", path)
     assert str(path) in str(caught.value)
+
+
+def test_office_homes_download_is_read_as_it_is(bring: Bring) -> None:
+    places = [
+        f"OfficeHomeDataset_10072016/{domain}/{name}"
+        for domain in ("Art", "Clipart", "Product", "Real World")
+        for name in ("Alarm_Clock", "Backpack")
+    ]
+    files = {**tree(*places), "OfficeHomeDataset_10072016/ImageInfo.csv": b"x"}
+    dataset = load_dataset("office-home", bring(files))
+    assert dataset.domain_names == ("Art", "Clipart", "Product", "Real World")
+    assert dataset.class_names == ("Alarm Clock", "Backpack")
+    assert len(dataset) == 24

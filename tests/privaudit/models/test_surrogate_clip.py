@@ -91,7 +91,7 @@ def test_a_surrogate_of_a_bank_knows_its_classes(
     assert (made.dataset, made.class_names) == ("drawn", NAMES)
     assert made.public_split == "validation"
     model = load_model(f"surrogate:{pretrained}")
-    features = cached_features(model, bank.images)
+    features = cached_features(model, bank.pictures)
     texts = model.template_features(NAMES, "a photo of a {}.")
     hits = (features @ texts.T).argmax(1) == bank.labels
     assert hits[bank.split != VALIDATION].float().mean() > 0.85
@@ -155,7 +155,11 @@ def test_a_surrogate_from_pictures_has_tokens(
     )
     assert made.log[-1].loss < 2.6  # two losses, from log 4 = 1.39 each
     model = load_model(f"surrogate:{tmp_path / 'made'}")
-    assert cached_tokens(model, pictures.images, tmp_path).shape == (120, 4, model.dim)
+    assert cached_tokens(model, pictures.pictures, tmp_path).shape == (
+        120,
+        4,
+        model.dim,
+    )
     assert model.image_size == 16
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privaudit.language import Change
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Change, Tuning
 from privaudit.words import ANSWER, INSTRUCTION, PICTURE, Words
 
 PARTS, WIDTH, VOCABULARY = 3, 32, 50
@@ -188,17 +188,17 @@ def draw_factors() -> Callable[..., Factors]:
     return draw
 
 
-def lora(factors: Factors, scaling: float = 0.5) -> dict[str, Change]:
-    """Return the changes that factors make."""
+def lora(factors: Factors, scaling: float = 0.5) -> Tuning:
+    """Return what factors add."""
 
     def one(first: Tensor, second: Tensor) -> Change:
         return lambda rows: scaling * (rows @ first.mT) @ second.mT
 
-    return {name: one(*pair) for name, pair in factors.items()}
+    return Tuning({name: one(*pair) for name, pair in factors.items()})
 
 
 @pytest.fixture(scope="session")
-def as_changes() -> Callable[..., dict[str, Change]]:
+def as_changes() -> Callable[..., Tuning]:
     return lora
 
 

@@ -11,6 +11,7 @@ from privaudit.models.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.dialogue_tokens import DialogueTokens
 from privaudit.models.feature_cache import cached_tokens, content_hash
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, Dialogue, Words
 
 
@@ -35,12 +36,12 @@ def test_the_embedded_model_reads_pictures_and_words(
     ids = words.ids[1][words.kinds[1] == ANSWER]
     assert tiny.decode(ids.tolist()) == "a red circle"
     logits = tiny.language.logits(
-        tokens[None], Words(words.ids[None], words.kinds[None]), {}
+        tokens[None], Words(words.ids[None], words.kinds[None]), Tuning()
     )
     assert logits.shape == (1, 2, words.length, tiny.vocabulary)
     prompts = tiny.words(dialogues, with_answers=False)
     prompts = Words(prompts.ids[None], prompts.kinds[None])
-    assert len(tiny.language.generate(tokens[None], prompts, {}, 5)[0]) == 2
+    assert len(tiny.language.generate(tokens[None], prompts, Tuning(), 5)[0]) == 2
 
 
 def test_names_of_captioners_are_told_from_others() -> None:

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change
 from privaudit.models.greedy import prompt_groups
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Tuning
 from privaudit.words import INSTRUCTION, PADDING, PICTURE, Words
 
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 LONGEST = 6
 DrawFactors = Callable[..., Mapping[str, tuple[Tensor, Tensor]]]
-AsChanges = Callable[..., dict[str, Change]]
+AsChanges = Callable[..., Tuning]
 
 
 def prompts(lengths: list[list[int]]) -> tuple[Tensor, Words]:
@@ -34,7 +34,7 @@ def naive(
     language: StackedLanguageModel,
     pictures: Tensor,
     words: Words,
-    changes: Mapping[str, Change],
+    tuning: Tuning,
 ) -> list[int]:
     """Continue one prompt of one model, reading all of it anew for every token."""
     length = int((words.kinds != PADDING).sum())
@@ -42,7 +42,7 @@ def naive(
     said: list[int] = []
     while len(said) < LONGEST and said[-1:] != [2]:
         row = Words(ids.view(1, 1, -1), kinds.view(1, 1, -1))
-        logits = language.logits(pictures[None, None], row, changes)
+        logits = language.logits(pictures[None, None], row, tuning)
         said.append(int(logits[0, 0, -1].argmax()))
         ids = torch.cat([ids, torch.tensor(said[-1:])])
         kinds = torch.cat([kinds, torch.tensor([INSTRUCTION])])
@@ -73,10 +73,10 @@ def test_an_answer_stops_at_its_end_token(
     language: StackedLanguageModel,
 ) -> None:
     pictures, words = prompts([[5, 8, 5]])
-    free = language.generate_ids(pictures, words, {}, LONGEST)[0]
+    free = language.generate_ids(pictures, words, Tuning(), LONGEST)[0]
     assert max(map(len, free)) == LONGEST
     language.ends = frozenset({free[0][3]})
-    stopped = language.generate_ids(pictures, words, {}, LONGEST)[0]
+    stopped = language.generate_ids(pictures, words, Tuning(), LONGEST)[0]
     assert stopped[0] == free[0][: free[0].index(free[0][3]) + 1]
     assert len(stopped[0]) <= 4
 
@@ -85,8 +85,8 @@ def test_answers_are_text_without_special_tokens(
     language: StackedLanguageModel,
 ) -> None:
     pictures, words = prompts([[5, 6]])
-    ids = language.generate_ids(pictures, words, {}, 4)
-    texts = language.generate(pictures, words, {}, 4)
+    ids = language.generate_ids(pictures, words, Tuning(), 4)
+    texts = language.generate(pictures, words, Tuning(), 4)
     assert texts[0][0] == " ".join(str(i) for i in ids[0][0] if i > 2)
 
 
@@ -95,12 +95,12 @@ def test_the_end_of_the_context_ends_an_answer(
 ) -> None:
     pictures, words = prompts([[62]])
     language.ends = frozenset()
-    assert len(language.generate_ids(pictures, words, {}, 20)[0][0]) == 3
+    assert len(language.generate_ids(pictures, words, Tuning(), 20)[0][0]) == 3
 
 
 def test_a_row_of_padding_gets_no_words(language: StackedLanguageModel) -> None:
     pictures, words = prompts([[5, 0]])
-    assert language.generate(pictures, words, {}, 3)[0][1] == ""
+    assert language.generate(pictures, words, Tuning(), 3)[0][1] == ""
 
 
 def test_prompts_with_answers_are_refused(
@@ -108,9 +108,9 @@ def test_prompts_with_answers_are_refused(
 ) -> None:
     pictures, words = draw_rows(1, 2)
     with pytest.raises(ConfigError, match="hold answers already"):
-        language.generate(pictures, words, {}, 3)
+        language.generate(pictures, words, Tuning(), 3)
     with pytest.raises(ConfigError, match="at most 0 tokens"):
-        language.generate(pictures, words, {}, 0)
+        language.generate(pictures, words, Tuning(), 0)
 
 
 @given(

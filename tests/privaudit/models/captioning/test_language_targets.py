@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from privaudit.errors import ConfigError
-from privaudit.language import Target
 from privaudit.models.language_targets import linear_targets
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Target
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from privaudit.errors import ConfigError, MissingFileError
 from privaudit.models.llama2c import llama, load_llama2c, read_pieces
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Tuning
 from privaudit.words import INSTRUCTION, Words
 
 STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
@@ -63,7 +64,9 @@ def test_greedy_text_is_the_published_one(stories: tuple[Any, Any]) -> None:
     """The sentence stands in the README of the weights' own source."""
     language = StackedLanguageModel(*stories)
     start = Words(torch.tensor([[[1]]]), torch.tensor([[[INSTRUCTION]]]))
-    (said,) = language.generate(torch.zeros(1, 1, 0, 64), start, {}, longest=40)[0]
+    (said,) = language.generate(torch.zeros(1, 1, 0, 64), start, Tuning(), longest=40)[
+        0
+    ]
     assert said.startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play "
         "outside in the park."

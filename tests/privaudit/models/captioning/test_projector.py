@@ -21,6 +21,7 @@ from privaudit.models.projector_command import captioner_on, make_captioner
 from privaudit.models.projector_folder import Description
 from privaudit.models.stacked_language import StackedLanguageModel
 from privaudit.models.surrogate_clip.public import drawn_records
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, PICTURE, Dialogue, Words
 
 STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
@@ -74,11 +75,11 @@ def test_a_captioner_describes_records_that_it_has_not_seen(
     folder, description = made
     model = load_captioner(f"language:{folder}")
     unseen = sorted(set(range(40)) - set(description.public_indices))
-    tokens = cached_tokens(model, dataset.images)[unseen]
+    tokens = cached_tokens(model, dataset.pictures)[unseen]
     dialogues = [dataset.dialogues[i] for i in unseen]
     prompts = model.words(dialogues, with_answers=False)
     said = model.language.generate(
-        tokens[None], Words(prompts.ids[None], prompts.kinds[None]), {}, 20
+        tokens[None], Words(prompts.ids[None], prompts.kinds[None]), Tuning(), 20
     )[0]
     right = sum(s == d.answers[0].strip() for s, d in zip(said, dialogues, strict=True))
     assert right >= 12  # of 20; who always says the same gets 5
@@ -161,7 +162,7 @@ def test_the_loss_is_the_answers_mean_by_hand(
     pictures, words = draw_rows(1, 3)
     words.kinds[0, 1, -1] = 0  # a shorter answer
     found = caption_loss(language, pictures[0], words[0])
-    logits = language.logits(pictures, words, {})[0].log_softmax(dim=-1)
+    logits = language.logits(pictures, words, Tuning())[0].log_softmax(dim=-1)
     losses = [
         -logits[row, place - 1, words.ids[0, row, place]]
         for row, place in (words.kinds[0] == ANSWER).nonzero().tolist()

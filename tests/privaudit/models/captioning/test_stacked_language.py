@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from privaudit.errors import ConfigError
-from privaudit.language import Change, LanguageModel
+from privaudit.language import LanguageModel
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.tunable import Tuning
 from privaudit.words import PADDING, Words
 
 Factors = Mapping[str, tuple[Tensor, Tensor]]
 DrawRows = Callable[..., tuple[Tensor, Words]]
 DrawFactors = Callable[..., Factors]
-AsChanges = Callable[..., dict[str, Change]]
+AsChanges = Callable[..., Tuning]
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 
 
@@ -40,7 +41,7 @@ def test_without_changes_logits_are_those_of_the_model_itself(
     model = build_language(kind)
     language = StackedLanguageModel(model, tokenizer)
     pictures, words = draw_rows(1, 3)
-    found = language.logits(pictures, words, {})
+    found = language.logits(pictures, words, Tuning())
     expected = model(inputs_embeds=spliced(model, pictures[0], words[0])).logits
     assert isinstance(language, LanguageModel)
     assert torch.allclose(found[0], expected, atol=1e-6)
@@ -83,7 +84,9 @@ def test_one_client_is_peft_with_the_same_factors(
     embedded = spliced(wrapped.get_base_model(), pictures[0], words[0])
     expected = wrapped(inputs_embeds=embedded).logits
     assert torch.allclose(found[0], expected, atol=1e-5)
-    assert not torch.allclose(found, language.logits(pictures, words, {}), atol=0.1)
+    assert not torch.allclose(
+        found, language.logits(pictures, words, Tuning()), atol=0.1
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,10 +151,10 @@ def test_asked_positions_are_those_of_all(
     language = StackedLanguageModel(build_language(kind), tokenizer)
     pictures, words = draw_rows(2, 2)
     some = torch.tensor([0, 6, 5])
-    everywhere = language.logits(pictures, words, {})
-    found = language.logits(pictures, words, {}, some)
+    everywhere = language.logits(pictures, words, Tuning())
+    found = language.logits(pictures, words, Tuning(), some)
     assert torch.allclose(found, everywhere[:, :, some], atol=1e-5)
-    assert language.logits(pictures, words, {}, some[:0]).shape[2] == 0
+    assert language.logits(pictures, words, Tuning(), some[:0]).shape[2] == 0
 
 
 def test_padding_at_the_right_changes_nothing(
@@ -160,8 +163,8 @@ def test_padding_at_the_right_changes_nothing(
     pictures, words = draw_rows(1, 3)
     ids = torch.cat([words.ids, torch.full((1, 3, 4), 7)], dim=-1)
     kinds = torch.cat([words.kinds, torch.full((1, 3, 4), PADDING)], dim=-1)
-    padded = language.logits(pictures, Words(ids, kinds), {})
-    plain = language.logits(pictures, words, {})
+    padded = language.logits(pictures, Words(ids, kinds), Tuning())
+    plain = language.logits(pictures, words, Tuning())
     assert torch.allclose(padded[:, :, : words.length], plain, atol=1e-5)
 
 
@@ -170,8 +173,8 @@ def test_numbers_at_a_pictures_places_say_nothing(
 ) -> None:
     pictures, words = draw_rows(1, 2)
     other = words.ids.masked_fill(words.kinds == 1, 99_999)  # beyond the table
-    found = language.logits(pictures, Words(other, words.kinds), {})
-    assert torch.equal(found, language.logits(pictures, words, {}))
+    found = language.logits(pictures, Words(other, words.kinds), Tuning())
+    assert torch.equal(found, language.logits(pictures, words, Tuning()))
 
 
 def test_a_row_of_padding_may_stand_beside_others(
@@ -180,8 +183,8 @@ def test_a_row_of_padding_may_stand_beside_others(
     pictures, words = draw_rows(1, 2)
     kinds = words.kinds.clone()
     kinds[0, 1] = PADDING
-    found = language.logits(pictures, Words(words.ids, kinds), {})
-    expected = language.logits(pictures, words, {})
+    found = language.logits(pictures, Words(words.ids, kinds), Tuning())
+    expected = language.logits(pictures, words, Tuning())
     assert torch.allclose(found[0, 0], expected[0, 0], atol=1e-5)
 
 
@@ -203,31 +206,31 @@ def test_hooks_are_gone_after_an_error(
     language: StackedLanguageModel, draw_rows: DrawRows
 ) -> None:
     pictures, words = draw_rows(1, 2)
-    plain = language.logits(pictures, words, {})
+    plain = language.logits(pictures, words, Tuning())
 
     def broken(rows: Tensor) -> Tensor:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        language.logits(pictures, words, {next(iter(language.targets)): broken})
+        language.logits(pictures, words, Tuning({next(iter(language.targets)): broken}))
     hooks = [module._forward_hooks for module in language.model.modules()]
     assert not any(hooks)
-    assert torch.equal(language.logits(pictures, words, {}), plain)
+    assert torch.equal(language.logits(pictures, words, Tuning()), plain)
 
 
 def test_a_pass_inside_a_pass_is_another(
     language: StackedLanguageModel, draw_rows: DrawRows
 ) -> None:
     pictures, words = draw_rows(1, 2)
-    plain = language.logits(pictures, words, {})
+    plain = language.logits(pictures, words, Tuning())
     inner: list[Tensor] = []
     name = list(language.targets)[3]
 
     def change(rows: Tensor) -> Tensor:
-        inner.append(language.logits(pictures, words, {}))
+        inner.append(language.logits(pictures, words, Tuning()))
         return rows.new_ones(*rows.shape[:2], language.targets[name].outputs)
 
-    outer = language.logits(pictures, words, {name: change})
+    outer = language.logits(pictures, words, Tuning({name: change}))
     assert torch.equal(inner[0], plain)
     assert not torch.allclose(outer, plain)
 
@@ -236,7 +239,7 @@ def test_passes_in_two_threads_do_not_meet(
     language: StackedLanguageModel, draw_rows: DrawRows
 ) -> None:
     pictures, words = draw_rows(1, 2)
-    plain = language.logits(pictures, words, {})
+    plain = language.logits(pictures, words, Tuning())
     name = next(iter(language.targets))
     entered, left = threading.Event(), threading.Event()
 
@@ -246,11 +249,11 @@ def test_passes_in_two_threads_do_not_meet(
         return rows.new_ones(*rows.shape[:2], language.targets[name].outputs)
 
     other = threading.Thread(
-        target=lambda: language.logits(pictures, words, {name: waiting})
+        target=lambda: language.logits(pictures, words, Tuning({name: waiting}))
     )
     other.start()
     assert entered.wait(10)
-    meanwhile = language.logits(pictures, words, {})
+    meanwhile = language.logits(pictures, words, Tuning())
     left.set()
     other.join()
     assert torch.equal(meanwhile, plain)
@@ -263,7 +266,7 @@ def test_a_record_without_its_picture_is_refused(
     kinds = words.kinds.clone()
     kinds[0, 1, 1:4] = 2
     with pytest.raises(ConfigError, match="Row 1 of model 0 has 0 places"):
-        language.logits(pictures, Words(words.ids, kinds), {})
+        language.logits(pictures, Words(words.ids, kinds), Tuning())
 
 
 def test_rows_beyond_the_context_are_refused(
@@ -271,7 +274,7 @@ def test_rows_beyond_the_context_are_refused(
 ) -> None:
     pictures, words = draw_rows(1, 2, answers=60)
     with pytest.raises(ConfigError, match=r"69 tokens .* made for 64"):
-        language.logits(pictures, words, {})
+        language.logits(pictures, words, Tuning())
 
 
 def test_a_change_of_no_target_is_refused(
@@ -279,4 +282,4 @@ def test_a_change_of_no_target_is_refused(
 ) -> None:
     pictures, words = draw_rows(1, 2)
     with pytest.raises(ConfigError, match="'lm_head', which is no target"):
-        language.logits(pictures, words, {"lm_head": lambda rows: rows})
+        language.logits(pictures, words, Tuning({"lm_head": lambda rows: rows}))

@@ -1,0 +1,207 @@
+"""Every mechanism with every family of models: a round is trained, and attacked."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import Auditor, train
+from privaudit.config import RunConfig, make_config
+from privaudit.dataset import DATASETS, Dataset
+from privaudit.errors import ConfigError
+from privaudit.frozen_model import load_frozen
+from privaudit.mechanism import MECHANISMS
+from privaudit.models.tunable_names import reads_texts
+from privaudit.population import records_elsewhere
+from privaudit.runs import Run
+from privaudit.scenario import find_scenario
+from tests.small_records import picture_data, text_data
+from tests.small_transformers import save
+
+FAMILIES = (
+    "encoder-bert",
+    "vit-ViT",
+    "clip-",
+    "decoder-gpt2",
+    "seq2seq-t5",
+    "blip-opt",
+)
+RELATIVES = (
+    "encoder-roberta",
+    "encoder-distilbert",
+    "encoder-electra",
+    "vit-Dinov2",
+    "decoder-llama",
+    "seq2seq-bart",
+    "blip-t5",
+)
+WRITE = ("decoder", "seq2seq", "blip")
+TINY: dict[str, Any] = {
+    "clients": 2,
+    "rounds": 1,
+    "participation": 1.0,
+    "partition": "dirichlet",
+    "measured_rounds": 1,
+    "tested": 6,
+    "test_share": 0.3,
+    "public_share": 0.3,
+}
+SETTINGS = {"virtual_tokens": 2, "rank": 2, "encoder_width": 4, "epochs": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data_sets() -> Iterator[None]:
+    """Register data sets of these tests, and load each frozen model once."""
+    DATASETS.names()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DATASETS._entries, "some-texts", text_data)
+        patch.setitem(DATASETS._entries, "more-texts", lambda: text_data(30))
+        patch.setitem(DATASETS._entries, "bare-texts", bare_texts)
+        patch.setitem(DATASETS._entries, "some-pictures", picture_data)
+        patch.setattr("privaudit.population.load_frozen", loaded_once())
+        yield
+
+
+def bare_texts() -> Dataset:
+    return replace(text_data(), dialogues=())
+
+
+def loaded_once() -> Callable[[RunConfig], Any]:
+    @cache
+    def load(model: str) -> Any:
+        return load_frozen(make_config("fedpt", model=model))
+
+    return lambda config: load(config.model)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    every = (*FAMILIES, *RELATIVES)
+    return {family: save(folder / family, family) for family in every}
+
+
+def tried(
+    model: str, mechanism: str, folder: Path, trainer: str = "fedpt", **others: Any
+) -> Run:
+    settings = {**SETTINGS, "mechanism": mechanism} if trainer == "fedpt" else {}
+    if trainer == "fedpt" and not mechanism:
+        settings = {}
+    dataset = "some-texts" if reads_texts(model) else "some-pictures"
+    options = {"model": model, "dataset": dataset, **TINY, "settings": settings}
+    return train(trainer, folder=folder, **{**options, **others})
+
+
+LONGER = ("full", "p-tuning")
+MARKED = [
+    pytest.param(name, marks=pytest.mark.slow if name in LONGER else ())
+    for name in MECHANISMS.names()
+]
+
+
+@pytest.mark.parametrize("mechanism", MARKED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_mechanism_of_every_family_is_trained_and_attacked(
+    family: str, mechanism: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    check_round_and_attack(family, tried(models[family], mechanism, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", RELATIVES)
+def test_relatives_of_the_families_are_trained_and_attacked(
+    family: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    check_round_and_attack(family, tried(models[family], "prefix", tmp_path))
+
+
+def check_round_and_attack(family: str, run: Run) -> None:
+    assert run.is_complete
+    sent = [m for m in run.transcript if "update" in m.kind]
+    assert len(sent) == 2
+    heads = {name for name in sent[0].tensors if name.startswith("head.")}
+    assert bool(heads) == family.startswith(("encoder", "vit"))
+    before = next(m for m in run.transcript if m.sender == "server").tensors
+    moved = sent[0].tensors
+    assert any(
+        not torch.equal(moved[name] / moved["weight"], tensor)
+        for name, tensor in before.items()
+    )
+    writes = family.startswith(WRITE)
+    attack = "token-loss" if writes else "loss-threshold"
+    whole = find_scenario("server-reconstruct", 0)
+    short = replace(whole, attacks={attack: whole.attacks[attack]}, dominates=())
+    audit = Auditor(run).attack(short, clients=1)
+    assert 0 <= audit.auroc.value <= 1
+    assert run.population.task.writes == writes
+
+
+def test_a_finished_run_is_asked_about_other_texts(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    run = tried(models["encoder-bert"], "soft-prompt", tmp_path)
+    found = Auditor(run).attack("server-reconstruct", clients=1, shadows=0)
+    assert set(found.leaks) >= {"loss-threshold", "confidence"}
+    config = run.config
+    elsewhere = records_elsewhere(config, "more-texts")
+    assert elsewhere.words is not None
+    assert len(elsewhere.words.ids) == len(elsewhere) == 30
+    assert torch.allclose(elsewhere.features.norm(dim=1), torch.ones(30), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["encoder-bert", "clip-", "decoder-gpt2"])
+def test_the_model_as_it_comes_is_measured(
+    family: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    run = tried(models[family], "", tmp_path, trainer="zero-shot")
+    population = run.population
+    if family == "encoder-bert":
+        assert not population.task.zero_shot.any()
+    if family == "clip-":
+        features = population.tests.features @ population.task.zero_shot.T
+        models_say = next(run.trainer.query(population.task, *asked(run)))
+        told = models_say["log_probabilities"][0].argmax(dim=-1)
+        assert torch.equal(told, features.argmax(dim=-1))
+    assert run.is_complete
+
+
+def asked(run: Run) -> tuple[Any, Any]:
+    text = run.population.task.zero_shot[None]
+    return {"text": text}, run.population.tests
+
+
+@pytest.mark.parametrize(
+    ("model", "trainer", "others", "says"),
+    [
+        ("encoder-bert", "promptfl", {}, "learns prompts before class names"),
+        ("vit-ViT", "dp-fpl", {}, "Train it with fedpt"),
+        ("decoder-gpt2", "promptfl", {}, "which answers in words"),
+        ("encoder-bert", "lora-fedavg", {}, "which classifies"),
+        ("vit-ViT", "fedpt", {"dataset": "some-texts"}, "has texts, and"),
+        ("encoder-bert", "fedpt", {"dataset": "digits"}, "has pictures, and"),
+        ("decoder-gpt2", "fedpt", {"dataset": "some-pictures"}, "has pictures, and"),
+        ("blip-opt", "fedpt", {"dataset": "some-texts"}, "has texts, and"),
+        ("seq2seq-t5", "fedpt", {"dataset": "bare-texts"}, "has none about its"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    model: str,
+    trainer: str,
+    others: dict[str, Any],
+    says: str,
+    models: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        tried(models[model], "", tmp_path, trainer=trainer, **others)
+    assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_a_checkpoint_beside_a_models_own_weights_is_refused() -> None:
+    config = make_config("fedpt", model="encoder:mine", checkpoint="other.pt")
+    with pytest.raises(ConfigError, match="has its own weights"):
+        load_frozen(config)

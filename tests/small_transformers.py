@@ -1,0 +1,260 @@
+"""Small random transformers of every family, saved as people's would be."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privaudit.models.hugging_face import import_transformers
+from privaudit.tensors import Stacked
+from privaudit.tunable import Change, Tunable, Tuning
+
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "<s>", "</s>")
+ANSWERS = ("yes", "no", "maybe")
+TEXT_WORDS = (
+    *("a", "the", "is", "it", "this", "was", "not", "very", "what", "who"),
+    *("film", "play", "song", "good", "bad", "dull", "bright", "calm", "long"),
+    *ANSWERS,
+)
+VOCABULARY = len(SPECIAL) + len(TEXT_WORDS)
+WIDTH, SIZE, PATCH = 16, 16, 8
+NAMES = ("bright film", "dull song", "calm play")
+
+ENCODERS = ("bert", "roberta", "distilbert", "electra")
+DECODERS = ("gpt2", "llama")
+
+
+def text_tokenizer(kind: str) -> Any:
+    """Return a tokenizer of words with the family's own special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    numbers = {token: i for i, token in enumerate([*SPECIAL, *TEXT_WORDS])}
+    made = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    single, pair, special = _AROUND[kind]
+    if single:
+        made.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=[(s, numbers[s]) for s in special]
+        )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    if kind in ("bert", "distilbert", "electra", "roberta"):
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+    else:
+        names |= {"eos_token": "</s>"} | ({} if kind == "t5" else {"bos_token": "<s>"})
+    inputs = ["input_ids", "attention_mask"]
+    if kind in ("bert", "electra"):
+        inputs.insert(1, "token_type_ids")
+    fast = import_transformers().PreTrainedTokenizerFast
+    return fast(tokenizer_object=made, model_input_names=inputs, **names)
+
+
+_BERT = (
+    "[CLS] $A [SEP]",
+    "[CLS] $A [SEP] $B:1 [SEP]:1",
+    ("[CLS]", "[SEP]"),
+)
+_AROUND: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "bert": _BERT,
+    "distilbert": _BERT,
+    "electra": _BERT,
+    "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", ("[CLS]", "[SEP]")),
+    "t5": ("$A </s>", "$A $B </s>", ("</s>",)),
+    "bart": ("<s> $A </s>", "<s> $A $B </s>", ("<s>", "</s>")),
+    "gpt2": ("", "", ()),
+    "llama": ("<s> $A", "<s> $A $B", ("<s>",)),
+    "clip": ("<s> $A </s>", "<s> $A $B </s>", ("<s>", "</s>")),
+}
+
+
+def text_config(kind: str) -> Any:
+    """Return a small configuration of a family that reads texts."""
+    transformers = import_transformers()
+    sizes = {"vocab_size": VOCABULARY, "pad_token_id": 0}
+    bert = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 20,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 40,
+    }
+    ends = {"bos_token_id": 4, "eos_token_id": 5}
+    if kind == "bert":
+        return transformers.BertConfig(**sizes, **bert)
+    if kind == "roberta":
+        return transformers.RobertaConfig(**sizes, **bert, type_vocab_size=1)
+    if kind == "electra":
+        return transformers.ElectraConfig(**sizes, **bert, embedding_size=8)
+    if kind == "distilbert":
+        own = {"dim": WIDTH, "hidden_dim": 20, "n_layers": 2, "n_heads": 2}
+        return transformers.DistilBertConfig(**sizes, **own, max_position_embeddings=40)
+    if kind == "gpt2":
+        own = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 48}
+        return transformers.GPT2Config(**sizes, **own, **ends)
+    if kind == "llama":
+        return transformers.LlamaConfig(
+            **sizes, **{**bert, "max_position_embeddings": 48}, **ends
+        )
+    if kind == "bart":
+        layers = {"encoder_layers": 2, "decoder_layers": 2}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        wide = {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "d_model": WIDTH}
+        return transformers.BartConfig(
+            **sizes, **layers, **heads, **wide, **ends, decoder_start_token_id=5
+        )
+    own = {"d_model": WIDTH, "d_kv": 8, "d_ff": 20, "num_layers": 2, "num_heads": 2}
+    return transformers.T5Config(
+        **sizes, **own, decoder_start_token_id=0, eos_token_id=5
+    )
+
+
+_CLASSES = {
+    **dict.fromkeys(("gpt2", "llama"), "AutoModelForCausalLM"),
+    **dict.fromkeys(("t5", "bart"), "AutoModelForSeq2SeqLM"),
+}
+
+
+def random_model(build: Callable[[], Any], seed: int = 0) -> Any:
+    """Build a model, and move its weights so that none are 0 or 1."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    return model.eval().requires_grad_(False)
+
+
+def text_model(kind: str) -> Any:
+    """Return a small random model of a family that reads texts."""
+    transformers = import_transformers()
+    made = getattr(transformers, _CLASSES.get(kind, "AutoModel"))
+    return random_model(lambda: made.from_config(text_config(kind)))
+
+
+def vision_config(kind: str) -> Any:
+    """Return a small configuration of an image tower."""
+    return getattr(import_transformers(), f"{kind}Config")(
+        hidden_size=WIDTH,
+        intermediate_size=20,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=SIZE,
+        patch_size=PATCH,
+    )
+
+
+def clip_model() -> Any:
+    """Return a small random CLIP."""
+    transformers = import_transformers()
+    text = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "intermediate_size": 20,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 20,
+        "bos_token_id": 4,
+        "eos_token_id": 5,
+        "pad_token_id": 0,
+    }
+    config = transformers.CLIPConfig(
+        text_config=text,
+        vision_config=vision_config("CLIPVision").to_dict(),
+        projection_dim=12,
+    )
+    return random_model(lambda: transformers.CLIPModel(config))
+
+
+def blip_model(language: str) -> Any:
+    """Return a small random BLIP-2 in front of a language model."""
+    transformers = import_transformers()
+    config = transformers.Blip2Config(
+        vision_config=vision_config("Blip2Vision").to_dict(),
+        qformer_config={
+            "vocab_size": VOCABULARY,
+            "hidden_size": WIDTH,
+            "intermediate_size": 20,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "encoder_hidden_size": WIDTH,
+        },
+        text_config=_blip_language(language).to_dict(),
+        num_query_tokens=3,
+    )
+    kind = transformers.Blip2ForConditionalGeneration
+    return random_model(lambda: kind(config))
+
+
+def _blip_language(kind: str) -> Any:
+    if kind == "t5":
+        return text_config("t5")
+    return import_transformers().OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=WIDTH,
+        word_embed_proj_dim=WIDTH,
+        ffn_dim=20,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=48,
+        pad_token_id=0,
+        bos_token_id=4,
+        eos_token_id=5,
+    )
+
+
+def image_processor() -> Any:
+    """Return what makes pictures of any size into what the towers take."""
+    return import_transformers().CLIPImageProcessor(
+        size={"shortest_edge": SIZE}, crop_size={"height": SIZE, "width": SIZE}
+    )
+
+
+def save(folder: Path, family: str) -> str:
+    """Save a family's small model with all that it needs; return its ``--model``."""
+    import_transformers().utils.logging.disable_progress_bar()
+    kind, _, which = family.partition("-")
+    if kind in ("encoder", "decoder", "seq2seq"):
+        text_model(which).save_pretrained(folder)
+        text_tokenizer(which).save_pretrained(folder)
+        return f"{kind}:{folder}"
+    image_processor().save_pretrained(folder)
+    if kind == "vit":
+        made = import_transformers().AutoModel.from_config
+        random_model(lambda: made(vision_config(which))).save_pretrained(folder)
+    elif kind == "clip":
+        clip_model().save_pretrained(folder)
+        text_tokenizer("clip").save_pretrained(folder)
+    else:
+        blip_model(which).save_pretrained(folder)
+        text_tokenizer("t5" if which == "t5" else "llama").save_pretrained(folder)
+    return f"{kind}:{folder}"
+
+
+def some_lora(model: Tunable, parameters: Stacked) -> Tuning:
+    """Return what pairs named "TARGET A" and "TARGET B" add."""
+
+    def one(name: str) -> Change:
+        first, second = parameters[f"{name} A"], parameters[f"{name} B"]
+        return lambda rows: 0.5 * (rows @ first.mT) @ second.mT
+
+    return Tuning({name: one(name) for name in model.targets})
+
+
+def draw(shapes: Mapping[str, tuple[int, ...]], seed: int = 1) -> dict[str, Tensor]:
+    """Draw leaves of these shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (0.3 * torch.randn(*shape, generator=generator)).requires_grad_()
+        for name, shape in shapes.items()
+    }
+
+
+def pair_shapes(model: Tunable, k: int, rank: int = 2) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of k models' pairs for every target."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, target in model.targets.items():
+        shapes[f"{name} A"] = (k, rank, target.inputs)
+        shapes[f"{name} B"] = (k, target.outputs, rank)
+    return shapes
