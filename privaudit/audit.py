@@ -118,6 +118,7 @@ class Audit:
                     who: {name: e.to_dict() for name, e in metrics.items()}
                     for who, metrics in utility.captions.items()
                 },
+                "macro_f1": utility.macro_f1 and utility.macro_f1.to_dict(),
                 "local_last_10_rounds": _last_rounds(self.run),
             },
             "rebuilt": {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -9,15 +10,18 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.answering import answering
-from privaudit.attack import Adversary, Attack, Scores, Target
+from privaudit.attack import Adversary, Target
+from privaudit.attacking import Asked, make_attack
 from privaudit.audit import Audit
 from privaudit.closeness import measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.federation import participants_of
-from privaudit.leak import ClientScores, Leak, measure_leak
+from privaudit.leak import Leak
 from privaudit.leak_by_round import leak_by_round
+from privaudit.ledger import Ledger
 from privaudit.linking import link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
+from privaudit.live.events import Event, Phase, Watcher
 from privaudit.one_run import audit_one_run
 from privaudit.own_model import Array, ShadowAttack, SignalScale, shadow_scores
 from privaudit.runs import Run, load_run
@@ -30,8 +34,8 @@ from privaudit.statistics.roc import auroc as auroc_of
 from privaudit.threats import find_threat
 from privaudit.trainer import Rebuilt
 from privaudit.utility import measure_clients
+from privaudit.weaker_views import as_weaker, attack_in_place
 
-Progress = Callable[[str], None]
 USUAL_SHADOWS = 50  # as published
 
 
@@ -62,7 +66,7 @@ class Auditor:
         clients: int | Literal["all"] = 3,
         shadows: int | None = None,
         seed: int = 0,
-        progress: Progress | None = None,
+        watcher: Watcher | None = None,
     ) -> Audit:
         """Play a scenario on the run.
 
@@ -73,7 +77,7 @@ class Auditor:
             shadows: Shadow models for each of them; 0 leaves those attacks out. By
                 default 50, and 0 for models that write: these take minutes each.
             seed: Of the adversary's randomness.
-            progress: Called with what is done next.
+            watcher: Called with a :class:`privaudit.live.Phase` of what is done next.
 
         Raises:
             UnknownNameError: No scenario has that name.
@@ -85,12 +89,12 @@ class Auditor:
         if shadows is None:
             shadows = 0 if writes else USUAL_SHADOWS
         plan = find_scenario(scenario, shadows)
-        plan = plan.reading("words" if writes else "classes")
-        adversary, targets = self.prepare(plan, seed=seed)
-        leaks = self._leaks(plan, adversary, targets, clients, progress)
+        plan = self._as_seen(plan.reading("words" if writes else "classes"))
+        adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
+        leaks = self._leaks(plan, adversary, targets, clients)
         linking, alone = None, without_suspects(adversary, targets)
         if alone:
-            others = self._leaks(plan, adversary, alone, clients, progress)
+            others = self._leaks(plan, adversary, alone, clients)
             linking = measure_linking(self.run.transcript, targets, leaks, others)
         aggregate: dict[str, Leak] = {}
         if adversary.task.writes and plan.threat == "server":
@@ -98,10 +102,31 @@ class Auditor:
             if common:
                 # Shadows are rebuilt clients: no measure of the server's own model.
                 plain = plan.without_shadows()
-                aggregate = self._leaks(plain, adversary, common, clients, progress)
+                aggregate = self._leaks(plain, adversary, common, clients)
+        if not writes:  # of models that write, aggregate holds what sums show
+            leaks |= self._with_less(plan, adversary, targets)
         audit = self._judge(plan, adversary, targets, leaks, seed)
         audit = replace(audit, linking=linking, aggregate=aggregate)
         return self._with_more(audit, adversary, targets)
+
+    def _as_seen(self, plan: Scenario) -> Scenario:
+        plan = plan.where_masked() if self.run.config.masking else plan
+        tokens = self.run.population.task.public.tokens
+        blind = tokens is not None and tokens.shape[1] == 0
+        return plan.without_pictures() if blind else plan
+
+    def _with_less(
+        self, plan: Scenario, adversary: Adversary, targets: Sequence[Target]
+    ) -> dict[str, Leak]:
+        """Make the named attacks of those who see less."""
+        leaks: dict[str, Leak] = {}
+        for weaker, less, theirs in as_weaker(plan, adversary, targets):
+            attack, made = next(iter(weaker.attacks.items()))
+            name = attack_in_place(attack, weaker.name)
+            made_before = len(plan.attacks) + len(leaks)
+            less.tell(Phase("", "attack", name, made_before, made_before + 1))
+            leaks[name] = make_attack(name, made, less, theirs, self._truth(plan))
+        return leaks
 
     def _with_more(
         self, audit: Audit, adversary: Adversary, targets: Sequence[Target]
@@ -144,19 +169,23 @@ class Auditor:
         adversary: Adversary,
         targets: Sequence[Target],
         clients: int | Literal["all"],
-        progress: Progress | None,
     ) -> dict[str, Leak]:
         """Make every attack, and set its scores beside the truth."""
-        some, leaks = _choose(targets, clients), {}
+        some = _choose(targets, clients)
+        leaks: dict[str, Leak] = {}
         for name, attack in scenario.attacks.items():
+            adversary.tell(Phase("", "attack", name, len(leaks), len(scenario.attacks)))
             whom = some if attack.trains_shadows else targets
-            scores = _run_attack(name, attack, adversary, whom, progress)
-            joined = self._beside_truth(scenario, whom, scores)
-            leaks[name] = measure_leak(name, repr(attack), scores[0].threshold, joined)
+            leaks[name] = make_attack(
+                name, attack, adversary, whom, self._truth(scenario)
+            )
         return leaks
 
+    def _truth(self, scenario: Scenario) -> tuple[Asked, Ledger]:
+        return partial(self._asked, scenario), self.run.ledger
+
     def prepare(
-        self, scenario: Scenario, *, seed: int = 0
+        self, scenario: Scenario, *, seed: int = 0, watcher: Watcher | None = None
     ) -> tuple[Adversary, list[Target]]:
         """Return what the adversary has; every client that ever trained is a target.
 
@@ -167,6 +196,7 @@ class Auditor:
             ViewError: The threat model does not fit the run.
         """
         run, population = self.run, self.run.population
+        scenario = self._as_seen(scenario)
         threat = find_threat(scenario.threat)
         who = scenario.threat.partition(":")[2]  # a peer does not attack itself
         if who and who not in population.task.clients:
@@ -179,15 +209,17 @@ class Auditor:
             Seeds(seed).child("adversary"),
             run.config.participation,
             self._store(scenario, seed),
+            watcher and _naming(run.name, watcher),
         )
+        whom = [client for client in trained_clients(run) if client != who]
+        adversary.tell(Phase("", "rebuild", f"{len(whom)} clients", 0, len(whom)))
         targets = [
             Target(
                 client,
                 run.trainer.rebuild(population.task, adversary.view, client),
                 population.pick(self._asked(scenario, client)),
             )
-            for client in trained_clients(run)
-            if client != who
+            for client in whom
         ]
         return adversary, link_targets(adversary, targets)
 
@@ -228,31 +260,14 @@ class Auditor:
                 run.personal_models,
                 run.own_model,
             ),
-            missing=tuple(
-                dict.fromkeys(part for t in targets for part in t.rebuilt.missing)
+            missing=(
+                *dict.fromkeys(part for t in targets for part in t.rebuilt.missing),
+                *([scenario.note] if scenario.note else []),
             ),
             staleness=max(target.rebuilt.staleness for target in targets),
             closeness=measure_closeness(run, adversary, targets),
             seed=seed,
         )
-
-    def _beside_truth(
-        self, scenario: Scenario, targets: Sequence[Target], scores: Sequence[Scores]
-    ) -> list[ClientScores]:
-        joined = []
-        for target, score in zip(targets, scores, strict=True):
-            records = self._asked(scenario, target.client)
-            joined.append(
-                ClientScores(
-                    client=target.client,
-                    records=records,
-                    labels=target.candidates.labels.numpy(),
-                    scores=score.scores.astype(np.float64),
-                    guesses=score.guesses,
-                    is_member=self.run.ledger.is_member[records],
-                )
-            )
-        return joined
 
     @staticmethod
     def from_scores(
@@ -353,20 +368,10 @@ def _choose(
     return targets[:wanted]
 
 
-def _run_attack(
-    name: str,
-    attack: Attack,
-    adversary: Adversary,
-    targets: Sequence[Target],
-    progress: Progress | None,
-) -> list[Scores]:
-    if progress:
-        progress(name)
-    scores = attack(adversary, targets)
-    for target, some in zip(targets, scores, strict=True):
-        if not np.isfinite(some.scores).all():
-            raise ConfigError(
-                f"The attack {name!r} gave scores for {target.client} that are not "
-                "finite. That is a fault of the attack: mend it, and audit again."
-            )
-    return scores
+def _naming(run: str, watcher: Watcher) -> Watcher:
+    """Return a watcher of phases that says which run they are of."""
+
+    def tell(event: Event) -> None:
+        watcher(replace(event, run=run) if isinstance(event, Phase) else event)
+
+    return tell

@@ -9,6 +9,7 @@ from privaudit.attack import ATTACKS
 from privaudit.dataset import DATASETS
 from privaudit.datasets.on_disk import OnDisk, places
 from privaudit.errors import UnknownNameError
+from privaudit.mechanism import MECHANISMS
 from privaudit.registry import Registry
 from privaudit.scenario import SCENARIOS
 from privaudit.trainer import TRAINERS
@@ -18,6 +19,7 @@ REGISTRIES: dict[str, Registry[object]] = {
     "attacks": ATTACKS,  # type: ignore[dict-item]
     "scenarios": SCENARIOS,  # type: ignore[dict-item]
     "datasets": DATASETS,  # type: ignore[dict-item]
+    "mechanisms": MECHANISMS,  # type: ignore[dict-item]
 }
 
 
@@ -35,9 +37,10 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     if what == "models":
         from privaudit.models.captioning_loading import CAPTIONERS
         from privaudit.models.loading import MODELS
+        from privaudit.models.tunable_names import CLASSIFYING, WRITING
 
-        yield from ((name, "classifies") for name in MODELS)
-        yield from ((name, "answers in words") for name in CAPTIONERS)
+        yield from ((name, "classifies") for name in (*MODELS, *CLASSIFYING))
+        yield from ((name, "answers in words") for name in (*CAPTIONERS, *WRITING))
         return
     if what in TRAINERS.names():
         yield from _parameters(what)

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from privaudit.canaries import CanaryKind
 from privaudit.deal import Rule, Shares
 from privaudit.errors import ConfigError
-from privaudit.federation import COHORT_SIZE
+from privaudit.federation import COHORT_SIZE, count_participants
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
+from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.trainer import TRAINERS, Trainer
 
 WRITING: Mapping[str, Any] = {
@@ -30,7 +31,10 @@ WRITING: Mapping[str, Any] = {
 }
 """What is different for models that answer in words: FedRand's federation, and utility
 measured once, since writing takes its time."""
-FOLDER_MODELS = ("surrogate", "language", "llava")
+FOLDER_MODELS = ("surrogate", "language")
+"""Kinds of models that are folders."""
+HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
+"""Kinds that are folders, or names on the hub."""
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
@@ -69,6 +73,11 @@ class RunConfig(BaseModel):
         canary: What some candidates are made into, see :mod:`privaudit.canaries`; None
             leaves them as they are.
         canaries: How many of each client's.
+        secure_aggregation: "ideal" records uploads in the clear, and server-aggregate
+            sums them as an ideal secure sum would; "masked" runs a protocol, so that
+            the transcript holds masked uploads, and no update.
+        dropout: Chance that a participant is lost between the rounds of that protocol,
+            in [0, 1); 0 where nothing is masked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,11 +106,20 @@ class RunConfig(BaseModel):
     tested: Annotated[int, Field(ge=1)] | None = None
     canary: CanaryKind | None = None
     canaries: Annotated[int, Field(ge=1)] = 10
+    secure_aggregation: Literal["ideal", "masked"] = "ideal"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
         last = self.measured_rounds
         return last is None or index >= self.rounds - last
+
+    @property
+    def masking(self) -> Masking | None:
+        """How uploads are masked; None sends them in the clear."""
+        if self.secure_aggregation == "ideal":
+            return None
+        return Masking(dropout=self.dropout)
 
     def deal(self) -> Partition:
         """Return the partition with its parameters."""
@@ -153,15 +171,42 @@ def make_config(
             fields[place] = str(Path(fields[place]).expanduser().resolve())
     kind, _, folder = str(fields.get("model", "")).partition(":")
     there = folder and Path(folder).expanduser().exists()  # else a hub's name, maybe
-    if kind in FOLDER_MODELS and folder and (there or kind != "llava"):
+    if folder and (kind in FOLDER_MODELS or (there and kind in HUB_MODELS)):
         fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
     if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     try:
-        return RunConfig(trainer=trainer, settings=complete, **fields)
+        config = RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
         raise ConfigError(_readable(error, "run")) from None
+    _check_masking(config, built)
+    return config
+
+
+def _check_masking(config: RunConfig, trainer: Trainer) -> None:
+    """Refuse masks where no sum could be made of what is sent."""
+    if config.secure_aggregation == "ideal":
+        if config.dropout:
+            raise ConfigError(
+                f"A dropout of {config.dropout:g} was asked for, and it is that of the "
+                "protocol of masked sums. Add --secure-aggregation masked, or leave it "
+                "out."
+            )
+        return
+    if trainer.aggregation != "sum":
+        raise ConfigError(
+            f"Masked uploads were asked for, and {config.trainer}'s server uses each "
+            "of them by itself, not their sum. Take a trainer that sums, such as "
+            "promptfl, or leave --secure-aggregation out."
+        )
+    count = count_participants(config.clients, config.participation)
+    if count < 2:
+        raise ConfigError(
+            f"Masked uploads were asked for, and {count} of {config.clients} clients "
+            "takes part in a round: a sum over one is its update. Raise --clients or "
+            "--participation."
+        )
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
@@ -198,7 +243,7 @@ def parameters_of(trainer: str) -> frozenset[str]:
 def _readable(error: ValidationError, what: str) -> str:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
     if not first["loc"]:  # two parameters that don't go together
         return f"The {what} cannot be made: {message}."
     return f"The {what} cannot take {field} = {first['input']!r}: {message}."

@@ -104,9 +104,11 @@ def audit_one_run(
         coins.append(one.is_member[some])
     joined = OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
     first, *others = _bounds(joined, _delta(privacy))
+    proved = privacy["certified"][view.partition(":")[0]]
+    protects = {name: proved[name] for name in ("adjacency", "unit") if name in proved}
     claimed, certified = (
-        Guarantee.stated(entry["epsilon"], entry["delta"])
-        for entry in (privacy["claimed"], privacy["certified"][view.partition(":")[0]])
+        Guarantee.stated(entry["epsilon"], entry["delta"], **protects)
+        for entry in (privacy["claimed"], proved)
     )
     return OneRunAudit(
         KINDS[None if canaries is None else canaries.kind],

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from privaudit.privacy.mechanism import Release
 
-ClippedBy = Literal["record", "batch"]
+ClippedBy = Literal["record", "batch", "client"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class ClippedNorm:
 
     Attributes:
         release: Of which.
-        by: Whether every record's gradient was clipped, or the mean over a batch.
+        by: Whether every record's gradient was clipped, the mean over a batch, or all
+            that a client's training moved.
         largest: In the units of the release's :class:`MechanismEvent`.
     """
 
@@ -103,7 +104,8 @@ class Trace:
 
         Args:
             release: What the gradients are for.
-            by: Whether they are [k, records, ...], or batch means [k, ...].
+            by: Whether they are [k, records, ...], or one for each client: batch means
+                or moves [k, ...].
             gradients: After clipping; their joint norm counts.
             unit: What a length of 1 is in the units of the release's event.
         """

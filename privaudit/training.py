@@ -7,7 +7,7 @@ dropped and written again by a resumed run, to the same bytes.
 import copy
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from privaudit.federation import (
     run_round,
 )
 from privaudit.ledger import Ledger
+from privaudit.live.events import Watcher
+from privaudit.live.rounds import RoundNumbers
+from privaudit.model_queries import queries_of
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
 from privaudit.run_files import (
@@ -63,8 +66,6 @@ from privaudit.transcript import (
 from privaudit.utility import Utility, measure_clients
 from privaudit.writing import as_writer
 
-Progress = Callable[[int, int], None]
-
 
 def train(
     trainer: str = "promptfl",
@@ -74,7 +75,7 @@ def train(
     resume: bool = False,
     fresh: bool = False,
     settings: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    watcher: Watcher | None = None,
     **fields: Any,
 ) -> Run:
     """Train federatedly, record all that is sent, and return the run.
@@ -88,7 +89,7 @@ def train(
         resume: Go on with an interrupted run.
         fresh: Throw an interrupted or finished run away and start anew.
         settings: The trainer's parameters.
-        progress: Called after each round with rounds done and rounds in all.
+        watcher: Called with a :class:`privaudit.live.RoundDone` after each round.
         **fields: Fields of :class:`privaudit.config.RunConfig`, or of the trainer.
 
     Raises:
@@ -107,7 +108,7 @@ def train(
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
     run = Run(runs_folder(folder) / (check_name(name) if name else default))
     if fresh or not _is_finished(run, config):
-        run = _train_alone(run, config, resume, fresh, progress)
+        run = _train_alone(run, config, resume, fresh, watcher)
     drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
     mark_latest([run])
     return run
@@ -122,7 +123,7 @@ def _is_finished(run: Run, config: RunConfig) -> bool:
 
 
 def _train_alone(
-    run: Run, config: RunConfig, resume: bool, fresh: bool, progress: Progress | None
+    run: Run, config: RunConfig, resume: bool, fresh: bool, watcher: Watcher | None
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
     population = None if _is_there(run) and not fresh else populate(config)
@@ -135,7 +136,7 @@ def _train_alone(
             _begin(run, config, population)
         if run.is_complete:
             return run
-        return _train_rounds(run, progress or (lambda done, total: None))
+        return _train_rounds(run, watcher)
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
@@ -200,9 +201,9 @@ class _Training:
         drop_checkpoints(self.path, but=rounds)
 
 
-def _train_rounds(run: Run, progress: Progress) -> Run:
+def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
     training = _restore(run)
-    total = run.config.rounds
+    total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
         (record,) = run_round(
@@ -213,16 +214,23 @@ def _train_rounds(run: Run, progress: Progress) -> Run:
             participation=run.config.participation,
             cohort_size=run.config.cohort_size,
             traced=training.is_traced,
+            masking=run.config.masking,
         )
         training.record(index, record.messages)
         if training.is_traced:
             append_lines(training.path / TRACE, [trace_line(record.trace)])
-        _note_round(training, record, time.perf_counter() - started)
+        line, use = _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
         training.commit(index + 1)
-        progress(index + 1, total)
+        if watcher is not None:
+            watcher(numbers.add(line, use.local if use else None))
     return Run(run.path)
+
+
+def _numbers(training: _Training) -> RoundNumbers:
+    run, claim = training.run, training.trainer.claim(training.population.task)
+    return RoundNumbers(run.name, run.config.rounds, claim, run.metrics)
 
 
 def _restore(run: Run) -> _Training:
@@ -257,35 +265,50 @@ def _members(run: Run, population: Population, number: int) -> Records:
     return population.pick(run.ledger.members_of(number))
 
 
-def _note_round(training: _Training, record: RoundRecord, seconds: float) -> None:
+def _note_round(
+    training: _Training, record: RoundRecord, seconds: float
+) -> tuple[dict[str, Any], Utility | None]:
+    """Write what a round was like; return it, and the utility if it was measured."""
     sent = bytes_sent(record.messages)
     losses = training.federation.losses
+    utility = _measured(training, record.at.index)
     line = {
         "round": record.at.index,
-        **_measured(training, record.at.index),
+        **_in_numbers(utility),
         "training_loss": sum(losses.values()) / max(1, len(losses)),
         "bytes_up": sent["up"],
         "bytes_down": sent["down"],
         "seconds": round(seconds, 4),
         "mechanisms": [event.to_json() for event in record.events],
     }
+    if record.secure_sum is not None:
+        line["secure_sum"] = record.secure_sum
+    asked = queries_of(training.trainer, training.federation.shards, record.at)
+    if asked is not None:
+        line["model_queries"] = asked
     append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
+    return line, utility
 
 
-def _measured(training: _Training, index: int) -> dict[str, Any]:
+def _measured(training: _Training, index: int) -> Utility | None:
     """Return the utility after a round; None where it is not measured."""
-    names = ("local", "neighbour", "mix")
-    found: dict[str, Any] = {f"{name}_accuracy": None for name in names}
-    if training.run.config.measures(index):
-        task, federation = training.population.task, training.federation
-        models, _ = give_away(training.trainer, task, federation, index)
-        server = _own_model(training)
-        utility = measure_clients(training.trainer, training.population, models, server)
-        for name in names:
-            estimate = getattr(utility, name)
-            found[f"{name}_accuracy"] = estimate and estimate.value
-        found |= _captions(utility)
-    return found
+    if not training.run.config.measures(index):
+        return None
+    task, federation = training.population.task, training.federation
+    models, _ = give_away(training.trainer, task, federation, index)
+    server = _own_model(training)
+    return measure_clients(training.trainer, training.population, models, server)
+
+
+def _in_numbers(utility: Utility | None) -> dict[str, Any]:
+    """Return what metrics.jsonl says of it."""
+    estimates = {
+        f"{name}_accuracy": utility and getattr(utility, name)
+        for name in ("local", "neighbour", "mix")
+    }
+    estimates["macro_f1"] = utility and utility.macro_f1
+    found = {name: one and one.value for name, one in estimates.items()}
+    return found | _captions(utility) if utility else found
 
 
 def _own_model(training: _Training) -> Tensors | None:
@@ -337,4 +360,5 @@ def _finish(training: _Training) -> None:
 
 
 def _sends_updates(training: _Training) -> bool:
-    return any("update" in message.kind for message in training.transcript)
+    kinds = {message.kind for message in training.transcript}
+    return bool(kinds & {"update", "individual-update", "masked"})

@@ -12,6 +12,8 @@ from privaudit.trainer import ClientId, Cohort
 
 UNTRAINED = "the client's own training in its last round"
 """What is missing of a client where only the mean is seen."""
+COORDINATES = "coordinates"
+"""What tells where numbers belong among all that is learned, in a row."""
 
 
 def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stacked:
@@ -65,7 +67,8 @@ def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
 def moves(sent: Stacked, received: Tensors) -> dict[str, Float[Tensor, "k ..."]]:
     """Return where uploads moved what was received, their weights divided out.
 
-    What was not received, such as a gradient, is taken as it is.
+    What was not received, such as a gradient, is taken as it is. Numbers that came with
+    their coordinates stand there, among zeros, in a row of all that was received.
 
     Args:
         sent: Several clients' uploads, stacked.
@@ -73,8 +76,12 @@ def moves(sent: Stacked, received: Tensors) -> dict[str, Float[Tensor, "k ..."]]
     """
     found = {}
     weights = {name: sent[name] for name in sent if name.startswith("weight")}
-    for name in sent.keys() - weights.keys():
+    for name in sent.keys() - weights.keys() - {COORDINATES}:
         tensor, before = sent[name], received.get(name)
+        if COORDINATES in sent:
+            size = sum(t.numel() for n, t in received.items() if n != COORDINATES)
+            row = torch.zeros(len(tensor), size, dtype=tensor.dtype)
+            tensor = row.scatter(1, sent[COORDINATES], tensor)
         weight = weights.get(f"weight {name[-1]}", weights.get("weight"))
         if weight is not None:
             tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)

@@ -14,6 +14,7 @@ from privaudit.errors import (
     ViewError,
 )
 from privaudit.ledger import Ledger
+from privaudit.live import Event
 from privaudit.report.page import write_report
 from privaudit.report.store import save_audit
 from privaudit.runs import Run
@@ -147,11 +148,11 @@ def test_a_changed_model_is_refused(run: Run) -> None:
 
 
 def test_an_unfinished_run_is_not_audited() -> None:
-    def stop(done: int, total: int) -> None:
+    def stop(event: Event) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("promptfl", rounds=3, epochs=1, name="cut", progress=stop)
+        train("promptfl", rounds=3, epochs=1, name="cut", watcher=stop)
     with pytest.raises(ConfigError, match="stopped after 1 of 3 rounds"):
         Auditor("cut")
 

@@ -70,10 +70,14 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
 
 
 def test_only_the_federation_makes_messages() -> None:
-    """Shadows and views make some too: of an adversary's own, or derived."""
+    """In its name, delivery does, and the protocol of masked sums.
+
+    Shadows and views make some too: of an adversary's own, or derived.
+    """
     makers = {
         path.name
         for path in [*CORE, *(ROOT / "trainers").glob("*.py")]
         if "Message(" in path.read_text()
     }
-    assert makers <= {"federation.py", "shadows.py", "threats.py", "transcript.py"}
+    sending = {"federation.py", "delivery.py", "masked_sum.py"}
+    assert makers <= {*sending, "shadows.py", "threats.py", "transcript.py"}

@@ -11,6 +11,7 @@ import pytest
 
 from privaudit import load_run, train
 from privaudit.errors import ConfigError, StorageError
+from privaudit.live import Event
 
 QUICK: dict[str, Any] = {"rounds": 4, "epochs": 1}
 CHILD = """
@@ -89,11 +90,11 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 def test_an_interrupted_run_says_what_to_do(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(done: int, total: int) -> None:
+    def stop(event: Event) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("promptfl", **QUICK, name="cut", progress=stop)
+        train("promptfl", **QUICK, name="cut", watcher=stop)
     with pytest.raises(
         ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"
     ):

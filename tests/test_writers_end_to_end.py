@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from privaudit import Audit, Auditor, Run, train
 from privaudit.cli import app
 from privaudit.ledger import Ledger
+from privaudit.live import Event
 from privaudit.shift import measure_shift
 from privaudit.token_grid import NAMED, places
 
@@ -132,11 +133,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_transcript(
 ) -> None:
     """What a client kept, and whose factor was sent, survive."""
 
-    def stop(done: int, total: int) -> None:
+    def stop(event: Event) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("fedrand", folder=tmp_path, progress=stop, **SMALL)
+        train("fedrand", folder=tmp_path, watcher=stop, **SMALL)
     resumed = train("fedrand", folder=tmp_path, resume=True, **SMALL)
     ours, whole = resumed.header["progress"], runs["fedrand"].header["progress"]
     assert ours["head"] == whole["head"]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from privaudit.adapters.learning import query_tokens
 from privaudit.adapters.lora import weight_changes
-from privaudit.language import Change
 from privaudit.prompts.learning import PromptTrainer
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -26,6 +25,7 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
+from privaudit.tunable import Tuning
 from privaudit.writing import UNTUNED
 
 
@@ -72,9 +72,9 @@ class ZeroShot(PromptTrainer):
         """Return the model as it comes."""
         return {UNTUNED: torch.zeros(())}
 
-    def changes(self, task: PublicTask, models: Stacked) -> dict[str, Change]:
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
         """Return nothing: no layer is changed."""
-        return {}
+        return Tuning()
 
     def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
         """Yield zeros for each layer."""
@@ -90,7 +90,9 @@ class ZeroShot(PromptTrainer):
         """Yield log-probabilities of classes, or statistics of tokens."""
         if not task.writes:
             return super().query(task, models, records, want)
-        return query_tokens(task.language, {}, len(models[UNTUNED]), records, want)
+        return query_tokens(
+            task.language, Tuning(), len(models[UNTUNED]), records, want
+        )
 
     def claim(self, task: PublicTask) -> Claim:
         """Claim 0: the model does not depend on any record."""

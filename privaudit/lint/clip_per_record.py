@@ -1,7 +1,8 @@
 """Is each record's gradient clipped, before the mean?
 
 A clipped batch mean is a warning where the noise is so large that the claim holds all
-the same: the certificate counts how far one record moves it.
+the same: the certificate counts how far one record moves it. Where clients are
+protected, it is asked whether their moves were clipped.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ def _check(evidence: Evidence) -> Found:
         if loose:
             severity: Severity = "warning" if evidence.claim_holds else "error"
             yield severity, _sentence(evidence, loose[0], len(loose)), causes
+    yield from _unclipped(evidence)
     for release in _contradicted(evidence):
         yield (
             "error",
@@ -27,11 +29,23 @@ def _check(evidence: Evidence) -> Found:
         )
 
 
+def _unclipped(evidence: Evidence) -> Found:
+    """Say where noise hides something of no bounded length."""
+    names = {event.release for _, event in evidence.events() if not event.bounded}
+    for release in sorted(names):
+        yield (
+            "error",
+            f"What the noise of the {release} release hides was not clipped: nothing "
+            "bounds it, and no noise is enough.",
+            evidence.setting("mode", "clip_norm"),
+        )
+
+
 def _noised(evidence: Evidence) -> dict[Release, list[MechanismEvent]]:
-    """Return the mechanisms with noise, by release: without it nothing is promised."""
+    """Return what hides records, by release: without noise nothing is promised."""
     found: dict[Release, list[MechanismEvent]] = {}
     for _, event in evidence.events():
-        if event.noise_multiplier > 0:
+        if event.noise_multiplier > 0 and event.unit == "record":
             found.setdefault(event.release, []).append(event)
     return found
 

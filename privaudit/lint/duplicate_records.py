@@ -12,6 +12,8 @@ def _check(evidence: Evidence) -> Found:
         for position, fingerprint in enumerate(prints):
             places[fingerprint].append((client, position))
     copies = [where for where in places.values() if len(where) > 1]
+    if evidence.unit == "client":  # copies in one client are hidden together
+        copies = [where for where in copies if len({client for client, _ in where}) > 1]
     if not copies or not evidence.claim.epsilon:
         return
     most = max(copies, key=len)

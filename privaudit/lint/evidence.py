@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from privaudit.privacy.certificate import Certificate, CertifiedView
-from privaudit.privacy.mechanism import MechanismEvent, Release
+from privaudit.privacy.mechanism import MechanismEvent, Release, Unit
 from privaudit.runs import Run
 from privaudit.tensors import Tensors
 from privaudit.trace import ClientTrace, RoundTrace
@@ -91,6 +91,11 @@ class Evidence:
     def is_noised(self) -> bool:
         """Whether any mechanism has noise."""
         return any(event.noise_multiplier > 0 for _, event in self.events())
+
+    @cached_property
+    def unit(self) -> Unit:
+        """What the mechanisms protect; a record where there are none."""
+        return next((event.unit for _, event in self.events()), "record")
 
     @cached_property
     def claim_holds(self) -> bool:

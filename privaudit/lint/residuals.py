@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,17 @@ from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors
 from privaudit.trainer import Round
+
+
+@runtime_checkable
+class ShowsNoise(Protocol):
+    """A trainer that finds the server's noise itself, between two broadcasts."""
+
+    def noise_on_sum(
+        self, before: Tensors, after: Tensors, total: Tensors, parties: int
+    ) -> Tensor:
+        """Return what the server added to the sum of uploads."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
     Nothing where no server's noise is claimed, or a trainer sends more than one tensor.
     """
     trainer = evidence.trainer
+    if isinstance(trainer, ShowsNoise):
+        yield from _shown(evidence, trainer)
+        return
     claimed = [e for _, e in evidence.events() if e.noise_at == "server"]
     if not (claimed and isinstance(trainer, PrivateTrainer)):
         return
@@ -68,6 +82,20 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
         if noise is None or event is None or event.noise_at != "server":
             return
         std = event.noise_multiplier * event.clip_norm / event_unit(evidence)
+        square = float((noise / std).square().sum())
+        yield Residual("global", f"round {index}, server", noise.numel(), square)
+
+
+def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
+    """Yield what a trainer finds itself between two broadcasts."""
+    for index, sent in sorted(evidence.uploads.items()):
+        event = evidence.event_of(index, "global")
+        before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
+        if event is None or event.noise_at != "server" or not (before and after):
+            continue
+        total = secure_sum([message.tensors for message in sent])
+        noise = trainer.noise_on_sum(before, after, total, event.parties)
+        std = event.noise_multiplier * event.clip_norm
         square = float((noise / std).square().sum())
         yield Residual("global", f"round {index}, server", noise.numel(), square)
 

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privaudit.privacy.accountant import Phase, tightest_epsilon
-from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.errors import ConfigError
+from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
+from privaudit.privacy.mechanism import Adjacency, MechanismEvent, Unit
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """An upper bound on one record's privacy loss against one adversary, or none.
+    """An upper bound on a record's or client's privacy loss to one adversary, or none.
 
     Attributes:
         epsilon: None where nothing is proved; JSON and reports print "none".
@@ -38,8 +39,8 @@ class Certificate:
     mechanism: str
     accountant: str
     why: str
-    unit: Literal["record"] = "record"
-    adjacency: Literal["add/remove-one"] = "add/remove-one"
+    unit: Unit = "record"
+    adjacency: Adjacency = "add/remove-one"
 
     def __str__(self) -> str:
         return "none" if self.epsilon is None else f"{self.epsilon:.3g}"
@@ -59,7 +60,7 @@ class Certificate:
 def certify(
     events: Iterable[Sequence[MechanismEvent]], view: CertifiedView, delta: float
 ) -> Certificate:
-    """Return what is proved about a record of one client against ``view``.
+    """Return what is proved about a record, or a client, against ``view``.
 
     Who sees what, z being a release's noise multiplier and N its parties:
 
@@ -74,36 +75,54 @@ def certify(
 
     for "global" releases. A peer subtracts its own noise; where a client is alone in
     its round no peer has any to subtract, so at least one client's noise counts. An
-    "upload" has its own client's noise only, in every view. "local" releases compose
-    with the others: in ``released``, which shows them, and also where nobody sees them
-    but records were clipped one by one. Global gradients are taken at the private
-    prompt, so a record that moves it moves all other records' gradients, and only the
-    local noise bounds by how much. (A clipped batch mean is bounded whatever the prompt
-    is.) Releases of one Poisson
-    sample are one sampled Gaussian of multiplier (sum of s^2 / z^2)^(-1/2), s their
-    sensitivities. Batches of fixed size, and releases of one round at different rates,
-    are accounted without sampling. Parties that pool what they see are not covered.
+    "upload", or a "choice", has its own client's noise only, in every view. "local"
+    releases compose with the others: in ``released``, which shows them, and also where
+    nobody sees them but records were clipped one by one. Global gradients are taken at
+    the private prompt, so a record that moves it moves all other records' gradients,
+    and only the local noise bounds by how much. (A clipped batch mean is bounded
+    whatever the prompt is.) Releases of one Poisson sample are one sampled Gaussian of
+    multiplier (sum of s^2 / z^2)^(-1/2), s their sensitivities. Batches of fixed size,
+    and releases of one round at different rates, are accounted without sampling. That
+    clients are drawn for a round counts in ``released`` only: the server, and under a
+    secure sum too, knows who takes part, and a peer when it does itself. Parties that
+    pool what they see are not covered.
+
+    The unit and the adjacency are the mechanisms' own; all must have the same.
 
     Args:
         events: Per round, what was applied to the client's releases. Leave out rounds
             in which it sent nothing: a round without an event counts as unprotected.
         view: The adversary.
         delta: In (0, 1).
+
+    Raises:
+        ConfigError: Mechanisms protect unlike units.
     """
+    events = [list(applied) for applied in events]
+    unit, adjacency = _neighbours(events)
     rounds = [[event for event in r if _is_seen(event, view)] for r in events]
     unprotected = _why_unprotected(rounds, view)
     if unprotected:
-        return Certificate(None, delta, view, "no mechanism counts", "", unprotected)
+        nothing = "no mechanism counts"
+        return Certificate(None, delta, view, nothing, "", unprotected, unit, adjacency)
     phases = _phases(rounds, view)
     epsilon, accountant = tightest_epsilon(phases, delta)
-    return Certificate(
-        epsilon,
-        delta,
-        view,
-        _describe(phases),
-        accountant,
-        _why(rounds, view),
-    )
+    told = _describe(phases)
+    why = _why(rounds, view)
+    return Certificate(epsilon, delta, view, told, accountant, why, unit, adjacency)
+
+
+def _neighbours(
+    rounds: Sequence[Sequence[MechanismEvent]],
+) -> tuple[Unit, Adjacency]:
+    """Return what all mechanisms protect; a record's presence where there are none."""
+    found = {(event.unit, event.adjacency) for events in rounds for event in events}
+    if len(found) > 1:
+        raise ConfigError(
+            f"Mechanisms of one run protect {sorted(found)}, and their epsilons do not "
+            "add up. Account for each by itself."
+        )
+    return found.pop() if found else ("record", "add/remove-one")
 
 
 def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
@@ -111,7 +130,7 @@ def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
 
     The table of :func:`certify`, over the event's sensitivity.
     """
-    if event.noise_at == "none":
+    if event.noise_at == "none" or not event.bounded:
         return 0.0
     own = event.noise_multiplier / event.sensitivity
     if event.noise_at == "server":
@@ -148,6 +167,11 @@ def _why_unprotected(
 
 
 def _why_not(event: MechanismEvent, number: int) -> str:
+    if not event.bounded:
+        return (
+            f"Nothing bounds what the noise of the {event.release} release of round "
+            f"{number} hides: it was not clipped."
+        )
     if event.noise_at == "server" and event.noise_multiplier > 0:
         return "The server adds the noise itself, so it sees what the noise hides."
     return f"The {event.release} release of round {number} has no noise."
@@ -163,18 +187,21 @@ def _why(rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView) -> str
 def _phases(
     rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView
 ) -> list[Phase]:
-    counts: Counter[tuple[float, float]] = Counter()
+    counts: Counter[tuple[float, float, Sampling]] = Counter()
     for events in rounds:
         phase = _one_round(events, view)
-        counts[phase.noise_multiplier, phase.sampling_rate] += phase.steps
-    return [Phase(z, rate, steps) for (z, rate), steps in sorted(counts.items())]
+        counts[phase.noise_multiplier, phase.sampling_rate, phase.sampling] += (
+            phase.steps
+        )
+    return [Phase(z, rate, n, drawn) for (z, rate, drawn), n in sorted(counts.items())]
 
 
 def _one_round(events: Sequence[MechanismEvent], view: CertifiedView) -> Phase:
-    samples = {(_rate(event), event.steps) for event in events}
+    samples = {(*_sampled(event, view), event.steps) for event in events}
     if len(samples) == 1:
-        rate, steps = samples.pop()
-        return Phase(_composed([effective_noise(e, view) for e in events]), rate, steps)
+        rate, drawn, steps = samples.pop()
+        noise = _composed([effective_noise(event, view) for event in events])
+        return Phase(noise, rate, steps, drawn)
     # Of unlike samples that may share records, sampling proves nothing.
     each = [effective_noise(e, view) / math.sqrt(e.steps) for e in events]
     return Phase(_composed(each), 1.0, 1)
@@ -184,21 +211,30 @@ def _composed(noises: Sequence[float]) -> float:
     return sum(noise**-2 for noise in noises) ** -0.5
 
 
-def _rate(event: MechanismEvent) -> float:
-    return event.sampling_rate if event.sampling == "poisson" else 1.0
+def _sampled(event: MechanismEvent, view: CertifiedView) -> tuple[float, Sampling]:
+    """Return the rate that counts in a view, and how it was drawn."""
+    if event.sampling == "poisson":
+        return event.sampling_rate, "poisson"
+    hidden = event.sampling == "without-replacement" and view == "released"
+    if hidden and event.sampling_rate < 1 and event.adjacency == "replace-one":
+        return event.sampling_rate, "without-replacement"
+    return 1.0, "poisson"
 
 
 def _describe(phases: Sequence[Phase]) -> str:
     return "; ".join(
         f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
-        f"multiplier {phase.noise_multiplier:.4g}, "
-        + (
-            f"Poisson-sampled at rate {phase.sampling_rate:.4g}"
-            if phase.sampling_rate < 1
-            else "without sampling"
-        )
+        f"multiplier {phase.noise_multiplier:.4g}, " + _how_sampled(phase)
         for phase in phases
     )
+
+
+def _how_sampled(phase: Phase) -> str:
+    if phase.sampling_rate == 1:
+        return "without sampling"
+    if phase.sampling == "poisson":
+        return f"Poisson-sampled at rate {phase.sampling_rate:.4g}"
+    return f"of {phase.sampling_rate:.4g} of all clients, drawn without replacement"
 
 
 _WHY: dict[str, dict[str, str]] = {

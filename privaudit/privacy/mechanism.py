@@ -7,8 +7,10 @@ from typing import Any, Literal
 
 from privaudit.errors import ConfigError
 
-Release = Literal["global", "local", "upload"]
+Release = Literal["global", "local", "upload", "choice"]
 NoiseAt = Literal["server", "client", "distributed", "none"]
+Unit = Literal["record", "client"]
+Adjacency = Literal["add/remove-one", "replace-one"]
 
 
 @dataclass(frozen=True)
@@ -19,20 +21,22 @@ class MechanismEvent:
         release: What it protects. "global": a sum over clients of what each one sends,
             one sum per step, so that clients' noises add up. "upload": a result that a
             client computed from noised steps and sends, such as a prompt after local
-            training; others' noise is not counted in its favour. "local": stays with
-            the client and shows in the personal model it releases.
+            training; others' noise is not counted in its favour. "choice": which of its
+            numbers a client sends; like "upload". "local": stays with the client and
+            shows in the personal model it releases.
         kind: The noise.
         noise_multiplier: Standard deviation of the noise over the clip norm, both in
             the same units (both of sums, or both of means): of one client's own noise,
             of the server's, or, for "distributed", of all clients' shares together.
             0 is no noise.
-        sensitivity: By how many clip norms the release changes with one record: see
-            :func:`sensitivity`.
+        sensitivity: By how many clip norms the release changes between neighbours, with
+            one record more or less: see :func:`sensitivity`.
         clip_norm: For the record only.
         sampling_rate: Chance of a record to be in the batch, in (0, 1]; 1 claims no
             amplification.
         sampling: "poisson": every record by its own coin; "fixed-batch" is accounted
-            as if the record were in every batch.
+            as if the record were in every batch; "without-replacement": so many clients
+            of all are drawn for a round, each set of them with equal chance.
         noise_at: Who adds it; "distributed" is a share of 1/parties of the variance
             by each client, under a secure sum. A "local" release has its client's
             noise or none.
@@ -41,6 +45,10 @@ class MechanismEvent:
         per_record: Whether each record's gradient was clipped, not a batch's mean: then
             the bound holds only while all other records' gradients stay as they are,
             whatever they are taken at being released too.
+        unit: What one more or less, or another in its place, makes neighbours.
+        adjacency: Which of the two it is.
+        bounded: Whether anything bounds what the noise hides. Without a clip nothing
+            does, and noise of any size proves nothing.
     """
 
     release: Release
@@ -48,12 +56,15 @@ class MechanismEvent:
     sensitivity: float
     clip_norm: float
     sampling_rate: float
-    sampling: Literal["poisson", "fixed-batch"]
+    sampling: Literal["poisson", "fixed-batch", "without-replacement"]
     noise_at: NoiseAt
     parties: int
     steps: int = 1
     per_record: bool = True
     kind: Literal["gaussian"] = "gaussian"
+    unit: Unit = "record"
+    adjacency: Adjacency = "add/remove-one"
+    bounded: bool = True
 
     def __post_init__(self) -> None:
         _require(0 <= self.noise_multiplier < math.inf, self, "noise_multiplier")

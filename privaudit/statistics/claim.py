@@ -39,9 +39,17 @@ class Guarantee:
             )
 
     @classmethod
-    def stated(cls, epsilon: float | None, delta: float | None) -> "Guarantee | None":
+    def stated(
+        cls,
+        epsilon: float | None,
+        delta: float | None,
+        adjacency: Adjacency = "add/remove-one",
+        unit: str = "record",
+    ) -> "Guarantee | None":
         """Return what a run states; None where it states no epsilon."""
-        return None if epsilon is None else cls(float(epsilon), float(delta or 0.0))
+        if epsilon is None:
+            return None
+        return cls(float(epsilon), float(delta or 0.0), adjacency, unit)
 
     def __str__(self) -> str:
         return (
@@ -87,8 +95,12 @@ def judge_claim(
     epsilon below it. So it speaks about claims at its own delta and at smaller ones,
     where it shows less than a bound at the claim's own would, and about no claim at a
     larger delta: that may allow what the bound saw. Adjacency and unit must be the
-    same, as neither of the two adjacencies implies the other at the same epsilon. A
-    bound that assumes the form of the noise refutes nothing.
+    same, as neither of the two adjacencies implies the other at the same epsilon. But
+    whoever may replace all of a client's records may add one, remove one or change one:
+    a guarantee for clients that are replaced covers records of either adjacency. (One
+    for clients that are added or removed does not: a record less leaves a client whose
+    part points elsewhere, up to twice as far away as no part at all.) A bound that
+    assumes the form of the noise refutes nothing.
 
     A true claim is refuted in at most one less the bound's confidence of audits. That
     is for one bound, chosen before the scores were seen; of several bounds on one claim
@@ -128,9 +140,11 @@ def why_untestable(guarantee: Guarantee, bound: EpsilonBound) -> str:
     """Say why the bound cannot speak about the guarantee; nothing if it can."""
     if not bound.can_refute:
         return "the bound assumes the form of the noise, so it cannot refute"
-    if bound.adjacency != guarantee.adjacency:
+    replaced = (guarantee.unit, guarantee.adjacency) == ("client", "replace-one")
+    covered = replaced and bound.unit == "record"
+    if bound.adjacency != guarantee.adjacency and not covered:
         return f"the canaries are {bound.adjacency}"
-    if bound.unit != guarantee.unit:
+    if bound.unit != guarantee.unit and not covered:
         return f"a canary stands for one {bound.unit}"
     if bound.delta < guarantee.delta:
         return f"the bound is at delta {bound.delta:g}; audit at {guarantee.delta:g}"

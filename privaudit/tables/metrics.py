@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from privaudit.captions.scores import METRICS as CAPTION_METRICS
+from privaudit.captions.token_f1 import F1
 from privaudit.writing_utility import EXACT
 
 Metric = str
@@ -25,7 +26,7 @@ CIDER = "CIDEr-D"
 CAPTIONS = tuple(
     f"{who} {name}"
     for who in ("server", "clients", ELSEWHERE)
-    for name in (*CAPTION_METRICS, EXACT)
+    for name in (*CAPTION_METRICS, F1, EXACT)
 )
 PLAIN = (*ACCURACIES, MEGABYTES, *CAPTIONS)
 _VICTIMS: tuple[Whose, ...] = ("server", "client")
@@ -90,7 +91,7 @@ def check_metrics(
 
 
 def _known(scenario: str, attacks: Collection[str]) -> str:
-    texts = ", ".join((*CAPTION_METRICS, EXACT))
+    texts = ", ".join((*CAPTION_METRICS, F1, EXACT))
     return (
         f"there are {', '.join((*ACCURACIES, MEGABYTES))}; server, clients or "
         f"{ELSEWHERE} with {texts}; and server or client with an attack of "

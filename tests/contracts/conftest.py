@@ -10,11 +10,13 @@ from privaudit.seeds import Seeds
 from privaudit.threats import find_threat
 from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.trainers.coop import CoOp
+from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
 from tests.conftest import with_noise
 
 ON_UPLOADS = {"update-alignment"}
+ON_STATISTICS = {"shared-statistics"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ def attacked(
 ) -> Callable[[bool], Attacked]:
     """Release prompts that have learned noise by heart, or that never saw it.
 
-    Attacks on uploads get those of one step on whole shards, sums of gradients.
+    Attacks on uploads get those of one step on whole shards, sums of gradients; those
+    on statistics get a trainer that sends some.
     """
 
     def build(trained_on_members: bool) -> Attacked:
@@ -43,6 +46,8 @@ def attacked(
         trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
         if name in ON_UPLOADS:
             trainer = PromptFL(learning_rate=1e-3, epochs=1, batch_size=0, momentum=0)
+        if name in ON_STATISTICS:
+            trainer = FedPTDhapa()
         world = replace(task, public=with_noise(make_records(160, seed=1), 99))
         candidates, shards, truth = [], {}, []
         for number, client in enumerate(task.clients):
@@ -55,7 +60,8 @@ def attacked(
             candidates.append(records)
             shards[client] = shard
             truth.append(coin)
-        threat = find_threat("server" if name in ON_UPLOADS else "released")
+        on_server = name in ON_UPLOADS | ON_STATISTICS
+        threat = find_threat("server" if on_server else "released")
         view = threat(train(trainer, world, shards))
         adversary = Adversary(trainer, world, threat, view, Seeds(1))
         targets = [

@@ -42,6 +42,21 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("fedrand", {"send_a": 0.2, "normalize": False, "pairing": "second-to-last"}),
     ("fedrand", {"pairing": "server"}),
     ("lora-fedper", {"shared_layers": 1}),
+    ("fedpt-zeroth-order", {"directions": 0}),
+    ("dp-fedpt", {"epsilon": 8.0, "coordinates": 10}),
+    ("dp-fedpt", {"epsilon": 8.0, "noise_by": "each-client"}),
+    ("dp-fedpt", {"epsilon": 8.0, "noise_by": "server"}),
+    ("dp-fedpt", {"mode": "published-paper", "epsilon": 8.0}),
+    ("fedpt-top-k", {"epsilon": 8.0, "top": 5}),
+    ("fedpt-top-k", {"epsilon": 8.0, "choice": "private", "top": 5}),
+    ("fedpt-top-k", {"mode": "published-paper", "epsilon": 8.0}),
+    ("fedpt", {"mechanism": "prefix", "sends": "deltas", "micro_batch": 3}),
+    ("fedpt", {"mechanism": "prefix", "projected": True, "optimizer": "sgd"}),
+    ("fedpt", {"mechanism": "lora", "tiers": "three"}),
+    ("fedpt", {"mechanism": "p-tuning", "precision": "bfloat16"}),
+    ("fedpt-dhapa", {"clusters": 2, "mechanism": "prefix"}),
+    ("fedpt-dhapa", {"weighting": "sizes", "validation_share": 0.0}),
+    ("fedpt-dhapa", {"gamma": 0.0, "statistics_noise": 4.0}),
 ]
 SENDS_WHAT_IT_KEEPS = {"prompt-fedamp", "lora-fedavg", "fedrand past=False"}
 pytestmark = pytest.mark.parametrize(

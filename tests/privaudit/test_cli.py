@@ -111,7 +111,7 @@ def test_an_epsilon_is_for_the_trainers_that_have_one(
 ) -> None:
     code, _, err = call(
         "train", "--trainer", "zero-shot", "--trainer", "dp-fpl", "--epsilon", "8",
-        "--rounds", "1", monkeypatch=monkeypatch, capsys=capsys,
+        "--rounds", "1", "--quiet", monkeypatch=monkeypatch, capsys=capsys,
     )  # fmt: skip
     assert (code, err) == (0, "")
     blind, private = latest_runs()

@@ -11,9 +11,9 @@ from privaudit.dataset import Dataset, PixelImages
 from privaudit.datasets.on_disk import load_dataset
 from privaudit.deal import PUBLIC, TEST, Deal
 from privaudit.errors import ConfigError
+from privaudit.frozen_model import known_records
 from privaudit.population import (
     Population,
-    _known,
     _with_classes_of,
     populate,
     records_elsewhere,
@@ -80,14 +80,14 @@ def test_records_that_a_model_has_seen_become_public() -> None:
     dataset = load_dataset("digits")
     seen = (3, 5, 1700)
     known = SimpleNamespace(public_indices=seen, data_hash=dataset.hash)
-    found = _known(known, dataset)  # type: ignore[arg-type]
+    found = known_records(known, dataset)  # type: ignore[arg-type]
     assert found is not None
     assert found.tolist() == [3, 5, 1700]
     for other in (
         SimpleNamespace(public_indices=seen, data_hash="of another data set"),
         SimpleNamespace(public_indices=None, data_hash=None),
     ):
-        assert _known(other, dataset) is None  # type: ignore[arg-type]
+        assert known_records(other, dataset) is None  # type: ignore[arg-type]
 
 
 def test_the_digits_are_dealt_as_they_always_were() -> None:

@@ -9,6 +9,7 @@ import torch
 from privaudit import load_run, train
 from privaudit.errors import TranscriptError
 from privaudit.federation import Federation, RoundRecord, run_round
+from privaudit.live import Event
 from privaudit.seeds import Seeds
 from privaudit.storage import read_json, write_json
 from privaudit.trace import ClippedNorm, Trace
@@ -70,13 +71,13 @@ def test_noise_counts_all_tensors_of_a_release() -> None:
 
 
 def test_a_resumed_run_notes_the_same_bytes(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        if done == 2:
+    def stop(event: Event) -> None:
+        if event.done == 2:
             raise KeyboardInterrupt
 
     whole = train("dp-fpl", name="whole", **QUICK)
     with pytest.raises(KeyboardInterrupt):
-        train("dp-fpl", name="cut", progress=stop, **QUICK)
+        train("dp-fpl", name="cut", watcher=stop, **QUICK)
     path = whole.path.parent / "cut" / "trace.jsonl"
     with path.open("a") as file:
         file.write("what a killed run began to wri")

@@ -18,6 +18,7 @@ from privaudit.errors import (
     PrivauditError,
     TranscriptError,
 )
+from privaudit.live import Event, Watcher
 from privaudit.run_files import TRACKED
 from privaudit.runs import Run
 from privaudit.storage import file_hash
@@ -32,12 +33,12 @@ with lock_run(Path(sys.argv[1])):
 """
 
 
-def stop_after(rounds: int) -> Callable[[int, int], None]:
-    def progress(done: int, total: int) -> None:
-        if done == rounds:
+def stop_after(rounds: int) -> Watcher:
+    def watcher(event: Event) -> None:
+        if event.done == rounds:
             raise KeyboardInterrupt
 
-    return progress
+    return watcher
 
 
 def content(run: Path) -> dict[str, str]:
@@ -74,11 +75,11 @@ def test_only_one_process_trains_a_run_and_a_kill_frees_it(cut: Path) -> None:
 
 
 def test_a_run_cannot_be_trained_from_within_itself(cut: Path) -> None:
-    def again(done: int, total: int) -> None:
+    def again(event: Event) -> None:
         train(name="cut", rounds=3, epochs=1, resume=True)
 
     with pytest.raises(ConfigError, match="Another process"):
-        train(name="cut", rounds=3, epochs=1, fresh=True, progress=again)
+        train(name="cut", rounds=3, epochs=1, fresh=True, watcher=again)
 
 
 def test_a_finished_run_is_returned_without_a_lock(whole: Path) -> None:
@@ -166,7 +167,7 @@ def test_a_fresh_run_keeps_nothing_of_the_old_one(whole: Path) -> None:
         (whole / name).parent.mkdir(exist_ok=True)
         (whole / name).write_text("old")
     with pytest.raises(KeyboardInterrupt):
-        train(name="whole", rounds=2, fresh=True, epochs=1, progress=stop_after(1))
+        train(name="whole", rounds=2, fresh=True, epochs=1, watcher=stop_after(1))
     assert not list((whole / "audits").iterdir())
     assert [p.name for p in (whole / "kept").iterdir()] == ["after-0001.safetensors"]
     assert not (whole / "privacy.json").exists()

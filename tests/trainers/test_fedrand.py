@@ -243,7 +243,7 @@ def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
         "client-1", FedRand().rebuild(task, view, "client-1"), shards["client-1"]
     )
     own = [shards["client-1"], shards["client-1"]]
-    sent = _replay(adversary, target, own, range(2))
+    sent = _replay(adversary, target, own, range(2), 2)
     for message in view.updates_of("client-1"):
         for shadow in sent[message.round]:
             assert shadow.keys() == message.tensors.keys()
@@ -259,7 +259,7 @@ def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
     target = Target(
         "client-1", trainer.rebuild(task, view, "client-1"), shards["client-1"]
     )
-    sent = _replay(adversary, target, [shards["client-1"]], range(1))
+    sent = _replay(adversary, target, [shards["client-1"]], range(1), 1)
     for message in view.updates_of("client-1"):
         for name, tensor in message.tensors.items():
             torch.testing.assert_close(

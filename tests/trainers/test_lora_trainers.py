@@ -17,6 +17,7 @@ from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.lora_fedpara import LoraFedPara
 from privaudit.trainers.lora_fedper import LoraFedPer
 from privaudit.transcript import Message
+from privaudit.tunable import Tuning
 from privaudit.words import ANSWER
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
 
@@ -44,11 +45,11 @@ def whole(records: Records) -> Batch:
 def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
     records, language = toy_dialogues(5), toy_language()
     assert records.words is not None
-    loss = word_losses(language, {}, whole(records))
+    loss = word_losses(language, Tuning(), whole(records))
     batch = whole(records)
     assert batch.tokens is not None
     assert batch.words is not None
-    told = language.logits(batch.tokens, batch.words, {}).log_softmax(dim=-1)[0]
+    told = language.logits(batch.tokens, batch.words, Tuning()).log_softmax(dim=-1)[0]
     by_hand = [
         -told[row, position - 1, records.words.ids[row, position]]
         for row in range(5)
@@ -70,7 +71,7 @@ def test_fedpara_has_a_gradient_before_its_first_step(task: PublicTask) -> None:
     )
 
     def objective(parameters: Stacked, batch: Batch) -> torch.Tensor:
-        return word_losses(task.language, trainer.changes(task, parameters), batch)
+        return word_losses(task.language, trainer.tuning(task, parameters), batch)
 
     gradients, _ = gradients_of(objective, start, whole(toy_dialogues(8)))
     assert all(gradients[f"layer{i}.B"].abs().max() > 1e-4 for i in range(3))

@@ -3,7 +3,7 @@ import torch
 
 from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
 from privaudit.errors import ConfigError
-from privaudit.language import Target
+from privaudit.tunable import Target
 
 TARGETS = {"low": Target(5, 4, 0), "high": Target(4, 6, 1)}
 

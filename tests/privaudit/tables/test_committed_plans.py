@@ -28,7 +28,7 @@ def test_a_committed_plan_can_be_run(path: Path, somewhere: Path) -> None:
     for place in re.findall(r"\$PRIVAUDIT_\w+/([^\"]+)", path.read_text()):
         (somewhere / place).mkdir(parents=True, exist_ok=True)
     plan = read_plan(path)
-    assert len(plan.seeds) == 3
+    assert len(plan.seeds) >= 3
     assert schedule(plan).runs
 
 

@@ -1,0 +1,138 @@
+"""DHAPA at the server: whose training counts how much, and with whom.
+
+Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
+foundation models", section 2.3.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+ROUNDING = 1e-6  # relative: what is sent in float32 is no more exact
+
+
+def normalized(values: Float[Tensor, " clients"]) -> Float[Tensor, " clients"]:
+    """Return values scaled to [0, 1]; 0 where all are equal, up to rounding.
+
+    Example:
+        >>> normalized(torch.tensor([2.0, 3.0, 6.0]))
+        tensor([0.0000, 0.2500, 1.0000])
+        >>> normalized(torch.tensor([5.0, 5.0]))
+        tensor([0., 0.])
+    """
+    spread = values.max() - values.min()
+    if spread <= ROUNDING * values.abs().max():
+        return torch.zeros_like(values)
+    return (values - values.min()) / spread
+
+
+def gaps_to_mean(
+    embeddings: Float[Tensor, "clients dim"],
+) -> Float[Tensor, " clients"]:
+    """Return how far each client's mean embedding is from the mean of all of them."""
+    return (embeddings - embeddings.mean(dim=0)).norm(dim=1)
+
+
+def client_weights(
+    uncertainty: Float[Tensor, " clients"],
+    gaps: Float[Tensor, " clients"],
+    improvement: Float[Tensor, " clients"],
+    *,
+    alpha: float,
+    beta: float,
+    gamma: float,
+) -> Float[Tensor, " clients"]:
+    """Return w = alpha softmax(u) + beta (1 - norm(g)) + gamma norm(dp), summing to 1.
+
+    The softmax shares out 1 between all clients, the other terms give up to 1 to each:
+    with equal factors and many clients the uncertainty counts little. Where all weights
+    are zero, all clients count alike.
+
+    Args:
+        uncertainty: u, in nats, at least 0.
+        gaps: g, at least 0.
+        improvement: dp, of any sign.
+        alpha: 0 or more, as the other two.
+        beta: Of closeness.
+        gamma: Of improvement.
+
+    Example:
+        >>> u, g, dp = torch.zeros(2), torch.tensor([1.0, 3.0]), torch.zeros(2)
+        >>> client_weights(u, g, dp, alpha=1.0, beta=1.0, gamma=0.0)
+        tensor([0.7500, 0.2500])
+    """
+    weights = (
+        alpha * uncertainty.softmax(dim=0)
+        + beta * (1 - normalized(gaps))
+        + gamma * normalized(improvement)
+    )
+    total = weights.sum()
+    if not total > 0:
+        return torch.full_like(weights, 1 / len(weights))
+    return weights / total
+
+
+def shares_in_groups(
+    weights: Float[Tensor, " clients"], groups: Int[Tensor, " clients"], count: int
+) -> Float[Tensor, "groups clients"]:
+    """Return what part each client has in each group's mean.
+
+    Rows sum to 1; a row is zero where nobody is in the group, and equal among its
+    clients where none of them has a weight.
+    """
+    belongs = groups == torch.arange(count, device=groups.device).unsqueeze(1)
+    shares = weights * belongs
+    total = shares.sum(dim=1, keepdim=True)
+    alike = belongs / belongs.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(total > 0, shares / total, alike.to(weights.dtype))
+
+
+def find_centres(
+    embeddings: Float[Tensor, "clients dim"],
+    count: int,
+    before: Float[Tensor, "count dim"] | None,
+    seed: int,
+) -> Float[Tensor, "count dim"] | None:
+    """Return the centres of k-means; those from before where there are too few points.
+
+    It begins at the centres from before, so that a cluster keeps its number.
+
+    Args:
+        embeddings: Of the clients that are there.
+        count: Clusters.
+        before: None where none were found yet; comes back with fewer distinct
+            embeddings than clusters.
+        seed: Of k-means++, where no centres are known.
+    """
+    from sklearn.cluster import KMeans
+
+    points = embeddings.double().cpu().numpy()
+    if len(np.unique(points, axis=0)) < count:
+        return before
+    if before is None:
+        found = KMeans(count, n_init=10, random_state=seed).fit(points)
+    else:
+        start = before.double().cpu().numpy()
+        found = KMeans(count, init=start, n_init=1, random_state=seed).fit(points)
+    return torch.from_numpy(found.cluster_centers_).to(embeddings)
+
+
+def nearest_centre(
+    embeddings: Float[Tensor, "clients dim"], centres: Float[Tensor, "count dim"]
+) -> Int[Tensor, " clients"]:
+    """Return each client's nearest centre; the first of those equally near."""
+    gaps = (embeddings.unsqueeze(1) - centres).norm(dim=2)
+    return first_best(-gaps.T)
+
+
+def first_best(scores: Float[Tensor, "choices clients"]) -> Int[Tensor, " clients"]:
+    """Return which choice has the highest score; the first of equal ones.
+
+    Example:
+        >>> first_best(torch.tensor([[1.0, 2.0], [1.0, 3.0]]))
+        tensor([0, 1])
+    """
+    best: Bool[Tensor, "choices clients"] = scores == scores.max(dim=0).values
+    order = torch.arange(len(scores), 0, -1, device=scores.device).unsqueeze(1)
+    return (best * order).argmax(dim=0)

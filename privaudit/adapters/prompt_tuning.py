@@ -1,0 +1,290 @@
+"""What trainers share that learn prompts of any transformer."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from privaudit.adapters.adamw import AdamW
+from privaudit.adapters.learning import answer_tokens, query_tokens, word_losses
+from privaudit.adapters.towers import HEAD, query_classes, start_head
+from privaudit.batches import (
+    Batch,
+    Batches,
+    Gradients,
+    accumulated,
+    epochs_of_batches,
+    gradients_of,
+)
+from privaudit.mechanism import MECHANISMS, Mechanism, MechanismOptions
+from privaudit.prompts.learning import fit as descend
+from privaudit.prompts.learning import mean_losses
+from privaudit.seeds import Seeds
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    Claim,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    PublicTask,
+    Rebuilt,
+    Records,
+    Round,
+    Signal,
+    Signals,
+)
+from privaudit.tunable import Tuning
+from privaudit.weighing import UNTRAINED, last_sent, with_means
+from privaudit.writing import UNTUNED
+
+TIERS = (0.25, 0.5, 1.0)
+"""What part of the local epochs a low, a medium and a high machine manages."""
+Penalty = Callable[[Stacked], Float[Tensor, " k"]]
+"""From parameters to what is added to each client's loss."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PromptTuner:
+    """A client runs epochs of AdamW, or of SGD, on the parameters of a mechanism.
+
+    Every client's model is the server's; a classifier without class texts gets a
+    linear head, which is trained and sent along.
+
+    Attributes:
+        mechanism: A name from ``privaudit list mechanisms``.
+        virtual_tokens: Vectors of a prompt or a prefix.
+        rank: Of every LoRA pair.
+        lora_alpha: A LoRA change is scaled by lora_alpha / rank.
+        encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
+        projected: Whether a prefix comes out of a two-layer perceptron.
+        optimizer: "adamw", or "sgd" without momentum as in the proposal.
+        learning_rate: Above 0.
+        weight_decay: 0 or more; of AdamW.
+        epochs: Local passes over the shard in each round.
+        batch_size: Records in a step; 0 takes the whole shard at once.
+        micro_batch: Records whose gradient is found at once; a step adds up several.
+            0 takes the whole batch.
+        precision: "bfloat16" runs forward passes in training in that type, as autocast
+            does, on CPU or GPU; parameters and sums stay in float32.
+        tiers: "three" gives each client a machine by lot, once for all rounds: a low,
+            a medium or a high one, which manages a quarter, half or all of the epochs.
+
+    Raises:
+        UnknownNameError: There is no such mechanism.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    usual_rounds: ClassVar[int] = 20
+    image_tokens: ClassVar[bool] = False
+    rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
+
+    mechanism: str = "soft-prompt"
+    virtual_tokens: Annotated[int, Field(ge=1)] = 8
+    rank: Annotated[int, Field(ge=1)] = 8
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    encoder_width: Annotated[int, Field(ge=1)] = 32
+    projected: bool = False
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    epochs: Annotated[int, Field(ge=1)] = 5
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    micro_batch: Annotated[int, Field(ge=0)] = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    tiers: Literal["none", "three"] = "none"
+
+    def __post_init__(self) -> None:
+        MECHANISMS.find(self.mechanism)
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return the mechanism's parameters and a head, the same for equal seeds."""
+        generator = seeds.generator("prompts")
+        learned = self.learns.start(task.tunable, generator)
+        return {**learned, **start_head(task, generator)}
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return no state: a client's model is the server's."""
+        return {}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the averages to everyone."""
+        return dict(server)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the means weighted by shard sizes; nobody's records change nothing."""
+        return with_means(server, inbox), ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the server's last parameters: they are everybody's."""
+        return received
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return what the client last trained where it is seen, else the average."""
+        sent = last_sent(view, client)
+        if sent is not None:
+            return Rebuilt(sent)
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the server's own model from its state: the averages."""
+        return server
+
+    def train(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        parameters: Stacked,
+        at: Round,
+        penalty: Penalty | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run the local epochs, and return each client's parameters and mean loss.
+
+        Args:
+            task: The task.
+            cohort: Who trains.
+            parameters: Where each client begins.
+            at: The round.
+            penalty: What is added to the loss, as FedProx does.
+        """
+        epochs = [self.epochs_of(client, at) for client in cohort.clients]
+        batches = epochs_of_batches(
+            cohort, at, epochs=epochs, batch_size=self.batch_size
+        )
+        return self.fit(
+            task, cohort, parameters, batches, self.gradients(task, at), penalty
+        )
+
+    def epochs_of(self, client: ClientId, at: Round) -> int:
+        """Return the epochs that a client's machine manages in a round, at least 1."""
+        if self.tiers == "none":
+            return self.epochs
+        own = client.rpartition("/")[2]  # the same in an adversary's federations
+        tier = torch.randint(
+            len(TIERS), (), generator=at.seeds.generator("tier", client=own)
+        )
+        return max(1, round(self.epochs * TIERS[int(tier)]))
+
+    def fit(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        parameters: Stacked,
+        batches: Batches,
+        gradients: Gradients,
+        penalty: Penalty | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run given batches with the optimiser that was asked for."""
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            losses = self.losses(task, parameters, batch)
+            return losses if penalty is None else losses + penalty(parameters)
+
+        if self.optimizer == "adamw":
+            optimiser = AdamW(self.learning_rate, self.weight_decay)
+            return optimiser.fit(cohort, parameters, batches, objective, gradients)
+        rate = self.learning_rate
+        return descend(
+            cohort,
+            parameters,
+            batches,
+            objective,
+            learning_rate=rate,
+            gradients=gradients,
+        )
+
+    def gradients(self, task: PublicTask, at: Round) -> Gradients:
+        """Return how gradients are found: at once, or part by part."""
+        if not self.micro_batch:
+            return gradients_of
+        return accumulated(self.micro_batch, answer_tokens if task.writes else _records)
+
+    def losses(
+        self, task: PublicTask, parameters: Stacked, batch: Batch
+    ) -> Float[Tensor, " k"]:
+        """Return each client's mean loss over its records, or its answers' tokens."""
+        tuning = self.tuning(task, parameters)
+        device, half = batch.features.device.type, self.precision == "bfloat16"
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            if task.writes:
+                return word_losses(task.language, tuning, batch)
+            logits = task.classifier.tower.logits(
+                batch.features, batch.tokens, batch.words, tuning
+            )
+        return mean_losses(logits.float(), batch.labels, batch.mask)
+
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+        """Return what each model adds to the frozen one."""
+        if UNTUNED in models:
+            return Tuning()
+        head = {n[len(HEAD) :]: t for n, t in models.items() if n.startswith(HEAD)}
+        learned = {n: t for n, t in models.items() if not n.startswith(HEAD)}
+        return replace(self.learns.tuning(task.tunable, learned), head=head)
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield one model's parameters: they are what is compared with another's."""
+        return model.values()
+
+    @property
+    def learns(self) -> Mechanism:
+        """The mechanism with its parameters."""
+        return MECHANISMS.find(self.mechanism)(
+            MechanismOptions(
+                self.virtual_tokens,
+                self.rank,
+                self.lora_alpha,
+                self.encoder_width,
+                self.projected,
+            )
+        )
+
+    @torch.no_grad()
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities of classes, or statistics of tokens."""
+        count = len(next(iter(models.values())))
+        tuning = self.tuning(task, models)
+        if task.writes:
+            yield from query_tokens(task.language, tuning, count, records, want)
+            return
+        yield from query_classes(task.classifier.tower, tuning, count, records)
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step on the whole shard."""
+        return replace(self, epochs=1, batch_size=0)
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer: an upload shows no choice."""
+        return self
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Claim nothing: there is no privacy mechanism."""
+        return Claim()
+
+
+def _records(batch: Batch) -> Float[Tensor, " k"]:
+    return batch.sizes.float()

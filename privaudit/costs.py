@@ -1,0 +1,203 @@
+"""What a run cost its clients, and how evenly it served them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from privaudit.errors import ConfigError
+from privaudit.local_costs import LocalCosts
+from privaudit.runs import Run
+from privaudit.statistics.estimate import Estimate
+from privaudit.trainer import ClientId
+from privaudit.transcript import PUBLIC, SERVER, size
+from privaudit.utility import measure_tests
+
+RESAMPLES = 1000
+PROBE_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """How accuracy differs between clients, each on its own mixture of test records.
+
+    Attributes:
+        metric: What is measured.
+        spread: Standard deviation over clients.
+        lowest: Of the client that does worst.
+        highest: Of the one that does best.
+        ratio: Lowest over highest; None if nobody gets anything right.
+        clients: How many.
+    """
+
+    metric: str
+    spread: Estimate
+    lowest: float
+    highest: float
+    ratio: Estimate | None
+    clients: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run cost.
+
+    Attributes:
+        up_per_client: Bytes that a client sent, on average over all clients.
+        down_per_client: Bytes that it was sent.
+        bytes_total: All bytes of the run, personal models that are given away left out.
+        per_upload: Bytes of one upload on average; 0 if nothing is sent.
+        seconds: Of all rounds, on the machine that simulated all clients.
+        rounds: How many.
+        queries: Of the model, where clients only ask it; None where they have it.
+        rounds_to_target: After how many rounds the target was reached; None if never.
+        target: Of local accuracy, or of what is measured in its place.
+        fairness: Between clients.
+        local: What one client's round takes; None if it was not measured.
+    """
+
+    up_per_client: float
+    down_per_client: float
+    bytes_total: int
+    per_upload: float
+    seconds: float
+    rounds: int
+    queries: int | None
+    rounds_to_target: int | None
+    target: float | None
+    fairness: Fairness
+    local: LocalCosts | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        fair = vars(self.fairness)
+        plain = {
+            name: value.to_dict() if isinstance(value, Estimate) else value
+            for name, value in fair.items()
+        }
+        local = self.local and vars(self.local)
+        return {**vars(self), "fairness": plain, "local": local}
+
+
+def measure_costs(
+    run: Run, *, target: float | None = None, probe: bool = True
+) -> Costs:
+    """Return what a run cost.
+
+    Args:
+        run: A finished one.
+        target: What local accuracy, or the metric in its place, is to reach.
+        probe: Whether one client's round is run again, in a process of its own, to
+            count its operations and its memory.
+
+    Raises:
+        ConfigError: The run is not finished, or the target is no rate.
+    """
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(
+            f"A target of {target:g} was asked for. Take one above 0 and at most 1."
+        )
+    run.require_complete()
+    up, down, uploads = _bytes(run)
+    clients = len(run.population.task.clients)
+    asked = [line.get("model_queries") for line in run.metrics]
+    return Costs(
+        up_per_client=up / clients,
+        down_per_client=down / clients,
+        bytes_total=up + down,
+        per_upload=up / max(1, uploads),
+        seconds=sum(line["seconds"] for line in run.metrics),
+        rounds=run.config.rounds,
+        queries=sum(q for q in asked if q) if any(asked) else None,
+        rounds_to_target=_reached(run.metrics, target),
+        target=target,
+        fairness=measure_fairness(run),
+        local=_probe(run) if probe else None,
+    )
+
+
+def measure_fairness(run: Run) -> Fairness:
+    """Return how the personal models' accuracy differs between clients.
+
+    Intervals say how the numbers would move with other test records: these are drawn
+    anew, the clients and their models stay.
+    """
+    population, models = run.population, run.personal_models
+    metric, scores = measure_tests(run.trainer, population, list(models.values()))
+    mix = np.stack([population.mix(client).numpy() for client in models])
+    value = _by_client(scores, mix, np.ones(scores.shape[1]))
+    generator = np.random.default_rng(0)
+    tests = scores.shape[1]
+    drawn = generator.multinomial(tests, np.full(tests, 1 / tests), size=RESAMPLES)
+    again = np.stack([_by_client(scores, mix, counts) for counts in drawn])
+    again = again[np.isfinite(again).all(axis=1)]
+    high = float(value.max())
+    spreads, ratios = again.std(axis=1), again.min(axis=1) / again.max(axis=1)
+    ratio = _interval(float(value.min()) / high, ratios, tests) if high else None
+    spread = _interval(float(value.std()), spreads, tests)
+    return Fairness(metric, spread, float(value.min()), high, ratio, len(models))
+
+
+def _by_client(
+    scores: Float[np.ndarray, "clients tests"],
+    mix: Float[np.ndarray, "clients tests"],
+    counts: Float[np.ndarray, " tests"] | Any,
+) -> Float[np.ndarray, " clients"]:
+    """Return each client's mean score over test records that count so often."""
+    weights = mix * counts
+    with np.errstate(invalid="ignore"):  # a resample may miss a client's classes
+        return (scores * weights).sum(axis=1) / weights.sum(axis=1)
+
+
+def _interval(value: float, again: np.ndarray, tests: int) -> Estimate:
+    low, high = np.quantile(again, [0.025, 0.975])
+    method = f"percentile bootstrap over test records, {len(again)} replicates"
+    low, high = min(float(low), value), max(float(high), value)
+    return Estimate(value, low, high, (tests,), method, 0.95)
+
+
+def _bytes(run: Run) -> tuple[int, int, int]:
+    """Return the bytes to the server and from it, and the number of uploads."""
+    up = down = uploads = 0
+    senders: set[tuple[int, ClientId]] = set()
+    for message in run.transcript:
+        if message.receiver == PUBLIC or message.kind == "sum":
+            continue
+        if message.sender == SERVER:
+            down += size(message)
+        else:
+            up += size(message)
+            senders.add((message.round, message.sender))
+    uploads = len(senders)
+    return up, down, uploads
+
+
+def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:
+    if target is None:
+        return None
+    for line in metrics:
+        found = line["local_accuracy"]
+        if found is not None and found >= target:
+            return int(line["round"]) + 1
+    return None
+
+
+def _probe(run: Run) -> LocalCosts:
+    """Count one client's operations and memory in a process of its own."""
+    command = [sys.executable, "-m", "privaudit.local_costs", str(run.path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+    )
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2] or "it was killed"
+        raise ConfigError(
+            f"One client's round of {run.name} could not be run again: {reason}. "
+            "Leave the measurement out: --no-probe."
+        )
+    found: Mapping[str, Any] = json.loads(done.stdout)
+    return LocalCosts(**found)

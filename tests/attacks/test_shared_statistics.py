@@ -1,0 +1,194 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.attack import Adversary, Scores, Target
+from privaudit.attacks.shared_statistics import SharedStatistics
+from privaudit.errors import ViewError
+from privaudit.seeds import Seeds
+from privaudit.shared_statistics import EMBEDDING, STATISTIC, UNCERTAINTY
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.threats import View, find_threat
+from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.trainers.fedpt_dhapa import FedPTDhapa
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.transcript import Message
+from tests.conftest import train_toy, with_noise
+
+CANDIDATES = 20
+MakeRecords = Callable[..., Records]
+
+
+def watched(
+    trainer: Trainer, task: PublicTask, make_records: MakeRecords, rounds: int = 3
+) -> tuple[Adversary, list[Target], list[np.ndarray]]:
+    """Train on half of each client's candidates, by coin, and look on as the server."""
+    task = replace(
+        task, rounds=rounds, candidates=dict.fromkeys(task.clients, CANDIDATES)
+    )
+    candidates = {
+        client: with_noise(make_records(CANDIDATES, 30 + number), number)
+        for number, client in enumerate(task.clients)
+    }
+    coins = [np.random.default_rng(n).random(CANDIDATES) < 0.5 for n in range(3)]
+    shards = {
+        client: records.pick(torch.from_numpy(coin))
+        for (client, records), coin in zip(candidates.items(), coins, strict=True)
+    }
+    threat = find_threat("server")
+    view = threat(train_toy(trainer, task, shards))
+    adversary = Adversary(trainer, task, threat, view, Seeds(1))
+    targets = [
+        Target(client, trainer.rebuild(task, view, client), records)
+        for client, records in candidates.items()
+    ]
+    return adversary, targets, coins
+
+
+def auroc(scores: list[Scores], coins: list[np.ndarray]) -> Estimate:
+    pairs = zip(scores, coins, strict=True)
+    return pooled_auroc([(s.scores[coin], s.scores[~coin]) for s, coin in pairs])
+
+
+def with_statistics_of_others(adversary: Adversary) -> Adversary:
+    """Put the next client's statistics in the place of each client's own."""
+    clients = adversary.task.clients
+    turned = dict(zip(clients, [*clients[1:], clients[0]], strict=True))
+    sent = {(m.sender, m.round): m.tensors for m in adversary.view.messages}
+
+    def turn(message: Message) -> Message:
+        if message.sender not in clients:
+            return message
+        foreign = sent[turned[message.sender], message.round]
+        told = {n: t for n, t in foreign.items() if n.startswith(STATISTIC)}
+        return replace(message, tensors={**message.tensors, **told})
+
+    messages = tuple(map(turn, adversary.view.messages))
+    return replace(adversary, view=View("server", messages))
+
+
+def test_few_candidates_in_enough_dimensions_are_told_for_certain(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    """Twelve dimensions and twelve rounds' entropies: more than 20 candidates."""
+    adversary, targets, coins = watched(FedPTDhapa(), task, make_records, rounds=12)
+    found = SharedStatistics()(adversary, targets)
+    assert auroc(found, coins).value == 1
+    for scores, coin in zip(found, coins, strict=True):
+        assert np.array_equal(scores.guesses, coin)
+
+
+def test_statistics_of_another_client_tell_nothing(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    adversary, targets, coins = watched(FedPTDhapa(), task, make_records)
+    found = SharedStatistics()(with_statistics_of_others(adversary), targets)
+    estimate = auroc(found, coins)
+    assert estimate.low < 0.5 < estimate.high
+
+
+def test_noise_as_large_as_it_gets_leaves_a_coin_toss(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    hidden = FedPTDhapa(gamma=0.0, statistics_noise=1000.0)
+    adversary, targets, coins = watched(hidden, task, make_records)
+    found = SharedStatistics()(adversary, targets)
+    assert all(abs(s.scores - 0.5).max() < 0.05 for s in found)
+    estimate = auroc(found, coins)
+    assert estimate.low < 0.5 < estimate.high
+
+
+def test_noise_that_is_hardly_there_hides_nothing(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    hidden = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)
+    adversary, targets, coins = watched(hidden, task, make_records, rounds=12)
+    found = SharedStatistics()(adversary, targets)
+    for scores, coin in zip(found, coins, strict=True):
+        np.testing.assert_allclose(scores.scores, coin, atol=0.05)
+
+
+def test_the_mean_embedding_tells_more_than_a_few_rounds_of_entropies(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    """Twelve numbers, the bounds and whole sizes are enough for twenty candidates."""
+    found = {}
+    for name, trainer in {
+        EMBEDDING: FedPTDhapa(alpha=0.0, gamma=0.0),
+        UNCERTAINTY: FedPTDhapa(beta=0.0, gamma=0.0),
+        "both": FedPTDhapa(gamma=0.0),
+    }.items():
+        adversary, targets, coins = watched(trainer, task, make_records)
+        found[name] = auroc(SharedStatistics()(adversary, targets), coins).value
+    assert found[EMBEDDING] > 0.95
+    assert found["both"] >= found[EMBEDDING]
+    assert 0.5 < found[UNCERTAINTY] < 0.9
+
+
+def test_a_label_is_not_looked_at(task: PublicTask, make_records: MakeRecords) -> None:
+    adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
+
+    def blind(records: Records) -> Records:
+        labels: Tensor = torch.zeros_like(records.labels)
+        return replace(records, labels=labels)
+
+    unlabelled = [replace(t, candidates=blind(t.candidates)) for t in targets]
+    plain, other = (
+        SharedStatistics()(adversary, some) for some in (targets, unlabelled)
+    )
+    for one, two in zip(plain, other, strict=True):
+        np.testing.assert_array_equal(one.scores, two.scores)
+
+
+def test_clients_that_say_nothing_of_their_records_cannot_be_attacked_so(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    for trainer in (PromptFL(), FedPTDhapa(alpha=0.0, beta=0.0)):
+        adversary, targets, _ = watched(trainer, task, make_records)
+        with pytest.raises(ViewError, match="send no mean over their records"):
+            SharedStatistics()(adversary, targets)
+
+
+def test_who_sees_no_uploads_cannot_attack_so(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
+    blind = replace(
+        adversary, view=find_threat("peer:client-0")(adversary.view.messages)
+    )
+    with pytest.raises(ViewError, match="holds no update"):
+        SharedStatistics()(blind, targets)
+
+
+def test_a_client_that_says_it_has_no_records_has_no_member_among_the_candidates(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    shards = {client: make_records(9, 5) for client in task.clients}
+    shards["client-2"] = make_records(0)
+    trainer, threat = FedPTDhapa(), find_threat("server")
+    view = threat(train_toy(trainer, task, shards))
+    adversary = Adversary(trainer, task, threat, view, Seeds(1))
+    rebuilt = trainer.rebuild(task, view, "client-2")
+    (found,) = SharedStatistics()(
+        adversary, [Target("client-2", rebuilt, make_records(8, 3))]
+    )
+    assert found.scores.max() == 0
+    assert not found.guesses.any()
+
+
+def test_it_solves_for_candidates_that_are_longer_than_one(
+    task: PublicTask, make_records: MakeRecords
+) -> None:
+    """With noise features are cut to length 1 by client and adversary alike."""
+    trainer = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)
+    long = make_records(6)
+    long = replace(long, features=3 * normalize(long.features, dim=1))
+    model = trainer.start(task, Seeds(0))
+    norms = trainer.contributions(task, model, long)[EMBEDDING].norm(dim=2)
+    torch.testing.assert_close(norms, torch.ones_like(norms))

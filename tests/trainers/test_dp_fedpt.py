@@ -1,0 +1,230 @@
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from scipy.stats import chi2
+from torch import Tensor
+
+from privaudit.adapters.private_updates import MOVED
+from privaudit.config import build_trainer
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, RoundRecord, run_round
+from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.seeds import Seeds
+from privaudit.statistics.claim import Guarantee, judge_claim
+from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.trainers.dp_fedpt import DPFedPT
+from privaudit.weighing import COORDINATES
+
+STILL: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 1e-9, "epochs": 1}
+DELTA = 1e-5
+Shards = dict[str, Records]
+
+
+def made(**fields: Any) -> DPFedPT:
+    trainer = build_trainer("dp-fedpt", fields)
+    assert isinstance(trainer, DPFedPT)
+    return trainer
+
+
+def one_round(
+    trainer: DPFedPT, task: PublicTask, shards: Shards, index: int = 0
+) -> tuple[RoundRecord, Federation]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    (record,) = run_round(trainer, task, [federation], index, traced=True)
+    return record, federation
+
+
+def uploads(record: RoundRecord) -> list[Tensor]:
+    return [m.tensors[MOVED] for m in record.messages if m.kind == "update"]
+
+
+def certified(
+    trainer: DPFedPT, task: PublicTask, view: CertifiedView, rounds: int, took: int = 3
+) -> Certificate:
+    at = Round(0, Seeds(0), task.clients[:took])
+    return certify([trainer._events(task, at)] * rounds, view, DELTA)
+
+
+def test_all_tensors_of_a_client_are_clipped_as_one(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = DPFedPT(
+        mechanism="lora",
+        epsilon=8.0,
+        noise_by="server",
+        clip_norm=0.05,
+        learning_rate=0.1,
+    )
+    record, _ = one_round(trainer, task, shards)
+    lengths = [float(sent.norm()) for sent in uploads(record)]
+    assert lengths == pytest.approx([0.05] * 3, rel=1e-5)
+
+
+def test_every_client_counts_the_same(task: PublicTask, shards: Shards) -> None:
+    sizes = {len(shard) for shard in shards.values()}
+    assert len(sizes) > 1
+    trainer = DPFedPT()
+    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
+    record, federation = one_round(trainer, task, shards)
+    (name,) = begun
+    mean = torch.stack(uploads(record)).mean(dim=0).view(begun[name].shape)
+    torch.testing.assert_close(federation.server[name], begun[name] + mean)
+
+
+@pytest.mark.parametrize(
+    ("noise_by", "clients", "whole"),
+    [("clients-together", 1 / 3, 1.0), ("each-client", 1.0, 3.0), ("server", 0.0, 1.0)],
+)
+def test_noise_has_the_claimed_variance_wherever_it_is_added(
+    noise_by: str, clients: float, whole: float, task: PublicTask, shards: Shards
+) -> None:
+    """Clients that learn next to nothing send noise; chi-square bands of 1e-6."""
+    trainer = made(epsilon=8.0, noise_by=noise_by, virtual_tokens=80, **STILL)
+    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
+    record, federation = one_round(trainer, task, shards)
+    (name,) = begun
+    std = trainer.noise_multiplier(task) * trainer.clip_norm
+    on_sum = (len(shards) * (federation.server[name] - begun[name])).flatten()
+    for shown, variance in [*((u, clients) for u in uploads(record)), (on_sum, whole)]:
+        square = float((shown / std).square().sum())
+        low, high = (float(chi2.ppf(p, len(shown))) for p in (1e-6, 1 - 1e-6))
+        assert variance * low <= square + 1e-6 <= variance * high + 1e-5
+    assert len(on_sum) > 900
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "moves"), [("replace-one", 2.0), ("add/remove-one", 1.0)]
+)
+def test_the_certificate_is_dp_accountings(
+    adjacency: str, moves: float, task: PublicTask
+) -> None:
+    trainer = made(epsilon=6.0, adjacency=adjacency)
+    task = replace(task, rounds=20)
+    proved = certified(trainer, task, "server-aggregate", 20)
+    accountant = PLDAccountant(
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    noise = trainer.noise_multiplier(task) / moves
+    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(noise), 20))
+    assert proved.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
+    assert 5.94 <= float(proved.epsilon or 0) <= 6.0
+    assert (proved.unit, proved.adjacency) == ("client", adjacency)
+
+
+def test_who_adds_the_noise_decides_whom_it_protects_against(task: PublicTask) -> None:
+    def epsilons(**settings: Any) -> list[float | None]:
+        trainer = DPFedPT(epsilon=8.0, **settings)
+        views: Sequence[CertifiedView] = ("server", "server-aggregate", "released")
+        return [certified(trainer, task, view, 3).epsilon for view in views]
+
+    server, aggregate, released = epsilons()
+    assert float(server or 0) > 8  # a third of the variance in each upload
+    assert aggregate == released
+    assert 7.9 < float(aggregate or 0) <= 8
+    server, aggregate, _ = epsilons(noise_by="each-client")
+    assert 7.9 < float(server or 0) <= 8
+    assert float(aggregate or 9) < 5
+    assert epsilons(noise_by="server")[:2] == [None, None]
+
+
+def test_who_is_drawn_is_a_secret_from_those_with_the_released_model_only(
+    task: PublicTask,
+) -> None:
+    trainer = DPFedPT(epsilon=8.0)
+    task = replace(task, candidates={f"client-{i}": 4 for i in range(30)})
+    all_views = [
+        float(certified(trainer, task, view, task.rounds).epsilon or 0)
+        for view in ("server-aggregate", "released")
+    ]
+    assert 7.9 < all_views[0] <= 8
+    assert all_views[1] < 4
+    told = certified(trainer, task, "released", task.rounds)
+    assert "of 0.1 of all clients, drawn without replacement" in told.mechanism
+    assert told.accountant == "dpa-rdp"
+
+
+def test_as_published_nothing_is_clipped_and_nothing_certified(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = DPFedPT(
+        mode="published-paper", epsilon=8.0, clip_norm=1e-4, learning_rate=0.1
+    )
+    record, _ = one_round(trainer, task, shards)
+    assert min(float(sent.norm()) for sent in uploads(record)) > 0.1
+    proved = certified(trainer, task, "server", 3)
+    assert proved.epsilon is None
+    assert "was not clipped" in proved.why
+    std = math.sqrt(2 * math.log(1.25 / DELTA)) / 8
+    assert trainer.noise_multiplier(task) == pytest.approx(std)
+    with pytest.raises(ConfigError, match="each-client"):
+        build_trainer("dp-fedpt", {"mode": "published-paper", "noise_by": "server"})
+
+
+def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = DPFedPT(epsilon=8.0, coordinates=7)
+    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
+    record, federation = one_round(trainer, task, shards)
+    told = [m.tensors[COORDINATES] for m in record.messages if m.kind == "broadcast"]
+    assert all(torch.equal(places, told[0]) for places in told)
+    assert all(sent.shape == (7,) for sent in uploads(record))
+    (name,) = begun
+    moved = (federation.server[name] != begun[name]).flatten().nonzero().flatten()
+    assert moved.tolist() == told[0].tolist()
+    later, _ = one_round(trainer, task, shards, index=1)
+    again = next(m for m in later.messages if m.kind == "broadcast")
+    assert again.tensors[COORDINATES].tolist() != told[0].tolist()
+
+
+def neighbours(trainer: DPFedPT, task: PublicTask, runs: int) -> tuple[Tensor, Tensor]:
+    """Return one client's upload in many runs, its records replaced in half of them."""
+    generator = torch.Generator().manual_seed(4)
+    replaced = torch.rand(runs, generator=generator) < 0.5
+    some = task.public.pick(torch.arange(12))
+    records = Records(some.features, some.labels)
+    other = Records(records.features, (records.labels + 1) % 4)
+    names = [f"run-{i}" for i in range(runs)]
+    cohort = Cohort.of(names, [other if r else records for r in replaced.tolist()])
+    start = trainer.start(task, Seeds(0))
+    received = {n: t.expand(runs, *t.shape).contiguous() for n, t in start.items()}
+    at = Round(0, Seeds(3), ("client-0", "client-1", "client-2"))
+    sent = trainer.local_update(task, cohort, received, {}, at).sent[MOVED]
+    return sent, replaced
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds"), [("sound", {"NOT REFUTED"}), ("published-paper", {"REFUTED"})]
+)
+def test_what_uploads_show_of_a_replaced_client(
+    mode: str, kinds: set[str], task: PublicTask
+) -> None:
+    """The worst adversary knows both uploads without noise, and compares."""
+    trainer = made(
+        mode=mode,
+        epsilon=2.0,
+        clip_norm=0.05,
+        noise_by="each-client",
+        learning_rate=0.1,
+    )
+    task = replace(task, rounds=1)
+    sent, replaced = neighbours(trainer, task, 600)
+    clean, other = neighbours(replace(trainer, epsilon=None), task, 20)
+    along = clean[other].mean(dim=0) - clean[~other].mean(dim=0)
+    scores = (sent @ along).double().numpy()
+    bound = SplitThreshold(delta=DELTA)(IndependentRuns(scores, replaced.numpy()))
+    bound = replace(bound, adjacency="replace-one", unit="client")
+    claim = Guarantee(2.0, DELTA, "replace-one", "client")
+    proved = certified(trainer, task, "server", 1)
+    stated = Guarantee.stated(proved.epsilon, DELTA, "replace-one", "client")
+    verdict = judge_claim(claim, stated, bound)
+    assert verdict.kind in kinds
+    assert not verdict.alarm

@@ -1,0 +1,195 @@
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit.adapters.prompt_tuning import TIERS, PromptTuner
+from privaudit.federation import Federation, give_away, run_round
+from privaudit.language import LanguageModel
+from privaudit.seeds import Seeds
+from privaudit.threats import find_threat
+from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.trainers.fedpt import FedPT
+from privaudit.trainers.fedpt_local import FedPTLocal
+from privaudit.trainers.full_fedavg import FullFedAvg
+from privaudit.trainers.full_fedprox import FullFedProx
+from privaudit.transcript import Message
+from privaudit.tunable import Head
+from tests.conftest import CLASSES, DIM
+from tests.toy_language import toy_dialogues, toy_writing_task
+from tests.toy_tower import toy_tower
+
+Shards = dict[str, Records]
+PROMPT = "embedding.weight"
+
+
+def trained(trainer: Any, task: PublicTask, shards: Shards, rounds: int = 2) -> Any:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    for index in range(rounds):
+        run_round(trainer, task, [federation], index)
+    return federation.server
+
+
+def close(one: Any, other: Any, atol: float = 1e-6) -> bool:
+    return all(torch.allclose(one[name], other[name], atol=atol) for name in one)
+
+
+def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = FedPT(optimizer="sgd", learning_rate=0.3, epochs=1, batch_size=0)
+    start = trainer.start(task, Seeds(0))[PROMPT]
+    tower, moved, total = toy_tower(DIM, CLASSES), torch.zeros_like(start), 0
+    for shard in shards.values():
+        leaf = start.clone().requires_grad_()
+        hidden = shard.features @ tower.weight.T + leaf.mean(dim=0)
+        logits = 4 * torch.tanh(hidden) @ tower.texts.T
+        loss = torch.nn.functional.cross_entropy(logits, shard.labels)
+        moved += len(shard) * torch.autograd.grad(loss, leaf)[0]
+        total += len(shard)
+    server = trained(trainer, task, shards, rounds=1)
+    assert torch.allclose(server[PROMPT], start - 0.3 * moved / total, atol=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", ["soft-prompt", "prefix", "lora", "p-tuning"])
+def test_deltas_end_where_parameters_do(
+    mechanism: str, task: PublicTask, shards: Shards
+) -> None:
+    plain = FedPT(mechanism=mechanism)
+    deltas = replace(plain, sends="deltas")
+    assert close(trained(plain, task, shards), trained(deltas, task, shards), 1e-5)
+
+
+def test_a_server_rebuilds_from_deltas_what_the_client_trained(
+    task: PublicTask, shards: Shards
+) -> None:
+    models = []
+    for sends in ("parameters", "deltas"):
+        trainer = FedPT(sends=sends)
+        federation = Federation.begin(trainer, task, shards, Seeds(0))
+        messages: list[Message] = []
+        for index in range(2):
+            (record,) = run_round(trainer, task, [federation], index)
+            messages += record.messages
+        messages += give_away(trainer, task, federation, 2)[1]
+        view = find_threat("server")(messages)
+        models.append(trainer.rebuild(task, view, "client-1").model)
+    assert close(models[0], models[1], atol=1e-5)
+    released = trained(FedPT(), task, shards)
+    assert not close(models[0], released, atol=1e-3)  # the client's own, not the mean
+
+
+def test_a_batch_in_parts_moves_as_it_does_at_once(
+    task: PublicTask, shards: Shards
+) -> None:
+    whole = trained(FedPT(batch_size=7), task, shards)
+    for size in (1, 3, 7, 50):
+        parts = trained(FedPT(batch_size=7, micro_batch=size), task, shards)
+        assert close(whole, parts, atol=1e-5)
+
+
+def test_answers_in_parts_count_by_their_tokens() -> None:
+    task = toy_writing_task()
+    shards = {c: toy_dialogues(5 + i, 20 + i) for i, c in enumerate(task.candidates)}
+    whole = trained(FedPT(mechanism="lora", batch_size=4), task, shards)
+    parts = trained(FedPT(mechanism="lora", batch_size=4, micro_batch=1), task, shards)
+    assert isinstance(task.backbone, LanguageModel)
+    assert close(whole, parts, atol=1e-5)
+
+
+def test_bfloat16_is_near_and_not_equal(task: PublicTask, shards: Shards) -> None:
+    fine = trained(FedPT(), task, shards)
+    coarse = trained(FedPT(precision="bfloat16"), task, shards)
+    assert coarse[PROMPT].dtype == torch.float32
+    assert 0 < (fine[PROMPT] - coarse[PROMPT]).abs().max() < 0.1
+
+
+def test_a_client_keeps_its_machine_in_an_adversarys_federations() -> None:
+    trainer = PromptTuner(tiers="three", epochs=8)
+    clients = [f"client-{n}" for n in range(60)]
+    rounds = [Round(index, Seeds(3), ()) for index in (0, 5)]
+    own = [trainer.epochs_of(client, rounds[0]) for client in clients]
+    shadow = [trainer.epochs_of(f"shadow-7/{c}", rounds[1]) for c in clients]
+    assert own == shadow
+    assert set(own) == {round(8 * tier) for tier in TIERS}
+    assert PromptTuner(tiers="three", epochs=1).epochs_of("client-0", rounds[0]) == 1
+
+
+def test_a_low_machine_makes_fewer_steps(task: PublicTask, shards: Shards) -> None:
+    trainer = FedPT(tiers="three", epochs=8, batch_size=0, optimizer="sgd")
+    cohort = Cohort.of(list(shards), list(shards.values()))
+    start = trainer.start(task, Seeds(0))
+    received = {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}
+    at = Round(0, Seeds(0), tuple(shards))
+    found, _ = trainer.train(task, cohort, received, at)
+    for row, client in enumerate(shards):
+        epochs = trainer.epochs_of(client, at)
+        alone = replace(trainer, tiers="none", epochs=epochs)
+        own, _ = alone.train(task, cohort, received, at)
+        assert torch.allclose(found[PROMPT][row], own[PROMPT][row], atol=1e-6)
+
+
+def test_alone_clients_send_nothing_and_part(task: PublicTask, shards: Shards) -> None:
+    trainer = FedPTLocal()
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    for index in range(2):
+        (record,) = run_round(trainer, task, [federation], index)
+        assert {m.kind for m in record.messages} == {"broadcast"}
+    models, _ = give_away(trainer, task, federation, 2)
+    first, second = models["client-0"][PROMPT], models["client-1"][PROMPT]
+    assert not torch.allclose(first, second, atol=0.01)
+    assert torch.equal(federation.server[PROMPT], trainer.start(task, Seeds(0))[PROMPT])
+
+
+def test_without_mu_fedprox_is_fedavg(task: PublicTask, shards: Shards) -> None:
+    plain = trained(FullFedAvg(), task, shards)
+    assert close(plain, trained(FullFedProx(mu=0.0), task, shards))
+    held = trained(FullFedProx(mu=1e3), task, shards)
+    start = FullFedAvg().start(task, Seeds(0))["layer.weight"]
+    moved = (plain["layer.weight"] - start).norm()
+    assert (held["layer.weight"] - start).norm() < moved / 2
+
+
+def test_a_second_step_is_pulled_back_by_mu_times_the_first(
+    task: PublicTask, shards: Shards
+) -> None:
+    options: dict[str, Any] = {
+        "optimizer": "sgd",
+        "learning_rate": 0.2,
+        "epochs": 2,
+        "batch_size": 0,
+    }
+    tower, shard = toy_tower(DIM, CLASSES), shards["client-0"]
+
+    def slope(weight: torch.Tensor) -> torch.Tensor:
+        leaf = weight.clone().requires_grad_()
+        logits = 4 * torch.tanh(shard.features @ leaf.T) @ tower.texts.T
+        loss = torch.nn.functional.cross_entropy(logits, shard.labels)
+        return torch.autograd.grad(loss, leaf)[0]
+
+    first = tower.weight - 0.2 * slope(tower.weight)
+    second = first - 0.2 * (slope(first) + 3.0 * (first - tower.weight))
+    one = {"client-0": shard}
+    found = trained(FullFedProx(mu=3.0, **options), task, one, rounds=1)
+    assert torch.allclose(found["layer.weight"], second, atol=1e-5)
+
+
+def test_a_head_is_learned_and_sent(task: PublicTask, shards: Shards) -> None:
+    class WithHead(type(toy_tower(DIM, CLASSES))):  # type: ignore[misc]
+        def logits(self, features: Any, tokens: Any, words: Any, tuning: Any) -> Any:
+            weight, bias = tuning.head["weight"], tuning.head["bias"]
+            moved = features + tuning.prompt.mean(dim=1, keepdim=True)
+            return moved @ weight.mT + bias.unsqueeze(1)
+
+    toy = toy_tower(DIM, CLASSES)
+    tower = WithHead(toy.weight, toy.texts, Head(CLASSES, DIM))
+    backbone = replace(task.classifier, load_tower=partial(lambda t: t, tower))
+    task = replace(task, backbone=backbone)
+    server = trained(FedPT(epochs=30, learning_rate=0.05), task, shards, rounds=1)
+    assert server["head.weight"].shape == (CLASSES, DIM)
+    shard = shards["client-0"]
+    moved = shard.features + server[PROMPT].mean(dim=0)
+    told = moved @ server["head.weight"].T + server["head.bias"]
+    assert (told.argmax(dim=1) == shard.labels).float().mean() > 0.6

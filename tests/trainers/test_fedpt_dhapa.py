@@ -1,0 +1,337 @@
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit import train as train_run
+from privaudit.adapters.dhapa import client_weights
+from privaudit.attack import Adversary, Target
+from privaudit.attacks.update_alignment import UpdateAlignment
+from privaudit.config import build_trainer
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, run_round
+from privaudit.live import Event
+from privaudit.privacy.accountant import gaussian_epsilon
+from privaudit.privacy.certificate import certify
+from privaudit.seeds import Seeds
+from privaudit.shared_statistics import (
+    EMBEDDING,
+    IMPROVEMENT,
+    PRESENT,
+    SIZE,
+    UNCERTAINTY,
+    has_records,
+    parameters_of,
+)
+from privaudit.tensors import stack
+from privaudit.threats import find_threat
+from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.trainers.fedpt import FedPT
+from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
+from privaudit.transcript import SERVER, Message
+from tests.conftest import toy_records
+from tests.toy_language import toy_dialogues, toy_writing_task
+
+Train = Callable[..., list[Message]]
+Shards = dict[str, Records]
+PROMPT = "embedding.weight"
+BARE: dict[str, Any] = {"alpha": 0.0, "beta": 0.0, "gamma": 0.0}
+
+
+def uploads(messages: list[Message], index: int = 0) -> dict[str, Mapping[str, Tensor]]:
+    return {
+        m.sender: m.tensors
+        for m in messages
+        if m.receiver == SERVER and m.round == index
+    }
+
+
+def broadcast(messages: list[Message], index: int) -> Mapping[str, Tensor]:
+    return next(
+        m.tensors for m in messages if m.kind == "broadcast" and m.round == index
+    )
+
+
+def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
+    task: PublicTask, shards: Shards, train: Train
+) -> None:
+    trainer = FedPTDhapa(alpha=2.0, beta=0.5, gamma=1.5)
+    messages = train(trainer, task, shards)
+    sent = uploads(messages)
+    told = {
+        name: torch.stack([part[name].double() for part in sent.values()])
+        for name in (UNCERTAINTY, EMBEDDING, IMPROVEMENT)
+    }
+    gaps = (told[EMBEDDING] - told[EMBEDDING].mean(dim=0)).norm(dim=1)
+    weights = client_weights(
+        told[UNCERTAINTY], gaps, told[IMPROVEMENT], alpha=2.0, beta=0.5, gamma=1.5
+    )
+    prompts = [part[PROMPT] for part in sent.values()]
+    mean = sum(w * p for w, p in zip(weights.tolist(), prompts, strict=True))
+    assert isinstance(mean, Tensor)
+    assert weights.max() - weights.min() > 0.05  # else nothing was tested
+    torch.testing.assert_close(broadcast(messages, 1)[PROMPT], mean)
+
+
+def test_statistics_are_of_all_records_and_improvement_of_those_held_out(
+    task: PublicTask, shards: Shards, train: Train
+) -> None:
+    trainer = FedPTDhapa()
+    messages = train(trainer, task, shards)
+    for client, sent in uploads(messages).items():
+        torch.testing.assert_close(sent[EMBEDDING], shards[client].features.mean(dim=0))
+        model = {n: t.unsqueeze(0) for n, t in parameters_of(sent).items()}
+        (told,) = trainer.query(task, model, shards[client])
+        logs = told["log_probabilities"][0]
+        entropy = -(logs.exp() * logs).sum(dim=1).mean()
+        torch.testing.assert_close(sent[UNCERTAINTY], entropy)
+    lost = [float(sent[IMPROVEMENT]) for sent in uploads(messages).values()]
+    assert len(set(lost)) == 3
+    none = FedPTDhapa(validation_share=0.0)
+    for sent in uploads(train(none, task, shards)).values():
+        assert sent[IMPROVEMENT] == 0
+
+
+def test_by_sizes_and_without_validation_it_is_plain_averaging(
+    task: PublicTask, shards: Shards, train: Train
+) -> None:
+    alike = FedPTDhapa(weighting="sizes", validation_share=0.0)
+    plain, found = train(FedPT(), task, shards), train(alike, task, shards)
+    for index in range(task.rounds + 1):
+        torch.testing.assert_close(
+            broadcast(found, index), broadcast(plain, index), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_held_out_records_are_not_trained_on(
+    task: PublicTask, shards: Shards, train: Train
+) -> None:
+    """A label that is held out moves the improvement, and nothing else."""
+    mine = shards["client-0"]
+    trainer, moved = FedPTDhapa(), []
+    before = uploads(train(trainer, task, shards))["client-0"]
+    for place in range(len(mine)):
+        labels = mine.labels.clone()
+        labels[place] = (labels[place] + 1) % 4
+        other = {**shards, "client-0": replace(mine, labels=labels)}
+        after = uploads(train(trainer, replace(task, rounds=1), other))["client-0"]
+        assert not torch.equal(after[IMPROVEMENT], before[IMPROVEMENT])
+        moved.append(not torch.equal(after[PROMPT], before[PROMPT]))
+    assert moved.count(False) == round(0.2 * len(mine))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, {UNCERTAINTY, EMBEDDING, IMPROVEMENT}),
+        ({"alpha": 0.0}, {EMBEDDING, IMPROVEMENT}),
+        ({"beta": 0.0}, {UNCERTAINTY, IMPROVEMENT}),
+        ({"gamma": 0.0}, {UNCERTAINTY, EMBEDDING}),
+        (BARE, set()),
+        ({**BARE, "clusters": 2}, {EMBEDDING}),
+        ({"weighting": "sizes"}, {SIZE}),
+    ],
+)
+def test_only_what_is_needed_is_sent(
+    settings: dict[str, Any],
+    told: set[str],
+    task: PublicTask,
+    shards: Shards,
+    train: Train,
+) -> None:
+    told = told if SIZE in told else told | {PRESENT}
+    for sent in uploads(train(FedPTDhapa(**settings), task, shards)).values():
+        assert set(sent) == {PROMPT, *told}
+
+
+@pytest.mark.parametrize("settings", [{}, {"weighting": "sizes"}, BARE])
+def test_who_has_no_records_counts_for_nothing(
+    settings: dict[str, Any], task: PublicTask, shards: Shards, train: Train
+) -> None:
+    trainer = FedPTDhapa(**settings)
+    poor = {**shards, "client-1": toy_records(0)}
+    messages = train(trainer, task, poor)
+    rich = [part for part in uploads(messages).values() if has_records(part)]
+    assert len(rich) == 2
+    weights = trainer.weights(stack(rich))
+    mean = sum(w * p[PROMPT] for w, p in zip(weights.tolist(), rich, strict=True))
+    assert isinstance(mean, Tensor)
+    torch.testing.assert_close(broadcast(messages, 1)[PROMPT], mean)
+    view = find_threat("server")(messages)
+    assert trainer.rebuild(task, view, "client-1").missing
+    assert not trainer.rebuild(task, view, "client-0").missing
+
+
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_uploads_can_be_watched_one_by_one(
+    clusters: int, task: PublicTask, shards: Shards, train: Train
+) -> None:
+    trainer, threat = FedPTDhapa(clusters=clusters), find_threat("server")
+    view = threat(train(trainer, task, {**shards, "client-1": toy_records(0)}))
+    adversary = Adversary(trainer, task, threat, view, Seeds(1))
+    asked = [
+        Target(client, trainer.rebuild(task, view, client), toy_records(5))
+        for client in task.clients
+    ]
+    for found in UpdateAlignment(reference=10)(adversary, asked):
+        assert torch.isfinite(torch.from_numpy(found.scores)).all()
+
+
+def test_a_round_without_any_record_changes_nothing(task: PublicTask) -> None:
+    trainer = FedPTDhapa(clusters=2)
+    empty = {client: toy_records(0) for client in task.clients}
+    federation = Federation.begin(trainer, task, empty, Seeds(0))
+    start = federation.server
+    run_round(trainer, task, [federation], 0)
+    assert federation.server is start
+
+
+def far_apart(task: PublicTask) -> Shards:
+    """Two kinds of clients: of two classes each, far from one another."""
+    whole = toy_records(200, 3)
+    low, high = (whole.pick(whole.labels // 2 == kind) for kind in (0, 1))
+    return {
+        "client-0": low.pick(torch.arange(20)),
+        "client-1": high.pick(torch.arange(20)),
+        "client-2": low.pick(torch.arange(20, 40)),
+    }
+
+
+def test_each_cluster_has_a_prompt_and_each_client_picks_one(
+    task: PublicTask, train: Train
+) -> None:
+    task, trainer = replace(task, rounds=4), FedPTDhapa(clusters=2)
+    messages = train(trainer, task, far_apart(task))
+    released = {m.sender: m.tensors for m in messages if m.kind == "release"}
+    assert torch.equal(released["client-0"][PROMPT], released["client-2"][PROMPT])
+    assert not torch.equal(released["client-0"][PROMPT], released["client-1"][PROMPT])
+    last = broadcast(messages, 4)[PROMPT]
+    sent = uploads(messages, 3)
+    assert last.shape == (2, 8, 12)  # both are sent to everyone
+    alone = [torch.equal(prompt, sent["client-1"][PROMPT]) for prompt in last]
+    assert alone.count(True) == 1
+    assert torch.equal(released["client-1"][PROMPT], last[alone.index(True)])
+
+
+def test_clients_begin_where_their_validation_part_does_best(task: PublicTask) -> None:
+    """The second prompt is a trained one, the first is noise; in equal ones: first."""
+    shards = far_apart(task)
+    trainer = FedPTDhapa(clusters=2, **BARE)
+    plain = Federation.begin(replace(trainer, clusters=1), task, shards, Seeds(0))
+    for index in range(2):
+        run_round(replace(trainer, clusters=1), task, [plain], index)
+    good = plain.server[PROMPT][0]
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    run_round(trainer, task, [federation], 0)
+    assert all(kept[PICKED] == 0 for kept in federation.kept.values())
+    noise = 30 * torch.randn(good.shape, generator=torch.Generator().manual_seed(1))
+    federation.server = {**federation.server, PROMPT: torch.stack([noise, good])}
+    run_round(trainer, task, [federation], 1)
+    assert all(kept[PICKED] == 1 for kept in federation.kept.values())
+
+
+def test_more_clusters_than_clients_are_refused(task: PublicTask) -> None:
+    with pytest.raises(ConfigError, match="4 clusters of 3 clients"):
+        FedPTDhapa(clusters=4).start(task, Seeds(0))
+
+
+def test_more_clusters_than_participants_share_one_mean_until_they_can_be_told(
+    task: PublicTask,
+) -> None:
+    shards, trainer = far_apart(task), FedPTDhapa(clusters=3, **BARE)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    run_round(trainer, task, [federation], 0, participation=0.67)
+    first, second, third = federation.server[PROMPT]
+    assert torch.equal(first, second)
+    assert torch.equal(second, third)
+    run_round(trainer, task, [federation], 1)
+    apart = federation.server[PROMPT]
+    assert len({tuple(prompt.flatten().tolist()) for prompt in apart}) == 3
+    run_round(trainer, task, [federation], 2, participation=0.34)
+    changed = [
+        not torch.equal(*pair)
+        for pair in zip(federation.server[PROMPT], apart, strict=True)
+    ]
+    assert changed.count(True) == 1
+
+
+def test_noise_has_the_size_that_its_event_claims(task: PublicTask) -> None:
+    trainer = FedPTDhapa(gamma=0.0, statistics_noise=2.0)
+    plain = replace(trainer, statistics_noise=0.0)
+    records = toy_records(30, 4)
+    cohort = Cohort.of(["client-0"], [records])
+    alone = replace(task, candidates={"client-0": 40})
+    told, exact = [], None
+    for seed in range(40):
+        at = Round(0, Seeds(seed), ("client-0",))
+        down = stack([trainer.broadcast(trainer.start(alone, at.seeds), "", at)])
+        told.append(trainer.local_update(alone, cohort, down, {}, at).sent[EMBEDDING])
+        exact = plain.local_update(alone, cohort, down, {}, at).sent[EMBEDDING]
+    assert exact is not None
+    expected = alone.expected_members  # 20, whatever the client has
+    noise = torch.stack(told) * expected - exact * len(records)
+    want = trainer.noise_std(alone)[EMBEDDING]
+    assert want == pytest.approx(2.0 * 2**0.5)
+    assert float(noise.std()) == pytest.approx(want, rel=0.1)
+    assert abs(float(noise.mean())) < 0.3
+
+
+def test_what_noise_proves_is_about_the_statistics_and_not_about_the_run(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = FedPTDhapa(gamma=0.0, statistics_noise=4.0)
+    found = trainer.certify_statistics(task)
+    assert found.epsilon == pytest.approx(gaussian_epsilon(task.rounds**0.5 / 4, 1e-5))
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    (record,) = run_round(trainer, task, [federation], 0, traced=True)
+    whole = certify([record.events], "server", 1e-5)
+    assert whole.epsilon is None
+    assert "upload release of round 0 has no noise" in whole.why
+    assert all(trace.noise for trace in record.trace.values())
+
+
+def test_noise_on_what_has_no_bound_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gamma = 0"):
+        build_trainer("fedpt-dhapa", {"statistics_noise": 1.0})
+    with pytest.raises(ConfigError, match="size would be exact"):
+        build_trainer("fedpt-dhapa", {"statistics_noise": 1.0, "weighting": "sizes"})
+
+
+def test_models_that_write_are_weighed_too(train: Train) -> None:
+    task = replace(toy_writing_task(), rounds=2)
+    shards = {
+        client: toy_dialogues(count // 2, 10 + number)
+        for number, (client, count) in enumerate(task.candidates.items())
+    }
+    trainer = FedPTDhapa(mechanism="lora", clusters=2)
+    messages = train(trainer, task, shards)
+    for sent in uploads(messages, 1).values():
+        assert 0 < sent[UNCERTAINTY] < torch.log(torch.tensor(11.0))
+        assert torch.isfinite(sent[IMPROVEMENT])
+    own = trainer.own_model(trainer.start(task, Seeds(0)))
+    assert own.keys() == parameters_of(sent).keys()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_cut_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {
+        "rounds": 3,
+        "clients": 4,
+        "participation": 0.75,
+        "settings": {"epochs": 1, "clusters": 2},
+        "folder": tmp_path,
+    }
+
+    def stop(event: Event) -> None:
+        if event.done == 2:
+            raise KeyboardInterrupt
+
+    whole = train_run("fedpt-dhapa", name="whole", **quick)
+    with pytest.raises(KeyboardInterrupt):
+        train_run("fedpt-dhapa", name="cut", watcher=stop, **quick)
+    again = train_run("fedpt-dhapa", name="cut", resume=True, **quick)
+    assert again.transcript.head == whole.transcript.head

@@ -1,0 +1,205 @@
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+from torch import Tensor
+
+from privaudit.adapters.private_updates import MOVED
+from privaudit.config import build_trainer
+from privaudit.errors import ConfigError
+from privaudit.federation import Federation, run_round
+from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.privacy.gaussian_mechanism import gaussian_delta
+from privaudit.seeds import Seeds
+from privaudit.statistics.intervals import clopper_pearson
+from privaudit.tensors import Stacked
+from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.trainers.fedpt_top_k import FedPTTopK
+from privaudit.weighing import COORDINATES, moves
+
+Shards = dict[str, Records]
+
+
+def made(**fields: Any) -> FedPTTopK:
+    trainer = build_trainer("fedpt-top-k", fields)
+    assert isinstance(trainer, FedPTTopK)
+    return trainer
+
+
+def chosen(
+    trainer: FedPTTopK, task: PublicTask, moved: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what clients with these clipped moves send, and where it belongs."""
+    names = [f"run-{i}" for i in range(len(moved))]
+    nobody = Records(torch.zeros(0, 12), torch.zeros(0, dtype=torch.long))
+    cohort = Cohort.of(names, [nobody] * len(moved))
+    return trainer.chosen(task, cohort, moved, Round(0, Seeds(0), task.clients))
+
+
+def proved(
+    trainer: FedPTTopK, task: PublicTask, view: CertifiedView = "server"
+) -> Certificate:
+    at = Round(0, Seeds(0), task.clients)
+    return certify([trainer._events(task, at)] * task.rounds, view, trainer.delta)
+
+
+@pytest.mark.parametrize("choice", ["noised", "private", "largest"])
+def test_without_noise_the_largest_numbers_are_sent(
+    choice: str, task: PublicTask
+) -> None:
+    moved = torch.tensor([[0.1, -3.0, 2.0, 0.5], [4.0, 0.0, 0.0, -0.1]])
+    values, places = chosen(made(choice=choice, top=2), task, moved)
+    assert places.tolist() == [[1, 2], [0, 3]]
+    assert torch.equal(values, torch.tensor([[-3.0, 2.0], [4.0, -0.1]]))
+
+
+def test_the_server_adds_up_what_was_sent_where_it_belongs(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = made(top=5)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    (name,), before = federation.server, federation.server
+    (record,) = run_round(trainer, task, [federation], 0)
+    row = torch.zeros(before[name].numel())
+    for message in record.messages:
+        if "update" in message.kind:
+            for place, value in zip(
+                message.tensors[COORDINATES], message.tensors[MOVED], strict=True
+            ):
+                row[place] += value / 3
+    moved = (federation.server[name] - before[name]).flatten()
+    torch.testing.assert_close(moved, row, atol=1e-6, rtol=1e-4)
+    assert 5 <= int((moved != 0).sum()) <= 15
+
+
+def test_what_is_sent_has_the_claimed_noise(task: PublicTask) -> None:
+    """Where all numbers are sent nothing is selected, and nothing biased."""
+    trainer = made(epsilon=4.0, choice="private", top=1000)
+    values, _ = chosen(trainer, task, torch.zeros(4, 1000))
+    std = trainer._noise_multiplier(task) * trainer.clip_norm
+    assert float(values.std()) == pytest.approx(std, rel=0.05)
+    assert std == pytest.approx(math.sqrt(2) * trainer.noise_multiplier(task) * 0.5)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add/remove-one"])
+@pytest.mark.parametrize("choice", ["noised", "private"])
+def test_choice_and_values_together_cost_what_was_asked(
+    choice: str, adjacency: str, task: PublicTask
+) -> None:
+    trainer = made(epsilon=8.0, choice=choice, adjacency=adjacency, choice_share=0.3)
+    found = proved(trainer, task)
+    assert 7.9 < float(found.epsilon or 0) <= 8
+    assert (found.unit, found.adjacency) == ("client", adjacency)
+    for view in ("peer", "released"):  # sets differ: nobody else's noise counts
+        assert proved(trainer, task, view).epsilon == found.epsilon
+
+
+@pytest.mark.parametrize("mode", ["sound", "published-paper"])
+def test_a_choice_that_follows_from_the_data_is_certified_nothing(
+    mode: str, task: PublicTask
+) -> None:
+    found = proved(made(epsilon=8.0, mode=mode, choice="largest"), task)
+    assert found.epsilon is None
+    why = "choice release of round 0 has no noise" if mode == "sound" else "not clipped"
+    assert why in found.why
+
+
+def test_as_published_no_choice_is_private() -> None:
+    with pytest.raises(ConfigError, match="largest"):
+        made(mode="published-paper", choice="private")
+
+
+Row = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(Row, Row)
+def test_lengths_of_entries_move_by_no_more_than_the_square_root_of_two(
+    first: list[float], second: list[float]
+) -> None:
+    rows = torch.tensor([first, second], dtype=torch.float64)
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
+    assert float((rows[0].abs() - rows[1].abs()).norm()) <= math.sqrt(2) + 1e-9
+    assert (
+        float((rows[0].abs() - rows[1].abs()).norm())
+        <= float((rows[0] - rows[1]).norm()) + 1e-9
+    )
+
+
+def test_a_choice_of_one_in_two_leaks_as_computed_and_within_its_budget(
+    task: PublicTask,
+) -> None:
+    """The worst neighbours, C in one place or in the other: 4,000 choices of each.
+
+    The first place wins with chance Phi(C / (sqrt(2) s C)); the set may differ between
+    the two by no more than the Gaussian curve of the choice's own multiplier allows.
+    """
+    task = replace(task, rounds=1)
+    trainer = made(epsilon=3.0, choice="private", top=1)
+    noise, runs = trainer._choice_multiplier(task), 4000
+    shares = []
+    for place in (0, 1):
+        moved = torch.zeros(runs, 2)
+        moved[:, place] = trainer.clip_norm
+        _, places = chosen(trainer, task, moved)
+        shares.append(int((places == 0).sum()))
+    expected = float(norm.cdf(1 / (math.sqrt(2) * noise)))
+    low, high = clopper_pearson(np.array(shares, float), runs, 1 - 1e-6)
+    assert low[0] <= expected <= high[0]
+    for epsilon in (0.1, 0.5, 1.0, 2.0):
+        shown = low[0] - math.exp(epsilon) * high[1]
+        assert shown <= gaussian_delta(math.sqrt(2) / noise, epsilon)
+
+
+def test_a_choice_without_noise_is_told_apart_at_a_look(task: PublicTask) -> None:
+    trainer = made(epsilon=3.0, choice="largest", top=1)
+    moved = torch.tensor([[0.5, 0.0], [0.0, 0.5]]).repeat(50, 1)
+    _, places = chosen(trainer, task, moved)
+    assert places.flatten().tolist() == [0, 1] * 50
+
+
+def test_who_watches_uploads_sees_numbers_where_they_belong(
+    task: PublicTask, shards: Shards
+) -> None:
+    """A single record's step is told in full, and meets what was sent of others'."""
+    start = made().start(task, Seeds(0))
+    (name,) = start
+    at = Round(0, Seeds(0), task.clients)
+    received = {n: t.unsqueeze(0) for n, t in start.items()}
+    cohort = Cohort.of(["client-0"], [shards["client-0"]])
+    few, whole = (
+        moves(trainer.local_update(task, cohort, received, {}, at).sent, start)[MOVED]
+        for trainer in (
+            replace(made(top=4), epochs=1, batch_size=0),
+            made().single_step(),
+        )
+    )
+    assert few.shape == whole.shape == (1, start[name].numel())
+    seen = few != 0
+    assert int(seen.sum()) == 4
+    torch.testing.assert_close(few[seen], whole[seen])
+    assert float(whole[~seen].abs().max()) <= float(whole[seen].abs().min())
+
+
+def test_a_cohort_sends_what_each_client_alone_does(
+    task: PublicTask, shards: Shards
+) -> None:
+    trainer = made(epsilon=8.0, choice="private", top=4)
+    start: Stacked = trainer.start(task, Seeds(0))
+    at = Round(0, Seeds(0), task.clients)
+
+    def send(names: list[str]) -> list[dict[str, Tensor]]:
+        cohort = Cohort.of(names, [shards[name] for name in names])
+        received = {n: torch.stack([t] * len(names)) for n, t in start.items()}
+        return trainer.local_update(task, cohort, received, {}, at).uploads()
+
+    for name, together in zip(shards, send(list(shards)), strict=True):
+        (alone,) = send([name])
+        assert torch.equal(alone[COORDINATES], together[COORDINATES])
+        torch.testing.assert_close(alone[MOVED], together[MOVED], atol=1e-5, rtol=1e-4)

@@ -1,0 +1,170 @@
+"""FedPT with differential privacy for whole clients."""
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.adapters.private_updates import (
+    MOVED,
+    PrivateUpdates,
+    learned,
+    moved_by,
+    scattered,
+    size_of,
+)
+from privaudit.errors import ConfigError
+from privaudit.privacy.mechanism import NoiseAt
+from privaudit.tensors import Stacked, Tensors
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Round,
+)
+from privaudit.weighing import COORDINATES
+
+NoiseBy = Literal["clients-together", "each-client", "server"]
+NOISE_AT: dict[NoiseBy, NoiseAt] = {
+    "clients-together": "distributed",
+    "each-client": "client",
+    "server": "server",
+}
+
+
+@dataclass(frozen=True)
+class _Whose:
+    """Standard deviations of the noise on an upload, and of the server's on the sum."""
+
+    upload: float
+    server: float
+
+
+@TRAINERS.register("dp-fedpt")
+@dataclass(frozen=True)
+class DPFedPT(PrivateUpdates):
+    """Every client sends its clipped move with noise; the server adds up and divides.
+
+    The noise on the sum of all moves is N(0, sigma² C²), whoever adds it:
+
+    - "clients-together": each of n participants adds N(0, sigma² C² / n). Epsilon holds
+      for the sum. The server must see no more than that, so it is for secure sums, and
+      all participants must add what they should: if m do not, m / n of it is missing.
+    - "each-client": each adds all of N(0, sigma² C²). Epsilon holds for its upload,
+      whatever the server and others do; the sum has n times the variance.
+    - "server": clients trust the server, which sees their clean moves.
+
+    "published-paper": each client adds N(0, sigma² C²) to its parameters as they are.
+
+    Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
+    foundation models", section 2.4, item 2; sound as in McMahan, Ramage, Talwar and
+    Zhang, "Learning differentially private recurrent language models", ICLR 2018,
+    algorithm 1, with a fixed denominator and a fixed number of participants.
+
+    Attributes:
+        noise_by: By default "clients-together", and "each-client" as published.
+        coordinates: How many numbers are sent; they are drawn anew for each round, the
+            same for all clients, and told to all. No record has a part in the draw, so
+            it costs no epsilon. 0 sends all.
+    """
+
+    noise_by: NoiseBy | None = None
+    coordinates: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check_noise(self) -> "DPFedPT":
+        published = self.mode == "published-paper"
+        if published and self.noise_by not in (None, "each-client"):
+            raise ConfigError(
+                f"noise_by = {self.noise_by!r} was asked for in mode {self.mode!r}, "
+                'which knows "each-client" only. Leave it out, or take mode "sound"'
+            )
+        return self
+
+    @property
+    def noise_at(self) -> NoiseAt:
+        """Who adds the noise, as certificates say it."""
+        usual: NoiseBy = (
+            "each-client" if self.mode == "published-paper" else "clients-together"
+        )
+        return NOISE_AT[self.noise_by or usual]
+
+    @property
+    def noises_uploads(self) -> bool:
+        """Whether what a client sends carries noise of its own."""
+        return self.epsilon is not None and self.noise_at != "server"
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the parameters, and of which of their numbers the moves are wanted."""
+        places = self._places(server, at)
+        return dict(server) if places is None else {**server, COORDINATES: places}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Send what training moved, clipped and with the client's noise; no weight."""
+        moved, loss = self.moves(task, cohort, received, at)
+        if COORDINATES in received:
+            moved = moved.gather(1, received[COORDINATES])
+        clipped = self.clipped(moved, "global", at)
+        std = self._noise(task, at).upload
+        sent = self.noised(clipped, std, "noise", cohort, "global", at)
+        events = self._events(task, at)
+        return LocalResult({MOVED: sent}, {}, loss, events)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Move by the sum over the number of participants, with the server's noise."""
+        total = inbox[MOVED]
+        std = self._noise(task, at).server
+        if std:
+            total = total + self.noise(total, std, at.generator("server noise"))
+        places = self._places(server, at)
+        if places is not None:
+            total = scattered(total, places, size_of(server))
+        return moved_by(server, total / len(at.participants)), ()
+
+    def noise_on_sum(
+        self, before: Tensors, after: Tensors, total: Tensors, parties: int
+    ) -> Float[Tensor, " some"]:
+        """Return what the server added to a sum, from the broadcasts around it."""
+        shift = [
+            (after[name].double() - tensor.double()).flatten()
+            for name, tensor in sorted(learned(before).items())
+        ]
+        row = torch.cat(shift)
+        places = before.get(COORDINATES)
+        return parties * (row if places is None else row[places]) - total[MOVED]
+
+    def _places(self, server: Tensors, at: Round) -> Int[Tensor, " some"] | None:
+        """Draw the numbers of a round; None where all are sent."""
+        size = size_of(server)
+        if not 0 < self.coordinates < size:
+            return None
+        order = torch.randperm(size, generator=at.generator("coordinates"))
+        return order[: self.coordinates].sort().values
+
+    def _noise(self, task: PublicTask, at: Round) -> _Whose:
+        std = self.noise_multiplier(task) * self.clip_norm
+        if self.noise_at == "server":
+            return _Whose(0.0, std)
+        shares = len(at.participants) if self.noise_at == "distributed" else 1
+        return _Whose(std / math.sqrt(shares), 0.0)
+
+    def _events(self, task: PublicTask, at: Round) -> Events:
+        noise = self.noise_multiplier(task)
+        return (self.event(task, "global", noise, self.noise_at, at),)

@@ -1,0 +1,16 @@
+"""FedPT: prompts of any transformer, learned by clients and averaged."""
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.adapters.averaged_tuning import AveragedTuner
+from privaudit.trainer import TRAINERS
+
+
+@TRAINERS.register("fedpt")
+@dataclass(frozen=True)
+class FedPT(AveragedTuner):
+    """Clients train the server's prompt, and the server averages what they send.
+
+    Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
+    foundation models", sections 2.1 and 2.2, with plain averaging.
+    """

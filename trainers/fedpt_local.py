@@ -1,0 +1,65 @@
+"""Local prompt tuning: every client learns its own prompt, without federation."""
+
+from collections.abc import Sequence
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.adapters.prompt_tuning import PromptTuner
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View
+from privaudit.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Round,
+)
+from privaudit.weighing import UNTRAINED
+
+
+@TRAINERS.register("fedpt-local")
+@dataclass(frozen=True)
+class FedPTLocal(PromptTuner):
+    """Each client trains the common start on its own records, and sends nothing.
+
+    Source: the baseline "local prompt tuning" of "Federated prompt tuning for
+    efficient and privacy-preserving adaptation of foundation models", section 2.5.
+    """
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train the client's own parameters further, or first what it received."""
+        trained, loss = self.train(task, cohort, kept or received, at)
+        return LocalResult({}, trained, loss)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Change nothing: nothing was sent."""
+        return server, ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release the client's own parameters, or the start where it never trained."""
+        return {**received, **kept}
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return what was released, or the start where nothing was."""
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))

@@ -1,0 +1,177 @@
+"""FedPT whose clients send the most important of their numbers, with noise."""
+
+import math
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.adapters.private_updates import (
+    MOVED,
+    PrivateUpdates,
+    moved_by,
+    spread,
+)
+from privaudit.errors import ConfigError
+from privaudit.privacy.budget import split_budget
+from privaudit.tensors import Stacked, Tensors
+from privaudit.trainer import (
+    TRAINERS,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    PublicTask,
+    Round,
+)
+from privaudit.weighing import COORDINATES
+
+Choice = Literal["noised", "private", "largest"]
+EVERY_NUMBER = 10**9
+
+
+@TRAINERS.register("fedpt-top-k")
+@dataclass(frozen=True)
+class FedPTTopK(PrivateUpdates):
+    """Every client sends the k numbers that training moved most, and which they are.
+
+    Which they are is a release of its own, and no noise on the numbers hides it. With
+    a, b the clipped moves of neighbours, of norm C at most:
+
+    - "largest", as published: the k largest |a_j|, with noise on what is sent. The set
+      follows from the data without chance: where it differs between neighbours one look
+      tells them apart, so nothing is certified.
+    - "private": the k largest of |a_j| + N(0, s_1² C²), all n noises drawn; then a_j +
+      N(0, s_2² C²) for the chosen j. Choosing is post-processing of a Gaussian
+      mechanism on the vector |a|. That moves by at most sqrt(2) C where a client is
+      replaced: no entry is negative, so |a|'|b| >= 0, and the squared distance is at
+      most |a|² + |b|²; and by C where it is left out. Given the set, the numbers sent
+      are part of a, which moves by 2 C, or C. The two compose, in that order, as
+      Gaussian mechanisms.
+    - "noised": the k largest |a_j + N(0, s² C²)|, and these numbers as they are, with
+      the noise by which they won. All of it is post-processing of one Gaussian
+      mechanism, so nothing is paid for the choice; but winners are those whose noise is
+      large.
+
+    Noisy choices by Gumbel's noise (k steps of the exponential mechanism at once:
+    Durfee and Rogers, "Practical differentially private top-k selection with
+    pay-what-you-get composition", NeurIPS 2019) pay for each of the k, as they know of
+    each |a_j| alone that it moves by at most C. At equal noise variance v and a client
+    left out they cost k pi² / 48 C² / v in zero-concentrated terms, and the Gaussian
+    choice C² / (2 v): for k of 3 or more the Gaussian is cheaper, as it uses that all
+    entries together move by C.
+
+    The server needs every upload by itself, as sets differ, so noise is each client's
+    own and nobody else's counts. Coordinates that all clients share are in dp-fedpt.
+
+    Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
+    foundation models", section 2.4, item 3. There noise has as many entries as there
+    are parameters: were it added to all of them, zeros too, all would have to be sent.
+
+    Attributes:
+        choice: By default "noised", and "largest" as published.
+        top: k, how many numbers are sent.
+        choice_share: Of what privacy costs, "private" spends so much on the choice.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
+
+    choice: Choice | None = None
+    top: Annotated[int, Field(ge=1)] = 64
+    choice_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "FedPTTopK":
+        if self.mode == "published-paper" and self.choice not in (None, "largest"):
+            raise ConfigError(
+                f"choice = {self.choice!r} was asked for in mode {self.mode!r}, which "
+                'knows "largest" only. Leave it out, or take mode "sound"'
+            )
+        return self
+
+    @property
+    def chooses(self) -> Choice:
+        """How coordinates are chosen."""
+        usual: Choice = "noised" if self.mode == "sound" else "largest"
+        return self.choice or usual
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Send the chosen numbers of what training moved, and their places."""
+        moved, loss = self.moves(task, cohort, received, at)
+        moved = self.clipped(moved, "upload", at)
+        values, places = self.chosen(task, cohort, moved, at)
+        sent = {MOVED: values, COORDINATES: places}
+        return LocalResult(sent, {}, loss, self._events(task, at))
+
+    def chosen(
+        self, task: PublicTask, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
+    ) -> tuple[Float[Tensor, "k some"], Int[Tensor, "k some"]]:
+        """Return what each client sends of its clipped move, and where it belongs."""
+        noise = self._noise_multiplier(task) * self.clip_norm
+        if self.chooses == "noised":
+            noisy = self.noised(moved, noise, "noise", cohort, "upload", at)
+            places = _largest(noisy.abs(), self.top)
+            return noisy.gather(1, places), places
+        weight = moved.abs()
+        if self.chooses == "private":
+            std = self._choice_multiplier(task) * self.clip_norm
+            weight = self.noised(weight, std, "choice noise", cohort, "choice", at)
+        places = _largest(weight, self.top)
+        values = moved.gather(1, places)
+        return self.noised(values, noise, "noise", cohort, "upload", at), places
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Move by the sum over the number of participants; what is not sent is zero."""
+        rows = torch.stack([spread(sent, server) for sent in inbox.values()])
+        return moved_by(server, rows.sum(dim=0) / len(rows)), ()
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one noiseless step that sends all numbers."""
+        return replace(super().single_step(), top=EVERY_NUMBER)
+
+    @property
+    def _choice_sensitivity(self) -> float:
+        return math.sqrt(2) if self.adjacency == "replace-one" else 1.0
+
+    def _shares(self, task: PublicTask) -> tuple[float, float]:
+        """Return the multipliers of choice and values, for a sensitivity of 1."""
+        whole = self.noise_multiplier(task) / self.sensitivity
+        return split_budget(whole, self.choice_share)
+
+    def _noise_multiplier(self, task: PublicTask) -> float:
+        if self.chooses != "private":
+            return self.noise_multiplier(task)
+        return self.sensitivity * self._shares(task)[1]
+
+    def _choice_multiplier(self, task: PublicTask) -> float:
+        return self._choice_sensitivity * self._shares(task)[0]
+
+    def _events(self, task: PublicTask, at: Round) -> Events:
+        values = self.event(task, "upload", self._noise_multiplier(task), "client", at)
+        if self.chooses == "noised":
+            return (values,)
+        noise = self._choice_multiplier(task) if self.chooses == "private" else 0.0
+        moves = self._choice_sensitivity
+        return (values, self.event(task, "choice", noise, "client", at, moves))
+
+
+def _largest(weight: Float[Tensor, "k n"], most: int) -> Int[Tensor, "k some"]:
+    """Return the places of each row's largest entries, in order of place.
+
+    In order of place: the order of size would tell more than the set.
+    """
+    places = weight.topk(min(most, weight.shape[1]), dim=1).indices
+    return places.sort(dim=1).values

@@ -1,0 +1,26 @@
+"""FedAvg with full fine-tuning: every weight is trained and sent."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.adapters.averaged_tuning import AveragedTuner
+from privaudit.trainer import TRAINERS
+
+
+@TRAINERS.register("full-fedavg")
+@dataclass(frozen=True)
+class FullFedAvg(AveragedTuner):
+    """FedPT whose prompt is the whole transformer: what prompts save bytes against.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data", AISTATS 2017, algorithm 1.
+
+    Attributes:
+        mechanism: "full", and no other.
+        learning_rate: Above 0.
+    """
+
+    mechanism: Literal["full"] = "full"
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001

@@ -1,0 +1,50 @@
+"""FedProx with full fine-tuning: FedAvg's weights, held back by a proximal term."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.adapters.averaged_tuning import AveragedTuner
+from privaudit.adapters.prompt_tuning import Penalty
+from privaudit.prompts.proximal import pull
+from privaudit.tensors import Stacked
+from privaudit.trainer import TRAINERS, Cohort, PublicTask, Round
+
+
+@TRAINERS.register("full-fedprox")
+@dataclass(frozen=True)
+class FullFedProx(AveragedTuner):
+    """Clients minimise their loss plus mu / 2 times the squared distance to the server.
+
+    Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
+    equation 2.
+
+    Attributes:
+        mechanism: "full", and no other.
+        learning_rate: Above 0.
+        mu: Strength of the pull, 0 or more; 0.01 is published as a usual value.
+    """
+
+    mechanism: Literal["full"] = "full"
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+
+    def train(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        parameters: Stacked,
+        at: Round,
+        penalty: Penalty | None = None,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Run the local epochs under the pull to what was received."""
+        anchors = {name: tensor.detach() for name, tensor in parameters.items()}
+
+        def to_server(moved: Stacked) -> Tensor:
+            pulls = [pull(moved[name], anchors[name], self.mu) for name in anchors]
+            return torch.stack(pulls).sum(dim=0)
+
+        return super().train(task, cohort, parameters, at, penalty or to_server)
