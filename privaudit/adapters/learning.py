@@ -1,8 +1,7 @@
 """What trainers share that fine-tune a language model behind pictures with LoRA."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privaudit.adapters.adamw import AdamW
+from privaudit.adapters.averaged_model import AveragedModel
 from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
 from privaudit.batches import Batch, epochs_of_batches
 from privaudit.language import LanguageModel
@@ -20,11 +20,8 @@ from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.token_table import TOKENS, token_signals
 from privaudit.trainer import (
-    Claim,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     PublicTask,
     Rebuilt,
     Records,
@@ -33,7 +30,7 @@ from privaudit.trainer import (
     Signals,
 )
 from privaudit.tunable import Tuning
-from privaudit.weighing import UNTRAINED, last_sent, with_means
+from privaudit.weighing import UNTRAINED, last_sent
 from privaudit.words import ANSWER
 from privaudit.writing import UNTUNED
 
@@ -73,7 +70,7 @@ def answer_tokens(batch: Batch) -> Float[Tensor, " k"]:
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class LoraTrainer:
+class LoraTrainer(AveragedModel):
     """A client runs AdamW on low-rank changes of the language model's linear layers.
 
     The picture tower, the projector and the language model's own weights are frozen;
@@ -110,14 +107,6 @@ class LoraTrainer:
         generator = seeds.generator("adapters")
         return start_pairs(task.language.targets, self.rank, generator)
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return no state: nothing is kept before the first round."""
-        return {}
-
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the averages to everyone."""
-        return dict(server)
-
     def train(
         self, task: PublicTask, cohort: Cohort, parameters: Stacked, at: Round
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
@@ -131,12 +120,6 @@ class LoraTrainer:
         )
         optimiser = AdamW(self.learning_rate, self.weight_decay)
         return optimiser.fit(cohort, parameters, batches, objective)
-
-    def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the means weighted by shard sizes; nobody's records change nothing."""
-        return with_means(server, inbox), ()
 
     def release(
         self,
@@ -156,10 +139,6 @@ class LoraTrainer:
         if sent is not None:
             return Rebuilt(sent)
         return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
-
-    def own_model(self, server: Tensors) -> Tensors:
-        """Return the server's own model from its state: the averages."""
-        return server
 
     def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""
@@ -188,18 +167,6 @@ class LoraTrainer:
         tuning = self.tuning(task, models)
         count = len(next(iter(models.values())))
         yield from query_tokens(task.language, tuning, count, records, want)
-
-    def single_step(self) -> Any:
-        """Return the same trainer with one step of AdamW on the whole shard."""
-        return replace(self, epochs=1, batch_size=0)
-
-    def choosing_as(self, sent: Tensors) -> Any:
-        """Return the trainer: an upload shows no choice."""
-        return self
-
-    def claim(self, task: PublicTask) -> Claim:
-        """Claim nothing: there is no privacy mechanism."""
-        return Claim()
 
 
 def query_tokens(

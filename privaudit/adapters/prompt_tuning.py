@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from privaudit.adapters.adamw import AdamW
+from privaudit.adapters.averaged_model import AveragedModel
 from privaudit.adapters.learning import answer_tokens, query_tokens, word_losses
 from privaudit.adapters.towers import HEAD, query_classes, start_head
 from privaudit.batches import (
@@ -28,11 +29,8 @@ from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import (
-    Claim,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     PublicTask,
     Rebuilt,
     Records,
@@ -41,7 +39,7 @@ from privaudit.trainer import (
     Signals,
 )
 from privaudit.tunable import Tuning
-from privaudit.weighing import UNTRAINED, last_sent, with_means
+from privaudit.weighing import UNTRAINED, last_sent
 from privaudit.writing import UNTUNED
 
 TIERS = (0.25, 0.5, 1.0)
@@ -51,7 +49,7 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTuner:
+class PromptTuner(AveragedModel):
     """A client runs epochs of AdamW, or of SGD, on the parameters of a mechanism.
 
     Every client's model is the server's; a classifier without class texts gets a
@@ -112,20 +110,6 @@ class PromptTuner:
         learned = self.learns.start(task.tunable, generator)
         return {**learned, **start_head(task, generator)}
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return no state: a client's model is the server's."""
-        return {}
-
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send the averages to everyone."""
-        return dict(server)
-
-    def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the means weighted by shard sizes; nobody's records change nothing."""
-        return with_means(server, inbox), ()
-
     def release(
         self,
         task: PublicTask,
@@ -144,10 +128,6 @@ class PromptTuner:
         if view.has_release_of(client):
             return Rebuilt(view.release_of(client).tensors)
         return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
-
-    def own_model(self, server: Tensors) -> Tensors:
-        """Return the server's own model from its state: the averages."""
-        return server
 
     def train(
         self,
@@ -272,18 +252,6 @@ class PromptTuner:
             yield from query_tokens(task.language, tuning, count, records, want)
             return
         yield from query_classes(task.classifier.tower, tuning, count, records)
-
-    def single_step(self) -> Any:
-        """Return the same trainer with one step on the whole shard."""
-        return replace(self, epochs=1, batch_size=0)
-
-    def choosing_as(self, sent: Tensors) -> Any:
-        """Return the trainer: an upload shows no choice."""
-        return self
-
-    def claim(self, task: PublicTask) -> Claim:
-        """Claim nothing: there is no privacy mechanism."""
-        return Claim()
 
 
 def _records(batch: Batch) -> Float[Tensor, " k"]:

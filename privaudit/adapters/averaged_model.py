@@ -1,0 +1,43 @@
+"""What trainers share whose server keeps one model, and averages what it is sent."""
+
+from dataclasses import replace
+from typing import Any
+
+from privaudit.seeds import Seeds
+from privaudit.tensors import Tensors
+from privaudit.trainer import Claim, ClientId, Events, Inbox, PublicTask, Round
+from privaudit.weighing import with_means
+
+
+class AveragedModel:
+    """One model at the server, means weighted by shard sizes, no promise of privacy."""
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return no state: nothing is kept before the first round."""
+        return {}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send the averages to everyone."""
+        return dict(server)
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the means weighted by shard sizes; nobody's records change nothing."""
+        return with_means(server, inbox), ()
+
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the server's own model from its state: the averages."""
+        return server
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step on the whole shard."""
+        return replace(self, epochs=1, batch_size=0)  # type: ignore[type-var]
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer: an upload shows no choice."""
+        return self
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Claim nothing: there is no privacy mechanism."""
+        return Claim()
