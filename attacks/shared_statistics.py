@@ -42,7 +42,8 @@ class SharedStatistics:
     taken that has a solution. The mean embedding gives as many as it is wide, the same
     ones in every round; the mean entropy gives one more a round, each under another
     model, which the adversary has. All are solved at once for m in [0, 1] with the coin
-    as a prior. Nothing is asked of the client's model but entropies, and no label is
+    as a prior. The list is taken to be complete: members that are not on it act as
+    noise. Nothing is asked of the client's model but entropies, and no label is
     looked at.
 
     Where the statistics carry noise, sums are noised and divided by a public number:

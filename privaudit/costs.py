@@ -8,39 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from privaudit.errors import ConfigError
+from privaudit.fairness import Fairness, fairness_of
 from privaudit.local_costs import LocalCosts
 from privaudit.runs import Run
 from privaudit.statistics.estimate import Estimate
-from privaudit.trainer import ClientId
-from privaudit.transcript import PUBLIC, SERVER, size
+from privaudit.transcript import PUBLIC, SERVER, Kind, size
 from privaudit.utility import measure_tests
 
-RESAMPLES = 1000
 PROBE_SECONDS = 600
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """How accuracy differs between clients, each on its own mixture of test records.
-
-    Attributes:
-        metric: What is measured.
-        spread: Standard deviation over clients.
-        lowest: Of the client that does worst.
-        highest: Of the one that does best.
-        ratio: Lowest over highest; None if nobody gets anything right.
-        clients: How many.
-    """
-
-    metric: str
-    spread: Estimate
-    lowest: float
-    highest: float
-    ratio: Estimate | None
-    clients: int
+UPLOADS: frozenset[Kind] = frozenset(("update", "individual-update", "masked"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +33,10 @@ class Costs:
         seconds: Of all rounds, on the machine that simulated all clients.
         rounds: How many.
         queries: Of the model, where clients only ask it; None where they have it.
-        rounds_to_target: After how many rounds the target was reached; None if never.
+        rounds_to_target: After how many rounds the target was first seen to be reached;
+            None if it never was.
+        seen_every_round: Whether utility was measured after each round until then; if
+            not, the target may have been reached earlier.
         target: Of local accuracy, or of what is measured in its place.
         fairness: Between clients.
         local: What one client's round takes; None if it was not measured.
@@ -69,6 +50,7 @@ class Costs:
     rounds: int
     queries: int | None
     rounds_to_target: int | None
+    seen_every_round: bool
     target: float | None
     fairness: Fairness
     local: LocalCosts | None
@@ -115,6 +97,7 @@ def measure_costs(
         rounds=run.config.rounds,
         queries=sum(q for q in asked if q) if any(asked) else None,
         rounds_to_target=_reached(run.metrics, target),
+        seen_every_round=_measured_until(run.metrics, _reached(run.metrics, target)),
         target=target,
         fairness=measure_fairness(run),
         local=_probe(run) if probe else None,
@@ -122,58 +105,24 @@ def measure_costs(
 
 
 def measure_fairness(run: Run) -> Fairness:
-    """Return how the personal models' accuracy differs between clients.
-
-    Intervals say how the numbers would move with other test records: these are drawn
-    anew, the clients and their models stay.
-    """
+    """Return how the personal models' accuracy differs between clients."""
     population, models = run.population, run.personal_models
     metric, scores = measure_tests(run.trainer, population, list(models.values()))
     mix = np.stack([population.mix(client).numpy() for client in models])
-    value = _by_client(scores, mix, np.ones(scores.shape[1]))
-    generator = np.random.default_rng(0)
-    tests = scores.shape[1]
-    drawn = generator.multinomial(tests, np.full(tests, 1 / tests), size=RESAMPLES)
-    again = np.stack([_by_client(scores, mix, counts) for counts in drawn])
-    again = again[np.isfinite(again).all(axis=1)]
-    high = float(value.max())
-    spreads, ratios = again.std(axis=1), again.min(axis=1) / again.max(axis=1)
-    ratio = _interval(float(value.min()) / high, ratios, tests) if high else None
-    spread = _interval(float(value.std()), spreads, tests)
-    return Fairness(metric, spread, float(value.min()), high, ratio, len(models))
-
-
-def _by_client(
-    scores: Float[np.ndarray, "clients tests"],
-    mix: Float[np.ndarray, "clients tests"],
-    counts: Float[np.ndarray, " tests"] | Any,
-) -> Float[np.ndarray, " clients"]:
-    """Return each client's mean score over test records that count so often."""
-    weights = mix * counts
-    with np.errstate(invalid="ignore"):  # a resample may miss a client's classes
-        return (scores * weights).sum(axis=1) / weights.sum(axis=1)
-
-
-def _interval(value: float, again: np.ndarray, tests: int) -> Estimate:
-    low, high = np.quantile(again, [0.025, 0.975])
-    method = f"percentile bootstrap over test records, {len(again)} replicates"
-    low, high = min(float(low), value), max(float(high), value)
-    return Estimate(value, low, high, (tests,), method, 0.95)
+    return fairness_of(scores, mix, metric)
 
 
 def _bytes(run: Run) -> tuple[int, int, int]:
     """Return the bytes to the server and from it, and the number of uploads."""
     up = down = uploads = 0
-    senders: set[tuple[int, ClientId]] = set()
     for message in run.transcript:
         if message.receiver == PUBLIC or message.kind == "sum":
             continue
         if message.sender == SERVER:
             down += size(message)
-        else:
-            up += size(message)
-            senders.add((message.round, message.sender))
-    uploads = len(senders)
+            continue
+        up += size(message)
+        uploads += message.kind in UPLOADS
     return up, down, uploads
 
 
@@ -185,6 +134,11 @@ def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:
         if found is not None and found >= target:
             return int(line["round"]) + 1
     return None
+
+
+def _measured_until(metrics: list[dict[str, Any]], rounds: int | None) -> bool:
+    """Say whether utility was measured after each of the first rounds, or of all."""
+    return all(line["local_accuracy"] is not None for line in metrics[:rounds])
 
 
 def _probe(run: Run) -> LocalCosts:

@@ -53,6 +53,8 @@ def _lines(found: "Costs") -> list[str]:
     if found.target is not None:
         reached = found.rounds_to_target
         said = "not reached" if reached is None else f"after round {reached}"
+        if not found.seen_every_round:
+            said += " (not measured after every round)"
         rows.append((f"target {found.target:g}", said))
     rows += [
         (f"{fair.metric}, sd of clients", f"{fair.spread} test records"),

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit.federation import Federation, run_round
@@ -59,7 +60,8 @@ def measure_round(run: Run) -> LocalCosts:
     federation = Federation.begin(trainer, population.task, {client: shard}, seeds)
     start = federation.server or federation.kept[client]
     idle = _forget_peak()
-    with FlopCounterMode(display=False) as counter:
+    # The processor's fused attention is unknown to the counter; spelled out it is not.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run_round(trainer, population.task, [federation], 0)
     return LocalCosts(
         client=client,

@@ -39,6 +39,8 @@ class Utility:
             server's; None where there is no server's.
         captions: For models that write captions, every metric of captions over all test
             records: of the clients' models on average, and of the server's.
+        all: On all test records, each counting once for every client: what compares
+            one client that has everything with many; None where it was not kept.
         macro_f1: For models that classify, of the clients' models on all test records.
     """
 
@@ -51,6 +53,7 @@ class Utility:
     server: Estimate | None = None
     everywhere: Estimate | None = None
     captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    all: Estimate | None = None
     macro_f1: Estimate | None = None
 
 
@@ -83,6 +86,7 @@ def measure_clients(
         gain=mean_accuracy(correct - plain, own),
         zero_shot=mean_accuracy(plain, own),
         mix=mean_accuracy(correct, mix),
+        all=mean_accuracy(correct, np.ones(correct.shape, dtype=bool)),
         metric=found.metric,
         macro_f1=found.macro_f1,
         **_of_server(trainer, population, server, found),

@@ -48,6 +48,11 @@ class FedPTZerothOrder(PromptTuner):
                 'mechanism = "full" was asked for, and clients of this trainer have no '
                 'more than an interface to the model. Take "soft-prompt", or fedpt'
             )
+        if self.tiers != "none":
+            raise ConfigError(
+                f"tiers = {self.tiers!r} was asked for, and clients who only ask have "
+                "no machines that differ. Leave it out"
+            )
         if self.micro_batch:
             raise ConfigError(
                 f"micro_batch = {self.micro_batch} was asked for, and values need no "

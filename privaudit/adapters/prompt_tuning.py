@@ -1,7 +1,9 @@
 """What trainers share that learn prompts of any transformer."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -22,6 +24,7 @@ from privaudit.batches import (
     epochs_of_batches,
     gradients_of,
 )
+from privaudit.errors import ConfigError
 from privaudit.mechanism import MECHANISMS, Mechanism, MechanismOptions
 from privaudit.prompts.learning import fit as descend
 from privaudit.prompts.learning import mean_losses
@@ -71,10 +74,12 @@ class PromptTuner(AveragedModel):
             0 takes the whole batch.
         precision: "bfloat16" runs forward passes in training in that type, as autocast
             does, on CPU or GPU; parameters and sums stay in float32.
-        tiers: "three" gives each client a machine by lot, once for all rounds: a low,
-            a medium or a high one, which manages a quarter, half or all of the epochs.
+        tiers: "three" gives each client a machine by its name, the same in all rounds:
+            a low, a medium or a high one, which manages a quarter, half or all of the
+            epochs, rounded up.
 
     Raises:
+        ConfigError: There are too few epochs for three tiers.
         UnknownNameError: There is no such mechanism.
     """
 
@@ -103,6 +108,11 @@ class PromptTuner(AveragedModel):
 
     def __post_init__(self) -> None:
         MECHANISMS.find(self.mechanism)
+        if self.tiers == "three" and self.epochs < len(TIERS):
+            raise ConfigError(
+                f"Three tiers of machines were asked for, and {self.epochs} epochs "
+                f"have no three parts. Take at least {len(TIERS)} epochs."
+            )
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return the mechanism's parameters and a head, the same for equal seeds."""
@@ -146,7 +156,7 @@ class PromptTuner(AveragedModel):
             at: The round.
             penalty: What is added to the loss, as FedProx does.
         """
-        epochs = [self.epochs_of(client, at) for client in cohort.clients]
+        epochs = [self.epochs_of(client) for client in cohort.clients]
         batches = epochs_of_batches(
             cohort, at, epochs=epochs, batch_size=self.batch_size
         )
@@ -154,15 +164,17 @@ class PromptTuner(AveragedModel):
             task, cohort, parameters, batches, self.gradients(task, at), penalty
         )
 
-    def epochs_of(self, client: ClientId, at: Round) -> int:
-        """Return the epochs that a client's machine manages in a round, at least 1."""
+    def epochs_of(self, client: ClientId) -> int:
+        """Return the epochs that a client's machine manages in a round.
+
+        Which machine a client has follows from its name, so everybody knows it: an
+        adversary's stand-ins, "shadow-3 of client-0" say, have the same one.
+        """
         if self.tiers == "none":
             return self.epochs
-        own = client.rpartition("/")[2]  # the same in an adversary's federations
-        tier = torch.randint(
-            len(TIERS), (), generator=at.seeds.generator("tier", client=own)
-        )
-        return max(1, round(self.epochs * TIERS[int(tier)]))
+        name = client.rpartition("/")[2].rpartition(" of ")[2]
+        share = TIERS[sha256(name.encode()).digest()[0] % len(TIERS)]
+        return math.ceil(self.epochs * share)
 
     def fit(
         self,

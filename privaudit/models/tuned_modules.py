@@ -24,7 +24,9 @@ class TunedModules:
     A subclass runs its model inside :meth:`tuned`.
 
     Args:
-        model: Of transformers; put in evaluation mode, its weights are frozen.
+        model: Of transformers; put in evaluation mode, its weights are frozen. Once
+            ``sites`` was asked for, its attention is scaled dot-product attention,
+            whatever it was before.
         targets: Layers that may be changed: "all-linear", or endings of names.
         part: Name of the part that is tuned, if the model has other parts.
 

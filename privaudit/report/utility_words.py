@@ -15,11 +15,13 @@ TITLES: dict[Metric, str] = {
     "local": "Accuracy on a client's own classes",
     "neighbour": "Accuracy on the other clients' classes",
     "mix": "Accuracy on tests with the client's own mixture of classes",
+    "all": "Accuracy on all test records",
 }
 _SHORT: dict[Metric, str] = {
     "local": "Accuracy, own classes",
     "neighbour": "Accuracy, others' classes",
     "mix": "Accuracy, own mixture",
+    "all": "Accuracy, all test records",
 }
 _OWNERS = {"server": "of the server's model", "clients": "of the clients' models"}
 _VICTIMS = {"server": " on the server's model", "client": " on rebuilt clients"}

@@ -19,7 +19,7 @@ from privaudit.writing_utility import EXACT
 Metric = str
 Whose = Literal["server", "client"]
 
-ACCURACIES = ("local", "neighbour", "mix")
+ACCURACIES = ("local", "neighbour", "mix", "all")
 MEGABYTES = "megabytes per round"
 ELSEWHERE = "elsewhere"
 CIDER = "CIDEr-D"

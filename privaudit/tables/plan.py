@@ -51,8 +51,8 @@ class Plan(BaseModel):
         notes: Sentences below it: what differs from the paper.
         seeds: Replicates.
         metrics: A table each. "local": on a client's own classes; "neighbour": on the
-            others'; "mix": on tests with the client's own mixture of classes; others
-            are in :mod:`privaudit.tables.metrics`.
+            others'; "mix": on tests with the client's own mixture of classes; "all":
+            on all tests; others are in :mod:`privaudit.tables.metrics`.
         panels: Tables with metrics as their columns, in place of ``metrics``.
         over: What is printed: the mean of the last ten rounds, or the last round. Both
             are kept.

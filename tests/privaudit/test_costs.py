@@ -1,12 +1,12 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from privaudit.costs import _by_client, measure_costs
+from privaudit.costs import measure_costs
 from privaudit.errors import ConfigError
 from privaudit.local_costs import measure_round
 from privaudit.runs import Run
@@ -50,13 +50,6 @@ def test_equal_models_differ_by_the_clients_mixtures_only(run: Run) -> None:
     assert fair.ratio.value == pytest.approx(fair.lowest / fair.highest)
 
 
-def test_a_clients_mean_weighs_its_mixture_by_hand() -> None:
-    scores = np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
-    mix = np.array([[1.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
-    assert _by_client(scores, mix, np.ones(3)) == pytest.approx([0.5, 1.0])
-    assert _by_client(scores, mix, np.array([2, 1, 5])) == pytest.approx([2 / 3, 1.0])
-
-
 def test_flops_grow_with_the_epochs(run: Run) -> None:
     once = measure_round(run)
     largest = max(len(run.ledger.members_of(n)) for n in range(CLIENTS))
@@ -73,6 +66,22 @@ def test_the_counter_counts_a_product_forwards_and_backwards() -> None:
     with FlopCounterMode(display=False) as counter:
         (a @ b).sum().backward()
     assert counter.get_total_flops() == 3 * 2 * 3 * 5 * 7
+
+
+def test_attention_is_counted_by_hand() -> None:
+    q = torch.ones(1, 2, 6, 4, requires_grad=True)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+    forwards = 2 * (2 * 6 * 6 * 4) * 2  # two heads, two products
+    assert counter.get_total_flops() == 3 * forwards
+
+
+def test_a_target_that_was_not_looked_for_each_round_is_said_to_be(run: Run) -> None:
+    late = train("fedpt", folder=run.path.parent, rounds=2, epochs=1, measured_rounds=1)
+    found = measure_costs(late, target=0.5, probe=False)
+    assert found.rounds_to_target == 2
+    assert not found.seen_every_round
+    assert measure_costs(run, target=0.5, probe=False).seen_every_round
 
 
 def test_the_command_says_it_in_lines(

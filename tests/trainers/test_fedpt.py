@@ -109,12 +109,13 @@ def test_bfloat16_is_near_and_not_equal(task: PublicTask, shards: Shards) -> Non
 def test_a_client_keeps_its_machine_in_an_adversarys_federations() -> None:
     trainer = PromptTuner(tiers="three", epochs=8)
     clients = [f"client-{n}" for n in range(60)]
-    rounds = [Round(index, Seeds(3), ()) for index in (0, 5)]
-    own = [trainer.epochs_of(client, rounds[0]) for client in clients]
-    shadow = [trainer.epochs_of(f"shadow-7/{c}", rounds[1]) for c in clients]
-    assert own == shadow
-    assert set(own) == {round(8 * tier) for tier in TIERS}
-    assert PromptTuner(tiers="three", epochs=1).epochs_of("client-0", rounds[0]) == 1
+    own = [trainer.epochs_of(client) for client in clients]
+    assert own == [trainer.epochs_of(f"federation-7/{client}") for client in clients]
+    assert own == [trainer.epochs_of(f"shadow-7 of {client}") for client in clients]
+    assert {own.count(8 * tier) > 10 for tier in TIERS} == {True}
+    assert {PromptTuner(tiers="three").epochs_of(c) for c in clients} == {2, 3, 5}
+    with pytest.raises(ValueError, match="2 epochs have no three parts"):
+        PromptTuner(tiers="three", epochs=2)
 
 
 def test_a_low_machine_makes_fewer_steps(task: PublicTask, shards: Shards) -> None:
@@ -125,7 +126,7 @@ def test_a_low_machine_makes_fewer_steps(task: PublicTask, shards: Shards) -> No
     at = Round(0, Seeds(0), tuple(shards))
     found, _ = trainer.train(task, cohort, received, at)
     for row, client in enumerate(shards):
-        epochs = trainer.epochs_of(client, at)
+        epochs = trainer.epochs_of(client)
         alone = replace(trainer, tiers="none", epochs=epochs)
         own, _ = alone.train(task, cohort, received, at)
         assert torch.allclose(found[PROMPT][row], own[PROMPT][row], atol=1e-6)
