@@ -15,7 +15,6 @@ from privaudit.attacking import Asked, make_attack
 from privaudit.audit import Audit
 from privaudit.closeness import measure_closeness
 from privaudit.errors import ConfigError, UnknownNameError
-from privaudit.federation import participants_of
 from privaudit.leak import Leak
 from privaudit.leak_by_round import leak_by_round
 from privaudit.ledger import Ledger
@@ -35,6 +34,7 @@ from privaudit.threats import find_threat
 from privaudit.trainer import Rebuilt
 from privaudit.utility import measure_clients
 from privaudit.weaker_views import as_weaker, attack_in_place
+from privaudit.who_trained import trained_clients
 
 USUAL_SHADOWS = 50  # as published
 
@@ -110,7 +110,7 @@ class Auditor:
         return self._with_more(audit, adversary, targets)
 
     def _as_seen(self, plan: Scenario) -> Scenario:
-        plan = plan.where_masked() if self.run.config.masking else plan
+        plan = plan.where_masked() if self.run.config.is_masked else plan
         tokens = self.run.population.task.public.tokens
         blind = tokens is not None and tokens.shape[1] == 0
         return plan.without_pictures() if blind else plan
@@ -211,7 +211,13 @@ class Auditor:
             self._store(scenario, seed),
             watcher and _naming(run.name, watcher),
         )
-        whom = [client for client in trained_clients(run) if client != who]
+        trained = trained_clients(run, scenario.threat)
+        whom = [client for client in trained if client != who]
+        if not whom:
+            raise ConfigError(
+                f"{run.name} has nobody to attack: no sum that its server got holds "
+                "anybody else. Train more rounds, or with a smaller --dropout."
+            )
         adversary.tell(Phase("", "rebuild", f"{len(whom)} clients", 0, len(whom)))
         targets = [
             Target(
@@ -340,20 +346,6 @@ class Auditor:
                 f"shape {truth.shape}. Say of each record whether it is a member."
             )
         return Auditor.from_scores(scores[truth], scores[~truth])
-
-
-def trained_clients(run: Run) -> tuple[str, ...]:
-    """Return who took part in a round: nobody trained on the others' records.
-
-    Participation is public, and drawn without a look at any record.
-    """
-    config, clients = run.config, run.population.task.clients
-    seen: set[str] = set()
-    for index in range(config.rounds):
-        seen |= set(
-            participants_of(clients, config.participation, Seeds(config.seed), index)
-        )
-    return tuple(client for client in clients if client in seen)
 
 
 def _choose(

@@ -103,6 +103,14 @@ Dropout = Annotated[
         "protocol. By default: 0."
     ),
 ]
+MaskSecrets = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the masks of a masked sum come from: seed, so that the run can be "
+        "repeated, and whoever guesses the seed removes them; or system: drawn once, "
+        "and kept with the run. By default: seed."
+    ),
+]
 TestShare = Annotated[
     float | None,
     typer.Option(help="For utility. By default: the data set's test part, or 0.3."),

@@ -15,7 +15,6 @@ from privaudit.errors import ConfigError
 from privaudit.federation import COHORT_SIZE, count_participants
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
-from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.trainer import TRAINERS, Trainer
 
 WRITING: Mapping[str, Any] = {
@@ -78,6 +77,9 @@ class RunConfig(BaseModel):
             the transcript holds masked uploads, and no update.
         dropout: Chance that a participant is lost between the rounds of that protocol,
             in [0, 1); 0 where nothing is masked.
+        mask_secrets: "seed" derives what masks are made of from seed and configuration,
+            so that equal configurations give equal transcripts, and whoever guesses the
+            seed can remove the masks; "system" draws it once, and keeps it in the run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -108,6 +110,7 @@ class RunConfig(BaseModel):
     canaries: Annotated[int, Field(ge=1)] = 10
     secure_aggregation: Literal["ideal", "masked"] = "ideal"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    mask_secrets: Literal["seed", "system"] = "seed"
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
@@ -115,11 +118,9 @@ class RunConfig(BaseModel):
         return last is None or index >= self.rounds - last
 
     @property
-    def masking(self) -> Masking | None:
-        """How uploads are masked; None sends them in the clear."""
-        if self.secure_aggregation == "ideal":
-            return None
-        return Masking(dropout=self.dropout)
+    def is_masked(self) -> bool:
+        """Whether uploads are masked, and not sent in the clear."""
+        return self.secure_aggregation == "masked"
 
     def deal(self) -> Partition:
         """Return the partition with its parameters."""
@@ -186,7 +187,12 @@ def make_config(
 
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
     """Refuse masks where no sum could be made of what is sent."""
-    if config.secure_aggregation == "ideal":
+    if not config.is_masked:
+        if config.mask_secrets == "system":
+            raise ConfigError(
+                "Secrets of the system were asked for, and nothing is masked. Add "
+                "--secure-aggregation masked, or leave --mask-secrets out."
+            )
         if config.dropout:
             raise ConfigError(
                 f"A dropout of {config.dropout:g} was asked for, and it is that of the "

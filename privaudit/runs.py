@@ -3,7 +3,7 @@
 runs/<name>/
   run.json            configuration, versions, hashes, progress, transcript head
   transcript/         manifest.jsonl and one safetensors file for each round
-  kept/               the latest checkpoint: server and private states
+  kept/               the latest checkpoint: server and private states; keys of masks
   ledger.npz          the truth about membership
   metrics.jsonl       utility, bytes and seconds for each round
   trace.jsonl         batches, norms and noise, for the owner: no view holds them
@@ -24,7 +24,9 @@ from pydantic import ValidationError
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
+from privaudit.mask_key import MASK_KEY, masking_of
 from privaudit.population import Population, populate
+from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.run_files import (
     OWN_MODEL,
     PERSONAL,
@@ -181,6 +183,18 @@ class Run:
         return read_trace(self.path, progress["rounds"], expected)
 
     @cached_property
+    def masking(self) -> Masking | None:
+        """How uploads are masked; None if they are sent in the clear.
+
+        Raises:
+            MissingFileError: The key of the masks is gone.
+            TranscriptError: It was altered.
+        """
+        return masking_of(
+            self.config, self.header, lambda: read_bytes(self._unaltered(MASK_KEY))
+        )
+
+    @cached_property
     def privacy(self) -> dict[str, Any]:
         """Claimed and certified epsilon, and the mechanisms behind them."""
         return read_json(self._unaltered("privacy.json"))
@@ -198,7 +212,7 @@ class Run:
         return read_tensors(self._unaltered(OWN_MODEL))
 
     def _unaltered(self, name: str) -> Path:
-        """Return a file that a finished run wrote last, checked."""
+        """Return a file that a run wrote once, checked."""
         path = self.path / name
         if file_hash(path) != self.header.get("files", {}).get(name):
             raise TranscriptError(

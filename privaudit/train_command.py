@@ -44,6 +44,7 @@ def train(
     canaries: options.Canaries = None,
     secure_aggregation: options.SecureAggregation = None,
     dropout: options.Dropout = None,
+    mask_secrets: options.MaskSecrets = None,
     name: options.RunName = None,
     runs: options.RunsFolder = None,
     resume: options.Resume = False,
@@ -73,6 +74,7 @@ def train(
         canaries=canaries,
         secure_aggregation=secure_aggregation,
         dropout=dropout,
+        mask_secrets=mask_secrets,
     )
     specs = _checked_specs(
         trainer or ["promptfl"], options.settings(setting), epsilon, fields
@@ -153,6 +155,19 @@ def _say(text: str, run: "Run") -> None:
     asked = _model_queries(run)
     told = "" if asked is None else f" ({asked:,} model queries)"
     typer.echo(f"{text}: {run.path}{told}")
+    count, why = _aborted_sums(run)
+    if count:
+        total = run.config.rounds
+        typer.echo(f"{count} of {total} sums were aborted: {', '.join(why)}")
+
+
+def _aborted_sums(run: "Run") -> tuple[int, list[str]]:
+    """Return how many masked sums were aborted, and the reasons."""
+    sums = [line["secure_sum"] for line in run.metrics if "secure_sum" in line]
+    said = [one["outcome"] for one in sums]
+    aborted = [text for text in said if text.startswith("aborted, ")]
+    reasons = [t.removeprefix("aborted, ").partition(" (")[0] for t in aborted]
+    return len(aborted), sorted(set(reasons))
 
 
 def _model_queries(run: "Run") -> int | None:
@@ -179,6 +194,9 @@ def _result(run: "Run", last: "RoundDone | None") -> "Result":
     asked = _model_queries(run)
     if asked is not None:
         contents["model_queries"] = asked
+    if run.config.is_masked:
+        contents["sums"] = run.config.rounds
+        contents["aborted_sums"], _ = _aborted_sums(run)
     return Result(str(run.path), contents)
 
 

@@ -23,6 +23,7 @@ from privaudit.federation import (
 from privaudit.ledger import Ledger
 from privaudit.live.events import Watcher
 from privaudit.live.rounds import RoundNumbers
+from privaudit.mask_key import draw_mask_key
 from privaudit.model_queries import queries_of
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
@@ -159,7 +160,9 @@ def _begin(run: Run, config: RunConfig, population: Population) -> None:
     ledger.save(run.path / "ledger.npz")
     write_bytes(run.path / "metrics.jsonl", b"")
     TranscriptFolder(run.path / "transcript").clear()
-    save_header(run.path, new_header(config, population, ledger))
+    drawn = draw_mask_key(run.path, config)
+    header = new_header(config, population, ledger)
+    save_header(run.path, header | ({"files": drawn} if drawn else {}))
 
 
 @dataclass
@@ -214,7 +217,7 @@ def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
             participation=run.config.participation,
             cohort_size=run.config.cohort_size,
             traced=training.is_traced,
-            masking=run.config.masking,
+            masking=run.masking,
         )
         training.record(index, record.messages)
         if training.is_traced:
@@ -239,6 +242,7 @@ def _restore(run: Run) -> _Training:
     Everything is checked before anything is dropped.
     """
     check_environment(run.path, run.header)
+    _ = run.masking  # raises if its key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
@@ -304,7 +308,7 @@ def _in_numbers(utility: Utility | None) -> dict[str, Any]:
     """Return what metrics.jsonl says of it."""
     estimates = {
         f"{name}_accuracy": utility and getattr(utility, name)
-        for name in ("local", "neighbour", "mix")
+        for name in ("local", "neighbour", "mix", "all")
     }
     estimates["macro_f1"] = utility and utility.macro_f1
     found = {name: one and one.value for name, one in estimates.items()}
@@ -354,9 +358,9 @@ def _finish(training: _Training) -> None:
         training.trainer.claim(task), rounds, sends_updates=_sends_updates(training)
     )
     write_json(training.path / "privacy.json", record)
-    training.header["files"] = {
-        name: file_hash(training.path / name) for name in written
-    }
+    training.header.setdefault("files", {}).update(
+        (name, file_hash(training.path / name)) for name in written
+    )
 
 
 def _sends_updates(training: _Training) -> bool:

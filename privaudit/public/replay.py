@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from privaudit.audit import Audit
-from privaudit.auditor import Auditor, trained_clients
+from privaudit.auditor import Auditor
 from privaudit.errors import PrivauditError
 from privaudit.leak import ClientScores
 from privaudit.live.events import Watcher
@@ -19,6 +19,7 @@ from privaudit.public.audits import AUDITS, recorded
 from privaudit.public.sieve import Sieve
 from privaudit.report.stored_audit import StoredAudit, read_audit
 from privaudit.runs import Run
+from privaudit.who_trained import trained_clients
 
 TOLERANCE = 1e-5  # absolute below 1, relative above
 
@@ -91,7 +92,8 @@ def _play(
 def _attacked(run: Run, stored: StoredAudit) -> int | Literal["all"]:
     """Return how many clients shadow models were trained for: the fewest attacked."""
     counts = [len(stored.clients(attack)) for attack in stored.attacks]
-    return "all" if min(counts) == len(trained_clients(run)) else min(counts)
+    everyone = trained_clients(run, stored.contents.get("threat", "server"))
+    return "all" if min(counts) == len(everyone) else min(counts)
 
 
 def _shadows(stored: StoredAudit) -> int:

@@ -125,6 +125,7 @@ CONFIG = entries(
         "canaries": number,
         "secure_aggregation": SLUG,
         "dropout": number,
+        "mask_secrets": SLUG,
     }
 )
 HEADER = entries(

@@ -1,10 +1,10 @@
-"""Where a party's secrets come from: the run's seed, or the operating system."""
+"""Where a party's secrets come from: a key, the run's seed, or the operating system."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from privaudit.privacy.secure_aggregation.primitives import derive, key_stream
+from privaudit.privacy.secure_aggregation.primitives import KEY, derive, key_stream
 from privaudit.seeds import Seeds
 
 
@@ -18,14 +18,63 @@ class Entropy(Protocol):
 
 
 @dataclass(frozen=True)
-class SeededEntropy:
-    """A simulation's randomness: equal seeds give equal keys, masks and transcripts.
+class RunKey:
+    """256 bits that all secrets of one run follow from: equal keys, equal transcripts.
 
-    Whoever knows the run's seed can remove every mask. A run's seed is its owner's;
-    no view holds it.
+    Masks serve once. Under one key, two runs that differ give the difference of single
+    uploads away, and where they lose other clients, the uploads.
 
     Attributes:
-        seeds: Of the run.
+        secret: The bytes; whoever has them removes every mask.
+    """
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of_seed(cls, seeds: Seeds, run: str) -> "RunKey":
+        """Return the key of a run that can be repeated from its seed.
+
+        Args:
+            seeds: Of the run. A seed that can be guessed is as good as the key.
+            run: Tells runs of one seed apart: all that their uploads depend on.
+        """
+        return cls(derive(f"{seeds.seed}|{run}".encode(), "key of a run", KEY))
+
+    @classmethod
+    def drawn(cls) -> "RunKey":
+        """Return a key that the operating system draws."""
+        return cls(os.urandom(KEY))
+
+
+@dataclass(frozen=True)
+class KeyedEntropy:
+    """Bytes that follow from a run's key: the same at every call.
+
+    Attributes:
+        key: Of the run.
+        round: The round.
+        party: Whose they are.
+    """
+
+    key: RunKey
+    round: int
+    party: str
+
+    def __call__(self, purpose: str, count: int) -> bytes:
+        """Return the purpose's bytes, the same at every call."""
+        name = f"entropy|{self.round}|{purpose}|{self.party}"
+        return key_stream(derive(self.key.secret, name, KEY), count)
+
+
+@dataclass(frozen=True)
+class SeededEntropy:
+    """A simulation's randomness: equal seeds give equal keys and masks.
+
+    Whoever knows the seed can remove every mask, and two sums of one seed share their
+    masks. Runs have a :class:`RunKey`.
+
+    Attributes:
+        seeds: Of the simulation.
         round: The round.
         party: Whose it is.
     """
@@ -36,9 +85,8 @@ class SeededEntropy:
 
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return the purpose's bytes, the same at every call."""
-        secret = f"{self.seeds.seed}|{self.party}".encode()
-        key = derive(secret, f"entropy|{self.round}|{purpose}", 32)
-        return key_stream(key, count)
+        key = RunKey.of_seed(self.seeds, "")
+        return KeyedEntropy(key, self.round, self.party)(purpose, count)
 
 
 class SystemEntropy:

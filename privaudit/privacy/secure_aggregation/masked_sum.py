@@ -16,6 +16,8 @@ from privaudit.errors import ConfigError
 from privaudit.privacy.secure_aggregation import packets
 from privaudit.privacy.secure_aggregation.entropy import (
     Entropy,
+    KeyedEntropy,
+    RunKey,
     SeededEntropy,
     SystemEntropy,
 )
@@ -43,14 +45,15 @@ class Masking:
             drawn evenly from the four points at which one can be.
         bits: As in :class:`FixedPoint`.
         largest: Likewise.
-        secrets: From the run's seed, so that a run can be repeated and resumed, or
-            from the operating system.
+        secrets: From a run's own key, so that the run can be repeated and resumed; or
+            from the operating system; or from a seed, for one sum: two of one seed
+            share their masks.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     bits: Literal[32, 64] = 64
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
-    secrets: Literal["seed", "system"] = "seed"
+    secrets: RunKey | Literal["seed", "system"] = "seed"
 
     def lost(self, streams: Sequence[str], seeds: Seeds, index: int) -> dict[int, int]:
         """Draw who is lost in a round, by position, and from which stage on."""
@@ -67,6 +70,8 @@ class Masking:
         """Return where a client's secrets come from in a round."""
         if self.secrets == "system":
             return SystemEntropy()
+        if isinstance(self.secrets, RunKey):
+            return KeyedEntropy(self.secrets, index, stream)
         return SeededEntropy(seeds, index, stream)
 
 

@@ -37,8 +37,9 @@ class Outcome:
     """What came of a run.
 
     Attributes:
-        total: The sum of the survivors' codes; None if the run was aborted, and then
-            nobody learned a sum.
+        total: The sum of the survivors' codes; None if the run was aborted. If it was
+            because clients were lost, nobody learned a sum. If it was a faulty message,
+            a server may still find one: where it holds a threshold of good shares.
         survivors: Those whose updates are in the sum; nobody if it was aborted.
         packets: All that was sent, in order.
         faults: What was wrong, and whose fault it was.

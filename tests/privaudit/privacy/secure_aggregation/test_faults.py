@@ -5,7 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.masks import self_mask
 from privaudit.privacy.secure_aggregation.packets import SERVER, Fault, Packet
+from privaudit.privacy.secure_aggregation.sharing import combine
 from tests.privaudit.privacy.secure_aggregation.conftest import (
     FIVE,
     THREE,
@@ -83,7 +86,7 @@ def test_a_wrong_share_of_a_lost_clients_key_is_named_too() -> None:
     assert [(f.client, f.about) for f in outcome.faults] == [(2, 4)]
 
 
-def test_too_many_wrong_shares_reveal_nothing() -> None:
+def test_too_many_wrong_shares_abort_the_round() -> None:
     def carry(packet: Packet) -> Packet:
         for sender in (0, 1, 2):
             change = flipped("self_masks", 0, 0)
@@ -94,6 +97,32 @@ def test_too_many_wrong_shares_reveal_nothing() -> None:
     assert outcome.total is None
     assert outcome.why_aborted == "too few survivors (2 of 3)"
     assert [fault.client for fault in outcome.faults] == [0, 1, 2]
+
+
+def test_a_round_aborted_for_faults_may_still_give_its_sum_to_a_server() -> None:
+    """Each of three reveals one wrong share, so three good ones of each are left."""
+
+    def carry(packet: Packet) -> Packet:
+        for sender in (0, 1, 2):
+            change = flipped("self_masks", sender, 0)
+            packet = altered("revealed-shares", change, sender=sender)(packet)
+        return packet
+
+    outcome = summed(FIVE, carry=carry)
+    assert outcome.total is None
+    up = [p for p in outcome.packets if p.receiver == SERVER]
+    total = sum(
+        (p.arrays["masked"] for p in up if p.kind == "masked"), np.zeros(2, np.uint64)
+    )
+    shown = {
+        p.sender: p.arrays["self_masks"] for p in up if p.kind == "revealed-shares"
+    }
+    for dealer in range(5):
+        good = [holder for holder in range(5) if holder != dealer or dealer > 2][-3:]
+        shares = {holder: shown[holder][dealer].tobytes() for holder in good}
+        total = total - self_mask(combine(shares), total)
+    expected = [sum(column) for column in zip(*FIVE, strict=True)]
+    assert FixedPoint(5, 64, 8.0).decode(total).tolist() == expected
 
 
 def test_who_deals_shares_of_another_secret_is_named() -> None:

@@ -1,0 +1,100 @@
+"""Attacks ask about clients whose training reached the adversary, and no others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit import Auditor, train
+from privaudit.errors import ConfigError
+from privaudit.runs import Run
+from privaudit.who_trained import trained_clients
+from tests.conftest import call, common_cache
+
+QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "participation": 0.4, "seed": 0}
+LOSSY: dict[str, Any] = {"secure_aggregation": "masked", "dropout": 0.3, **QUICK}
+NOBODY: dict[str, Any] = {**LOSSY, "seed": 4}  # each of its three sums is aborted
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("who")
+    with common_cache(tmp_path_factory):
+        train(folder=folder, name="clear", **QUICK)
+        train(folder=folder, name="lossy", **LOSSY)
+        train(folder=folder, name="whole", **LOSSY | {"dropout": 0.0})
+        train("fedpgp", folder=folder, name="personal", **LOSSY)
+        train("fedpgp", folder=folder, name="personal-clear", **QUICK)
+        train(folder=folder, name="nobody", **NOBODY)
+    return folder
+
+
+def in_a_sum(run: Run) -> set[str]:
+    """Tell who is in a sum by another way: who got a broadcast and was not lost."""
+    found: set[str] = set()
+    for line in run.metrics:
+        said = line["secure_sum"]
+        if said["outcome"] == "summed":
+            asked = {
+                m.receiver
+                for m in run.transcript
+                if m.kind == "broadcast" and m.round == line["round"]
+            }
+            lost = {
+                c for c, stage in said["lost_before"].items() if "reveal" not in stage
+            }
+            assert len(asked - lost) == said["in_the_sum"]
+            found |= asked - lost
+    return found
+
+
+def test_who_is_in_no_sum_is_no_target_of_the_server(runs: Path) -> None:
+    lossy, everyone = (
+        Run(runs / "lossy"),
+        trained_clients(Run(runs / "clear"), "server"),
+    )
+    found = trained_clients(lossy, "server-aggregate")
+    assert set(found) == in_a_sum(lossy)
+    assert len(found) == 5 < len(everyone) == 9
+    for scenario in ("server-aggregate", "server-reconstruct"):
+        audit = Auditor(lossy).attack(scenario, shadows=0)
+        assert [one.client for one in audit.headline.clients] == list(found)
+
+
+def test_without_losses_targets_are_those_of_an_ideal_sum(runs: Path) -> None:
+    clear, whole = Run(runs / "clear"), Run(runs / "whole")
+    for threat in ("server", "server-aggregate", "released", "peer:client-1"):
+        assert trained_clients(whole, threat) == trained_clients(clear, threat)
+
+
+def test_a_released_model_was_trained_on_by_its_owner_if_a_part_is_its_own(
+    runs: Path,
+) -> None:
+    everyone = trained_clients(Run(runs / "personal-clear"), "released")
+    assert trained_clients(Run(runs / "personal"), "released") == everyone
+    assert len(trained_clients(Run(runs / "personal"), "server-aggregate")) == 5
+    assert len(trained_clients(Run(runs / "lossy"), "released")) == 5
+
+
+def test_a_run_all_of_whose_sums_were_aborted_cannot_be_attacked(runs: Path) -> None:
+    with pytest.raises(ConfigError, match="nobody to attack"):
+        Auditor(Run(runs / "nobody")).attack("server-aggregate", shadows=0)
+
+
+@pytest.mark.parametrize(("name", "aborted"), [("lossy", 1), ("whole", 0)])
+def test_train_says_how_many_sums_were_aborted(
+    name: str,
+    aborted: int,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["train", "--rounds", "3", "--set", "epochs=1", "--participation", "0.4"]
+    words += ["--secure-aggregation", "masked", "--runs", str(runs), "--name", name]
+    words += ["--seed", "0", *(["--dropout", "0.3"] if name == "lossy" else [])]
+    code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    told = "1 of 3 sums were aborted: too few survivors" in out.splitlines()
+    assert told == bool(aborted)
+    _, out, _ = call(*words, "--json", monkeypatch=monkeypatch, capsys=capsys)
+    assert f'"sums": 3, "aborted_sums": {aborted}' in out
