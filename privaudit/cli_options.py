@@ -99,8 +99,8 @@ SecureAggregation = Annotated[
 Dropout = Annotated[
     float | None,
     typer.Option(
-        help="Chance that a participant is lost between two rounds of the masked sum's "
-        "protocol. By default: 0."
+        help="Chance that a participant is lost before its upload counts: on the way, "
+        "or in the protocol of masked sums. By default: 0."
     ),
 ]
 MaskSecrets = Annotated[

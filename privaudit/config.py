@@ -75,8 +75,9 @@ class RunConfig(BaseModel):
         secure_aggregation: "ideal" records uploads in the clear, and server-aggregate
             sums them as an ideal secure sum would; "masked" runs a protocol, so that
             the transcript holds masked uploads, and no update.
-        dropout: Chance that a participant is lost between the rounds of that protocol,
-            in [0, 1); 0 where nothing is masked.
+        dropout: Chance that a participant of a round is lost before its upload counts,
+            in [0, 1): between the rounds of that protocol, or, in the clear, on the
+            way.
         mask_secrets: "seed" derives what masks are made of from seed and configuration,
             so that equal configurations give equal transcripts, and whoever guesses the
             seed can remove the masks; "system" draws it once, and keeps it in the run.
@@ -192,12 +193,6 @@ def _check_masking(config: RunConfig, trainer: Trainer) -> None:
             raise ConfigError(
                 "Secrets of the system were asked for, and nothing is masked. Add "
                 "--secure-aggregation masked, or leave --mask-secrets out."
-            )
-        if config.dropout:
-            raise ConfigError(
-                f"A dropout of {config.dropout:g} was asked for, and it is that of the "
-                "protocol of masked sums. Add --secure-aggregation masked, or leave it "
-                "out."
             )
         return
     if trainer.aggregation != "sum":

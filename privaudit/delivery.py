@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from privaudit.local_training import Place, Trained
 from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
 from privaudit.privacy.secure_sum import secure_sum
-from privaudit.trainer import Events, Inbox, Round, Trainer
+from privaudit.tensors import Tensors
+from privaudit.trainer import ClientId, Events, Inbox, Round, Trainer
 from privaudit.transcript import SERVER, Kind, Message
 
 
@@ -19,7 +22,8 @@ class Delivery:
 
     Attributes:
         messages: In the order in which they were sent.
-        inbox: The sum, or each upload; None where a secure sum was aborted.
+        inbox: The sum, or each upload; None where a secure sum was aborted, or every
+            upload was lost.
         at: The round, with those who are in the inbox as its participants.
         report: What came of a masked sum; None where nothing was masked.
     """
@@ -36,6 +40,7 @@ def deliver(
     trained: Sequence[Trained],
     at: Round,
     masking: Masking | None,
+    dropout: float = 0.0,
 ) -> Delivery:
     """Send broadcasts down and uploads up, in the clear or under masks.
 
@@ -46,6 +51,7 @@ def deliver(
         at: The round.
         masking: How uploads are masked; None sends them in the clear, and a trainer
             that needs sums gets what an ideal secure sum would reveal.
+        dropout: Chance that an upload in the clear is lost on its way.
     """
     down = [
         Message(at.index, SERVER, place.client, "broadcast", place.received)
@@ -58,12 +64,23 @@ def deliver(
         there = replace(at, participants=found.survivors)
         messages = not_empty([*down, *found.messages])
         return Delivery(messages, found.total, there, found.report)
+    sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
+    there = replace(at, participants=tuple(sent))
     kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
     up = [Message(at.index, c, SERVER, kind, tensors) for c, tensors in sent.items()]
-    inbox: Inbox = sent
-    if trainer.aggregation == "sum":
-        inbox = secure_sum(list(sent.values()))
-    return Delivery(not_empty(down + up), inbox, at)
+    inbox = inbox_of(trainer, sent) if sent else None
+    return Delivery(not_empty(down + up), inbox, there)
+
+
+def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:
+    """Return what the server gets of uploads: their sum, or each of them."""
+    return secure_sum(list(sent.values())) if trainer.aggregation == "sum" else sent
+
+
+def _is_lost(at: Round, client: ClientId, dropout: float) -> bool:
+    if not dropout:
+        return False
+    return torch.rand((), generator=at.generator("dropout", client)).item() < dropout
 
 
 def events_of(events: Events, asked: Round, delivery: Delivery) -> Events:

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from privaudit.delivery import Delivery, deliver, events_of, not_empty
+from privaudit.delivery import Delivery, deliver, events_of, inbox_of, not_empty
 from privaudit.errors import ConfigError
 from privaudit.local_training import Place, Trained, train_places
 from privaudit.privacy.secure_aggregation.masked_sum import Masking
-from privaudit.privacy.secure_sum import secure_sum
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors, alike, stack, unstack
 from privaudit.trace import RoundTrace
@@ -132,6 +131,7 @@ def run_round(
     cohort_size: int = COHORT_SIZE,
     traced: bool = False,
     masking: Masking | None = None,
+    dropout: float = 0.0,
 ) -> list[RoundRecord]:
     """Run one round of every federation, and say what was sent in each.
 
@@ -145,6 +145,7 @@ def run_round(
         traced: Whether private trainers take notes, for the owner; nothing that is
             sent depends on it.
         masking: How uploads are masked; None sends them in the clear.
+        dropout: Chance that an upload in the clear is lost; masks know their own.
 
     Raises:
         TrainingError: A loss or a tensor is not finite; no state was changed.
@@ -159,7 +160,7 @@ def run_round(
     deliveries, first = [], 0
     for at in rounds:
         mine = slice(first, first + len(at.participants))
-        part = deliver(trainer, places[mine], trained[mine], at, masking)
+        part = deliver(trainer, places[mine], trained[mine], at, masking, dropout)
         deliveries.append((trained[mine], part))
         first = mine.stop
     return [
@@ -180,7 +181,7 @@ def _move_on(
 ) -> RoundRecord:
     """Move the clients' and the server's state on, and say what the round left behind.
 
-    Where a secure sum was aborted the server's state stays as it was.
+    Where a secure sum was aborted, or nothing arrived, the server's state stays.
     """
     for client, one in zip(at.participants, trained, strict=True):
         federation.kept[client] = one.kept
@@ -188,7 +189,8 @@ def _move_on(
     events = events_of(trained[0].events, at, delivery)
     inbox, summed = delivery.inbox, delivery.at
     if inbox is None:  # accounted as if it had been released, which is no less
-        inbox, summed = secure_sum([one.sent for one in trained]), at
+        everything = zip(at.participants, (one.sent for one in trained), strict=True)
+        inbox, summed = inbox_of(trainer, dict(everything)), at
     server, more = trainer.aggregate(task, federation.server, inbox, summed)
     if delivery.inbox is not None:
         federation.server = server

@@ -218,6 +218,7 @@ def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
             cohort_size=run.config.cohort_size,
             traced=training.is_traced,
             masking=run.masking,
+            dropout=run.config.dropout,
         )
         training.record(index, record.messages)
         if training.is_traced:

@@ -9,16 +9,19 @@ from privaudit.transcript import MASKED_KINDS, Message
 def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
     """Return the clients that an adversary's view was trained on, in their order.
 
-    Participation is public, and drawn without a look at any record. Behind masks only
-    those count who are in a sum that was not aborted, which the server is told: what
-    the others trained reached nobody, unless they gave it away.
+    Participation is public, and drawn without a look at any record. Where uploads may
+    be lost only those count of whom one arrived; behind masks, in a sum that was not
+    aborted. The server is told: what the others trained reached nobody, unless they
+    gave it away.
 
     Args:
         run: A finished run.
         threat: A threat model by name, see :mod:`privaudit.threats`.
     """
     config, clients = run.config, run.population.task.clients
-    arrived = _arrived(run) if config.is_masked and not _has_own(run, threat) else {}
+    arrived: dict[int, list[int]] = {}
+    if (config.is_masked or config.dropout) and not _has_own(run, threat):
+        arrived = _arrived(run) if config.is_masked else _unlost(run)
     seen: set[str] = set()
     for index in range(config.rounds):
         drawn = participants_of(
@@ -35,6 +38,25 @@ def _has_own(run: Run, threat: str) -> bool:
     return threat == "released" and any(
         run.trainer.start_client(task, client, seeds) for client in task.clients
     )
+
+
+def _unlost(run: Run) -> dict[int, list[int]]:
+    """Return for each round whose upload arrived, by place; {} where none is sent."""
+    config, clients = run.config, run.population.task.clients
+    senders: dict[int, set[str]] = {}
+    for message in run.transcript:
+        if message.kind in ("update", "individual-update"):
+            senders.setdefault(message.round, set()).add(message.sender)
+    if not senders:
+        return {}
+    drawn = {
+        index: participants_of(clients, config.participation, Seeds(config.seed), index)
+        for index in range(config.rounds)
+    }
+    return {
+        index: [n for n, one in enumerate(some) if one in senders.get(index, set())]
+        for index, some in drawn.items()
+    }
 
 
 def _arrived(run: Run) -> dict[int, list[int]]:

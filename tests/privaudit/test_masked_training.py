@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.errors import ConfigError, ViewError
+from privaudit.errors import ViewError
 from privaudit.live import Event
 from privaudit.runs import Run
 from privaudit.scenario import MASKED
@@ -181,11 +181,6 @@ def test_what_cannot_be_masked_is_refused(
     code, _, error = call(*words, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2
     assert said in error
-
-
-def test_dropout_needs_the_protocol() -> None:
-    with pytest.raises(ConfigError, match="Add --secure-aggregation masked"):
-        train(dropout=0.1)
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_a_client_keeps_its_machine_in_an_adversarys_federations() -> None:
     own = [trainer.epochs_of(client) for client in clients]
     assert own == [trainer.epochs_of(f"federation-7/{client}") for client in clients]
     assert own == [trainer.epochs_of(f"shadow-7 of {client}") for client in clients]
-    assert {own.count(8 * tier) > 10 for tier in TIERS} == {True}
+    assert {own.count(int(8 * tier)) > 10 for tier in TIERS} == {True}
     assert {PromptTuner(tiers="three").epochs_of(c) for c in clients} == {2, 3, 5}
     with pytest.raises(ValueError, match="2 epochs have no three parts"):
         PromptTuner(tiers="three", epochs=2)
