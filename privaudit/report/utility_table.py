@@ -158,13 +158,14 @@ def _privacy(table: UtilityTable) -> str:
         table.plan.across,
         "ε claimed",
         "δ",
+        "unit and neighbours",
         *(f"certified, {view}" for view in VIEWS),
     ]
     grid = _grid(header, rows)
     return (
         f"## ε claimed and certified\n\n{grid}\n\nClaimed: by the method's own "
-        "formula. Certified: proved for the mechanism as applied, for one record added "
-        "or removed, against what that adversary sees; the largest over seeds, and "
+        "formula. Certified: proved for the mechanism as applied, for that unit and "
+        "neighbours, against what that adversary sees; the largest over seeds, and "
         "“none” where nothing is proved."
     )
 
@@ -177,7 +178,8 @@ def _privacy_row(table: UtilityTable, row: Row, column: Column) -> list[str]:
     proved = [_largest([o.certified.get(view) for o in claims]) for view in VIEWS]
     deltas = sorted({small(o.delta) for o in claims if o.delta is not None})
     claimed = _largest([o.claimed for o in claims])
-    return [row.label, column.name, claimed, ", ".join(deltas), *proved]
+    whom = ", ".join(sorted({o.neighbours for o in claims if o.neighbours}))
+    return [row.label, column.name, claimed, ", ".join(deltas), whom, *proved]
 
 
 def _largest(found: Sequence[float | None]) -> str:

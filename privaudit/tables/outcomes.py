@@ -36,6 +36,7 @@ class Outcome:
         claimed: Epsilon by the method's own formula; None where nothing is claimed.
         delta: Of the claim.
         certified: Proved epsilon by view; None where nothing is proved.
+        neighbours: Whom that protects, and what it is told from, in words.
         error: Why it failed; empty where it did not.
         trace: Where in the code, if the error is not one that is raised on purpose.
     """
@@ -49,6 +50,7 @@ class Outcome:
     claimed: float | None = None
     delta: float | None = None
     certified: Mapping[str, float | None] = field(default_factory=dict)
+    neighbours: str = ""
     error: str = ""
     trace: str = ""
 
@@ -101,7 +103,12 @@ def read_outcome(run: Run, asked: Afterwards | None = None) -> Outcome:
         certified={
             view: proof["epsilon"] for view, proof in run.privacy["certified"].items()
         },
+        neighbours=_neighbours(run.privacy["certified"]["released"]),
     )
+
+
+def _neighbours(proof: Mapping[str, Any]) -> str:
+    return f"one {proof['unit']}, {proof['adjacency']}"
 
 
 def _is_noted(metric: Metric) -> bool:

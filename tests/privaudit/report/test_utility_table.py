@@ -56,6 +56,7 @@ def table_of(
             epsilon,
             1e-5,
             proved,
+            "one record, add/remove-one",
         )
         if error := (errors or {}).get(run.label):
             outcomes[run.digest] = Outcome(run.digest, error=error)
@@ -81,7 +82,8 @@ def test_a_metric_that_no_run_has_is_a_dash() -> None:
 
 def test_claimed_and_certified_epsilons_stand_in_a_table_of_their_own() -> None:
     text = as_markdown(table_of())
-    assert "| DP-FPL | ε 0.4 | 0.4 | 1e-5 | none | none | none | 0.36 |" in text
+    whom = "one record, add/remove-one"
+    assert f"| ε 0.4 | 0.4 | 1e-5 | {whom} | none | none | none | 0.36 |" in text
     without = as_markdown(table_of(columns=[{"label": "none"}], rows=PLAN["rows"][1:],
                                    paper={}))  # fmt: skip
     assert "certified" not in without
