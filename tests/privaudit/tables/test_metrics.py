@@ -62,7 +62,7 @@ def test_units_by_hand() -> None:
         ("megabytes", "did you mean 'megabytes per round'"),
         (
             "xyz",
-            "there are local, neighbour, mix, all, megabytes per round; server, clients",
+            "there are local, neighbour, mix, all, megabytes per round; server, ",
         ),
     ],
 )
