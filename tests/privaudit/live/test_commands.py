@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from privaudit import train
 from privaudit.runs import load_run, runs_folder
@@ -84,6 +85,7 @@ def test_plain_lines_are_written_where_no_terminal_is(fixtures: Fixtures) -> Non
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pty")
 def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
     ours, theirs = pty.openpty()
+    threads = str(torch.get_num_threads())  # a run is resumed with as many
     words = "train --trainer promptfl:epochs=1 --rounds 300 --clients 2 --name a"
     command = [sys.executable, "-c", "from privaudit.cli import run; run()"]
     with subprocess.Popen(
@@ -91,7 +93,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm"},
+        env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": threads},
         # A shell's background jobs ignore Ctrl-C, and hand that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
