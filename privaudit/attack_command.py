@@ -70,7 +70,7 @@ def _present(audits: Sequence["Audit"], page: Path) -> None:
 
     console = Console()
     print_table(audits, console)
-    console.print(f"Report: {page}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {_from_here(page)}", soft_wrap=True, highlight=False)
 
 
 def _result(audit: "Audit", page: Path) -> "Result":
@@ -98,6 +98,12 @@ def _result(audit: "Audit", page: Path) -> "Result":
         },
     }
     return Result(f"{audit.run.name}: {headline.verdict}", contents)
+
+
+def _from_here(page: Path) -> Path:
+    """Return a path as short as it can be typed in this folder."""
+    here = Path.cwd()
+    return page.relative_to(here) if page.is_relative_to(here) else page
 
 
 def report_page(run: Path, scenario: str) -> Path:
