@@ -14,7 +14,7 @@ from privaudit.fairness import Fairness, fairness_of
 from privaudit.local_costs import LocalCosts
 from privaudit.runs import Run
 from privaudit.statistics.estimate import Estimate
-from privaudit.transcript import PUBLIC, SERVER, Kind, size
+from privaudit.transcript import PUBLIC, Kind, bytes_sent
 from privaudit.utility import measure_tests
 
 PROBE_SECONDS = 600
@@ -85,7 +85,11 @@ def measure_costs(
             f"A target of {target:g} was asked for. Take one above 0 and at most 1."
         )
     run.require_complete()
-    up, down, uploads = _bytes(run)
+    sent = [m for m in run.transcript if m.receiver != PUBLIC]
+    bytes_by = bytes_sent(sent)
+    up, down = bytes_by["up"], bytes_by["down"]
+    uploads = sum(message.kind in UPLOADS for message in sent)
+    reached = _reached(run.metrics, target)
     clients = len(run.population.task.clients)
     asked = [line.get("model_queries") for line in run.metrics]
     return Costs(
@@ -96,8 +100,8 @@ def measure_costs(
         seconds=sum(line["seconds"] for line in run.metrics),
         rounds=run.config.rounds,
         queries=sum(q for q in asked if q) if any(asked) else None,
-        rounds_to_target=_reached(run.metrics, target),
-        seen_every_round=_measured_until(run.metrics, _reached(run.metrics, target)),
+        rounds_to_target=reached,
+        seen_every_round=_measured_until(run.metrics, reached),
         target=target,
         fairness=measure_fairness(run),
         local=_probe(run) if probe else None,
@@ -110,20 +114,6 @@ def measure_fairness(run: Run) -> Fairness:
     metric, scores = measure_tests(run.trainer, population, list(models.values()))
     mix = np.stack([population.mix(client).numpy() for client in models])
     return fairness_of(scores, mix, metric)
-
-
-def _bytes(run: Run) -> tuple[int, int, int]:
-    """Return the bytes to the server and from it, and the number of uploads."""
-    up = down = uploads = 0
-    for message in run.transcript:
-        if message.receiver == PUBLIC or message.kind == "sum":
-            continue
-        if message.sender == SERVER:
-            down += size(message)
-            continue
-        up += size(message)
-        uploads += message.kind in UPLOADS
-    return up, down, uploads
 
 
 def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:

@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.linearised import inflation, weighted_means
 
 CONFIDENCE = 0.95
 DRAWS = 4000
@@ -46,11 +47,9 @@ def fairness_of(scores: Scores, mix: Scores, metric: str) -> Fairness:
         mix: What each record weighs for each client, 0 or more.
         metric: What the scores are, in words.
     """
-    share = mix / mix.sum(axis=1, keepdims=True)
-    means = (scores * share).sum(axis=1)
+    means, influence = weighted_means(scores, mix)
     tests = int((mix > 0).any(axis=0).sum())
-    influence = (scores - means[:, None]) * share
-    covariance = influence @ influence.T * tests / max(1, tests - 1)
+    covariance = influence @ influence.T * inflation(tests)
     high = float(means.max())
     ratio = _ratio(means, covariance, tests) if high > 0 else None
     spread = _spread(means, covariance, tests)

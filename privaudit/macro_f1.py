@@ -2,10 +2,10 @@
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.stats import norm
 
 from privaudit.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.linearised import half_width
 
 METHOD = "macro F1 averaged over models, linearised over test records"
 
@@ -45,8 +45,7 @@ def macro_f1(
     value = float(np.mean([one for one, _ in found]))
     influence = np.mean([each for _, each in found], axis=0)
     records = len(labels)
-    inflate = records / max(1, records - 1)
-    half = norm.ppf((1 + confidence) / 2) * np.sqrt((influence**2).sum() * inflate)
+    half = half_width(influence, records, confidence)
     low, high = max(value - half, 0.0), min(value + half, 1.0)
     return Estimate(value, float(low), float(high), (records,), METHOD, confidence)
 

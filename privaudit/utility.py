@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm
 
 from privaudit.asking import ask_each
 from privaudit.errors import ConfigError
 from privaudit.macro_f1 import macro_f1
 from privaudit.population import Population
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.linearised import half_width, weighted_means
 from privaudit.tensors import Tensors
 from privaudit.trainer import ClientId, Trainer
 from privaudit.writing_utility import measure_writing
@@ -184,12 +184,9 @@ def mean_accuracy(
             "test_share, or data whose test records are of the clients' classes."
         )
     scores, counted = scores[used], counted[used]
-    share = counted / counted.sum(axis=1, keepdims=True)
-    means = (scores * share).sum(axis=1)
-    influence = ((scores - means[:, None]) * share).mean(axis=0)
+    means, influence = weighted_means(scores, counted)
     records = int(counted.any(axis=0).sum())
-    inflate = records / max(1, records - 1)
-    half = norm.ppf((1 + confidence) / 2) * np.sqrt((influence**2).sum() * inflate)
+    half = half_width(influence.mean(axis=0), records, confidence)
     value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
     low = min(max(float(value - half), float(scores.min(initial=0.0))), value)
     high = min(float(value + half), 1.0)

@@ -1,7 +1,5 @@
 """Local prompt tuning: every client learns its own prompt, without federation."""
 
-from collections.abc import Sequence
-
 from pydantic.dataclasses import dataclass
 
 from privaudit.adapters.prompt_tuning import PromptTuner
@@ -47,16 +45,6 @@ class FedPTLocal(PromptTuner):
     ) -> tuple[Tensors, Events]:
         """Change nothing: nothing was sent."""
         return server, ()
-
-    def release(
-        self,
-        task: PublicTask,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
-    ) -> Stacked:
-        """Release the client's own parameters, or the start where it never trained."""
-        return {**received, **kept}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return what was released, or the start where nothing was."""

@@ -8,11 +8,9 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.adapters.prompt_tuning import PromptTuner
 from privaudit.adapters.zeroth_order import two_point
-from privaudit.batches import Gradients, epochs_of_batches, gradients_of
+from privaudit.batches import Gradients, gradients_of
 from privaudit.errors import ConfigError
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.weighing import weigh
+from privaudit.trainer import TRAINERS, Cohort, PublicTask, Round
 
 
 @TRAINERS.register("fedpt-zeroth-order")
@@ -60,23 +58,7 @@ class FedPTZerothOrder(PromptTuner):
             )
         return self
 
-    def local_update(
-        self,
-        task: PublicTask,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
-    ) -> LocalResult:
-        """Train what was received, and send it weighted by shard size."""
-        batches = epochs_of_batches(
-            cohort, at, epochs=self.epochs, batch_size=self.batch_size
-        )
-        gradients = self.estimates(cohort, at)
-        trained, loss = self.fit(task, cohort, received, batches, gradients)
-        return LocalResult(weigh(cohort, trained), {}, loss)
-
-    def estimates(self, cohort: Cohort, at: Round) -> Gradients:
+    def gradients(self, task: PublicTask, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: each client has directions of its own."""
         if not self.directions:
             return gradients_of

@@ -1,10 +1,11 @@
 """What trainers share whose server keeps one model, and averages what it is sent."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors
+from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import Claim, ClientId, Events, Inbox, PublicTask, Round
 from privaudit.weighing import with_means
 
@@ -25,6 +26,16 @@ class AveragedModel:
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
         return with_means(server, inbox), ()
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Release what a client last trained and kept, else the server's average."""
+        return {**received, **kept}
 
     def own_model(self, server: Tensors) -> Tensors:
         """Return the server's own model from its state: the averages."""

@@ -1,6 +1,6 @@
 """What trainers share that fine-tune a language model behind pictures with LoRA."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -120,16 +120,6 @@ class LoraTrainer(AveragedModel):
         )
         optimiser = AdamW(self.learning_rate, self.weight_decay)
         return optimiser.fit(cohort, parameters, batches, objective)
-
-    def release(
-        self,
-        task: PublicTask,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
-    ) -> Stacked:
-        """Release what the client last trained, or the average if it never did."""
-        return {**received, **kept}
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return the client's last upload where it is seen, else the average."""

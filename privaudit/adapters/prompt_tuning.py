@@ -1,7 +1,7 @@
 """What trainers share that learn prompts of any transformer."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
@@ -34,6 +34,7 @@ from privaudit.threats import View
 from privaudit.trainer import (
     ClientId,
     Cohort,
+    LocalResult,
     PublicTask,
     Rebuilt,
     Records,
@@ -42,7 +43,7 @@ from privaudit.trainer import (
     Signals,
 )
 from privaudit.tunable import Tuning
-from privaudit.weighing import UNTRAINED, last_sent
+from privaudit.weighing import UNTRAINED, last_sent, weigh
 from privaudit.writing import UNTUNED
 
 TIERS = (0.25, 0.5, 1.0)
@@ -120,15 +121,17 @@ class PromptTuner(AveragedModel):
         learned = self.learns.start(task.tunable, generator)
         return {**learned, **start_head(task, generator)}
 
-    def release(
+    def local_update(
         self,
         task: PublicTask,
-        clients: Sequence[ClientId],
+        cohort: Cohort,
         received: Stacked,
         kept: Stacked,
-    ) -> Stacked:
-        """Release the server's last parameters: they are everybody's."""
-        return received
+        at: Round,
+    ) -> LocalResult:
+        """Train what was received, and send it weighted by shard size."""
+        trained, loss = self.train(task, cohort, received, at)
+        return LocalResult(weigh(cohort, trained), {}, loss)
 
     def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
         """Return what the client last trained where it is seen, else the average."""
@@ -161,7 +164,7 @@ class PromptTuner(AveragedModel):
             cohort, at, epochs=epochs, batch_size=self.batch_size
         )
         return self.fit(
-            task, cohort, parameters, batches, self.gradients(task, at), penalty
+            task, cohort, parameters, batches, self.gradients(task, cohort, at), penalty
         )
 
     def epochs_of(self, client: ClientId) -> int:
@@ -204,7 +207,7 @@ class PromptTuner(AveragedModel):
             gradients=gradients,
         )
 
-    def gradients(self, task: PublicTask, at: Round) -> Gradients:
+    def gradients(self, task: PublicTask, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: at once, or part by part."""
         if not self.micro_batch:
             return gradients_of

@@ -30,6 +30,8 @@ class RoundNumbers:
     ) -> None:
         self.run, self.total, self.claim = run, total, claim
         self.lines = list(lines)
+        self.bytes_up = sum(line["bytes_up"] for line in lines)
+        self.bytes_down = sum(line["bytes_down"] for line in lines)
         self.utility: tuple[Estimate, int] | None = None
         self.epsilon: dict[str, float | None] = {}
         self.epsilon_round = 0
@@ -44,6 +46,8 @@ class RoundNumbers:
             utility: If it was measured after this round.
         """
         self.lines.append(line)
+        self.bytes_up += line["bytes_up"]
+        self.bytes_down += line["bytes_down"]
         done = len(self.lines)
         if utility is not None:
             self.utility = (utility, done)
@@ -57,8 +61,8 @@ class RoundNumbers:
             loss=line["training_loss"],
             utility=use,
             utility_round=measured,
-            bytes_up=sum(one["bytes_up"] for one in self.lines),
-            bytes_down=sum(one["bytes_down"] for one in self.lines),
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
             epsilon=self.epsilon,
             delta=self.claim.delta,
             epsilon_round=self.epsilon_round,

@@ -116,9 +116,7 @@ class StackedLanguageModel(TunedModules):
                 or rows are longer than the model's context.
         """
         check_places(words, tokens.shape[2])
-        if positions is not None:  # causal: nothing behind the last can matter
-            length = int(positions.max()) + 1 if len(positions) else 1
-            words = Words(words.ids[..., :length], words.kinds[..., :length])
+        words = self._that_matter(words, positions)
         if tuning.weights:
             return self.each_alone(
                 tuning,
@@ -127,6 +125,13 @@ class StackedLanguageModel(TunedModules):
                 ),
             )
         return self._logits(tokens, words, tuning, positions)
+
+    def _that_matter(self, words: Words, positions: Tensor | None) -> Words:
+        """Cut off what cannot matter: attention is causal."""
+        if positions is None:
+            return words
+        length = int(positions.max()) + 1 if len(positions) else 1
+        return Words(words.ids[..., :length], words.kinds[..., :length])
 
     def _logits(
         self, tokens: Tensor, words: Words, tuning: Tuning, positions: Tensor | None

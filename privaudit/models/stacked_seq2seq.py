@@ -58,38 +58,9 @@ class StackedSeq2Seq(StackedLanguageModel):
             )
         self._start = int(start)
 
-    def logits(
-        self,
-        tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
-        tuning: Tuning,
-        positions: Int[Tensor, " p"] | None = None,
-    ) -> Float[Tensor, "k rows p vocabulary"]:
-        """Return the logits of the next token, in float32; 0 where it is no answer's.
-
-        Differentiable in what is added and in the pictures.
-
-        Args:
-            tokens: The pictures; without parts where there are none.
-            words: [k, rows, length].
-            tuning: What each model adds.
-            positions: Where logits are wanted; None is everywhere.
-
-        Raises:
-            ConfigError: A row's places for its picture are not as many as its parts,
-                or rows are longer than the model's context.
-        """
-        check_places(words, tokens.shape[2])
-        if positions is None:
-            positions = torch.arange(words.length, device=words.ids.device)
-        if tuning.weights:
-            return self.each_alone(
-                tuning,
-                lambda n, rest: self._logits(
-                    tokens[[n]], words[n : n + 1], rest, positions
-                ),
-            )
-        return self._logits(tokens, words, tuning, positions)
+    def _that_matter(self, words: Words, positions: Tensor | None) -> Words:
+        """Return all words: the encoder looks at whole texts."""
+        return words
 
     def _logits(
         self,
@@ -98,8 +69,9 @@ class StackedSeq2Seq(StackedLanguageModel):
         tuning: Tuning,
         positions: Tensor | None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
-        assert positions is not None
-        models, rows, _ = words.ids.shape
+        models, rows, length = words.ids.shape
+        if positions is None:
+            positions = torch.arange(length, device=words.ids.device)
         answers, order = _answers(words, self._start)
         embedded, mask = self._encoder_input(tokens, words, tuning)
         read, written = models * rows * embedded.shape[1], answers[..., 0].numel()
