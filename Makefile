@@ -22,8 +22,9 @@ demo: $(READY)
 	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
 	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 30
 
+# In as many processes as there are cores, a file's tests in one of them.
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
 
 check: $(READY)
 	$(BIN)/ruff format --check .
