@@ -2,9 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
+
+from privaudit.streams import KEY, Stream, derive, name_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,15 @@ class Seeds:
     """
 
     seed: int
+
+    @cached_property
+    def key(self) -> bytes:
+        """256 bits that follow from the seed: no harder to guess than the seed is."""
+        return derive(str(self.seed).encode(), "key of a seed", KEY)
+
+    def stream(self, purpose: str, *, round: int = 0, client: str = "") -> Stream:
+        """Return the stream of one purpose, round and client, from its start."""
+        return Stream.of(self.key, name_of(purpose, round, client))
 
     def generator(
         self, purpose: str, *, round: int = 0, client: str = ""

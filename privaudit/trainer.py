@@ -7,7 +7,7 @@ and an adversary replay a client with other records in its place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -21,6 +21,7 @@ from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.records import ClientId, Cohort, Records
 from privaudit.registry import Registry
 from privaudit.seeds import Seeds
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors, unstack
 from privaudit.threats import View
 from privaudit.trace import Trace
@@ -138,12 +139,32 @@ class Round:
         participants: Who takes part, in the fixed order of clients. In ``local_update``
             only their number counts: shadow federations share one round.
         trace: Takes notes for the run's owner, in ``local_update``; None takes none.
+        secrets: Of the run's secret key; None takes the seeds, as a simulation does
+            whose seed gives everything away.
     """
 
     index: int
     seeds: Seeds
     participants: tuple[ClientId, ...]
     trace: Trace | None = field(default=None, compare=False, repr=False)
+    secrets: Seeds | None = field(default=None, repr=False)
+
+    def stream(self, purpose: str, client: ClientId = "") -> Stream:
+        """Return this round's stream of the seed: of what no certificate rests on."""
+        return self.seeds.stream(purpose, round=self.index, client=client)
+
+    def secret(self, purpose: str, client: ClientId = "") -> Stream:
+        """Return this round's stream of the secret key: of noise, and secret samples.
+
+        Whatever a certificate takes for unknown to the adversary is drawn from it.
+        """
+        secrets = self.secrets or self.seeds
+        return secrets.stream(purpose, round=self.index, client=client)
+
+    def part(self, purpose: str, index: int = 0) -> "Round":
+        """Return the round for a part of its work, such as one step, with own draws."""
+        secrets = self.secrets and self.secrets.child(purpose, index)
+        return replace(self, seeds=self.seeds.child(purpose, index), secrets=secrets)
 
     def generator(self, purpose: str, client: ClientId = "") -> torch.Generator:
         """Return this round's stream for one purpose and client."""

@@ -7,32 +7,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
 )
-from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from privaudit.streams import KEY as KEY  # of a public key, and of a symmetric one
+from privaudit.streams import Stream
+from privaudit.streams import derive as derive
 
 SEED = 16  # bytes of a secret that is shared out: X25519 is no stronger than 128 bits
-KEY = 32  # bytes of a public key, and of a symmetric one
 TAG = 16  # bytes by which a sealed text is longer
 DIGEST = 16  # bytes of a commitment to 128 random bits
 
 
-def derive(secret: bytes, purpose: str, count: int) -> bytes:
-    """Return bytes that depend on a secret and a purpose, by HKDF-SHA256.
-
-    Args:
-        secret: Of high entropy.
-        purpose: Tells the uses of one secret apart.
-        count: How many, at most 8160.
-    """
-    return HKDF(SHA256(), count, b"privaudit", purpose.encode()).derive(secret)
-
-
 def key_stream(key: bytes, count: int) -> bytes:
     """Return ChaCha20's key stream; a key is used for one stream only."""
-    return Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(count))
+    return Stream(key).take(count)
 
 
 def key_pair(seed: bytes) -> tuple[X25519PrivateKey, bytes]:
