@@ -5,16 +5,17 @@ Imports of the library stand inside the commands, so that ``--help`` needs no to
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from privaudit.attack_command import attack
 from privaudit.claim_command import claim
 from privaudit.compare_command import compare
 from privaudit.costs_command import costs
-from privaudit.errors import PrivauditError
+from privaudit.errors import ConfigError, PrivauditError
 from privaudit.export_command import export
 from privaudit.gate_command import gate
 from privaudit.lint_command import lint
@@ -46,6 +47,35 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             again = _AGAIN.get(ctx.invoked_subcommand, "Run the same command again.")
             raise _InterruptedError(f"interrupted. {again}") from None
+
+
+class _Command(TyperCommand):
+    """Takes no option for another one's value, as Click does by itself.
+
+    So ``--public --help`` shows help, and ``--public --runs`` is an error.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        before = args[: args.index("--")] if "--" in args else args
+        rest = super().parse_args(ctx, ["--help"] if "--help" in before else args)
+        for option in self.params:
+            if option.param_type_name == "option":
+                _refuse_options(option, ctx.params.get(option.name))
+        return rest
+
+
+def _refuse_options(option: Any, value: Any) -> None:
+    """Refuse a value that begins with a dash, unless it may be a negative number."""
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(one, str | Path) or not str(one).startswith("-"):
+            continue
+        if isinstance(one, str) and one[1:2].isdecimal():
+            continue
+        name = option.opts[0]
+        raise ConfigError(
+            f"{name} was given {str(one)!r}, which looks like an option and not like a "
+            f"value. Give {name} a value; write a path as ./{one}."
+        )
 
 
 app = typer.Typer(
@@ -94,13 +124,21 @@ def list_names(
             typer.echo(f"{'':20} {line}")
 
 
+for _command in (*app.registered_commands, *pretrain_app.registered_commands):
+    _command.cls = _Command
+
+
 def run() -> None:
     """Run the command line: expected errors are one line, and exit code 2."""
     try:
-        app()
+        app(prog_name="privaudit")  # also as `python -m privaudit`
     except PrivauditError as error:
         typer.echo(f"privaudit: {error}", err=True)
         sys.exit(2)
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)
         sys.exit(130)
+
+
+if __name__ == "__main__":  # python -m privaudit.cli
+    run()
