@@ -11,12 +11,13 @@ NeurIPS 2023; in gradient space as Nasr et al., "Adversary instantiation: lower 
 for differentially private machine learning", IEEE S&P 2021.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from privaudit.errors import ConfigError
@@ -92,6 +93,19 @@ class Canaries:
         wrong, places = labels.clone(), torch.from_numpy(self.indices)
         wrong[places] = (labels[places] + shift) % classes
         return wrong
+
+    def mark(
+        self, contents: UInt8[Tensor, "records bytes"]
+    ) -> UInt8[Tensor, "records bytes"]:
+        """Return records' contents, those of canaries made of their positions.
+
+        A canary is no copy of the picture that it was made of.
+        """
+        marked = contents.clone()
+        for index in self.indices.tolist():
+            own = hashlib.sha256(f"canary {index}".encode()).digest()
+            marked[index] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        return marked
 
     def gradients(
         self, indices: Int[np.ndarray, " records"]

@@ -1,12 +1,13 @@
 """The data set interface, and the names of all data sets."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int, Shaped
+import torch
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from privaudit.errors import ConfigError
@@ -34,6 +35,11 @@ class Images(Protocol):
         """A SHA-256 that changes with any picture."""
         ...
 
+    @property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each picture as it came."""
+        ...
+
 
 @dataclass(frozen=True)
 class PixelImages:
@@ -57,6 +63,11 @@ class PixelImages:
         """A SHA-256 over type, shape and bytes."""
         return digest(self.pixels)
 
+    @property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each picture's bytes."""
+        return _hash_rows(self.pixels)
+
 
 @dataclass(frozen=True)
 class FeatureBank:
@@ -75,6 +86,15 @@ class FeatureBank:
     def digest(self) -> str:
         """A SHA-256 over type, shape and bytes."""
         return digest(self.embeddings)
+
+    @property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each embedding's bytes."""
+        return _hash_rows(self.embeddings)
+
+
+def _hash_rows(tensor: Tensor) -> list[bytes]:
+    return [hashlib.sha256(row.tobytes()).digest() for row in tensor.numpy()]
 
 
 @dataclass(frozen=True)
@@ -105,6 +125,11 @@ class Texts:
     def digest(self) -> str:
         """A SHA-256 over all texts."""
         return hashlib.sha256(repr(self.texts).encode()).hexdigest()
+
+    @property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each record's text."""
+        return [hashlib.sha256(repr(one).encode()).digest() for one in self.texts]
 
 
 @dataclass(frozen=True)
@@ -169,6 +194,18 @@ class Dataset:
                 "model that reads, or a data set of pictures."
             )
         return self.images
+
+    @cached_property
+    def contents(self) -> UInt8[Tensor, "n bytes"]:
+        """A SHA-256 of each record's picture and words, whatever its label."""
+        found = self.images.contents
+        if self.dialogues:
+            pairs = zip(found, self.dialogues, strict=True)
+            both = [picture + repr(words).encode() for picture, words in pairs]
+            found = [hashlib.sha256(one).digest() for one in both]
+        return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8).view(
+            len(self), -1
+        )
 
     @cached_property
     def hash(self) -> str:

@@ -1,6 +1,7 @@
 """The frozen model of a run: loading it, and reading a data set with it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -129,6 +130,10 @@ def encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records
     Raises:
         ConfigError: The model cannot read them.
     """
+    return replace(_encode(config, model, dataset), contents=dataset.contents)
+
+
+def _encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records:
     from privaudit.models.promptable_clip import PromptableCLIP
     from privaudit.models.text_writer import TextWriter
     from privaudit.models.tunable_classifiers import TunableClassifier

@@ -165,7 +165,11 @@ def populate(config: RunConfig) -> Population:
     canaries = _canaries(config, deal, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
-        records = replace(records, labels=canaries.mislabel(records.labels, classes))
+        records = replace(
+            records,
+            labels=canaries.mislabel(records.labels, classes),
+            contents=canaries.mark(records.identities),
+        )
     task = PublicTask(
         backbone=backbone,
         public=records.pick(torch.from_numpy(deal.of(PUBLIC))),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from privaudit.words import Dialogue, Words, pad_words
@@ -27,6 +27,8 @@ class Records:
         dialogues: The same as text, which metrics need.
         crafted: Of canaries in gradient space: what such a record's gradient by the
             context is, wherever the context is. Zero for all others.
+        contents: A hash of what each record came as, before any computation; None where
+            that is not known.
     """
 
     features: Float[Tensor, "records dim"]
@@ -35,9 +37,20 @@ class Records:
     words: Words | None = None
     dialogues: tuple[Dialogue, ...] = ()
     crafted: Float[Tensor, "records tokens width"] | None = None
+    contents: UInt8[Tensor, "records bytes"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def identities(self) -> UInt8[Tensor, "records bytes"]:
+        """What coins about records follow: their contents, or else their positions.
+
+        Never a feature: its last bits are the processor's.
+        """
+        if self.contents is not None:
+            return self.contents
+        return torch.arange(len(self)).view(-1, 1).view(torch.uint8)
 
     def pick(self, chosen: Tensor) -> "Records":
         """Return the records that an index or a mask picks."""
@@ -48,6 +61,7 @@ class Records:
             None if self.words is None else self.words[chosen],
             self._dialogues(chosen),
             None if self.crafted is None else self.crafted[chosen],
+            self.identities[chosen],
         )
 
     def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:

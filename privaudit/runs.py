@@ -170,6 +170,21 @@ class Run:
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
     @cached_property
+    def participants(self) -> list[tuple[ClientId, ...]]:
+        """Who took part in each round, as it was: nobody is drawn again.
+
+        Raises:
+            TranscriptError: An earlier version did not write it down.
+        """
+        try:
+            return [tuple(line["participants"]) for line in self.metrics]
+        except KeyError:
+            raise TranscriptError(
+                f"{self.path / 'metrics.jsonl'} does not say who took part in each "
+                "round: an earlier version wrote it. Train again."
+            ) from None
+
+    @cached_property
     def trace(self) -> list[RoundTrace] | None:
         """What clients' mechanisms did in each round; None if nobody took notes.
 

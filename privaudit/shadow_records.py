@@ -85,10 +85,10 @@ def paired_coins(
 ) -> Bool[Tensor, "shadows records"]:
     """Return which shadow is trained on which record: one of each pair of shadows.
 
-    A record's coins follow the record, wherever it stands among the others; copies of
-    one record share them.
+    A record's coins follow the record as it came, wherever it stands among the others
+    and whatever a processor makes of it; copies of one record share them.
     """
-    contents = _contents(records)
+    contents = [row.tobytes() for row in records.identities.numpy()]
     place = {content: number for number, content in enumerate(sorted(set(contents)))}
     pairs = (shadows + 1) // 2
     coins = torch.rand(pairs, len(place), generator=generator) < 0.5
@@ -97,15 +97,15 @@ def paired_coins(
 
 
 def content_hash(records: Records) -> str:
-    """Return the SHA-256 of what records are, in their order."""
-    return hashlib.sha256(b"".join(_contents(records))).hexdigest()
+    """Return the SHA-256 of what models are asked about, in its order.
 
-
-def _contents(records: Records) -> list[bytes]:
-    parts = [records.features.numpy(), records.labels.numpy()]
+    It names answers that are kept, and decides nothing: what is not found by it, such
+    as answers about features of another processor, is asked again.
+    """
+    parts = [records.identities, records.features, records.labels]
     if records.words is not None:
-        parts.append(records.words.ids.numpy())
-    return [b"".join(one.tobytes() for one in row) for row in zip(*parts, strict=True)]
+        parts.append(records.words.ids)
+    return hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).hexdigest()
 
 
 @dataclass(frozen=True)

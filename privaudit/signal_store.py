@@ -18,7 +18,7 @@ from torch import Tensor
 from privaudit.errors import PrivauditError
 from privaudit.storage import make_private_folder, read_tensors, write_tensors
 
-VERSION = 3  # of what a table holds, and of how it comes about
+VERSION = 4  # of what a table holds, and of how it comes about
 HASH = "sha256"
 
 

@@ -279,6 +279,7 @@ def _note_round(
     utility = _measured(training, record.at.index)
     line = {
         "round": record.at.index,
+        "participants": record.at.participants,
         **_in_numbers(utility),
         "training_loss": sum(losses.values()) / max(1, len(losses)),
         "bytes_up": sent["up"],

@@ -1,6 +1,5 @@
 """Which clients an adversary can ask about: those whose training reached it."""
 
-from privaudit.federation import participants_of
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
 from privaudit.transcript import MASKED_KINDS, Message
@@ -9,10 +8,10 @@ from privaudit.transcript import MASKED_KINDS, Message
 def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
     """Return the clients that an adversary's view was trained on, in their order.
 
-    Participation is public, and drawn without a look at any record. Where uploads may
-    be lost only those count of whom one arrived; behind masks, in a sum that was not
-    aborted. The server is told: what the others trained reached nobody, unless they
-    gave it away.
+    Participation is public, and drawn without a look at any record; the run wrote down
+    who took part. Where uploads may be lost only those count of whom one arrived;
+    behind masks, in a sum that was not aborted. The server is told: what the others
+    trained reached nobody, unless they gave it away.
 
     Args:
         run: A finished run.
@@ -23,10 +22,7 @@ def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
     if (config.is_masked or config.dropout) and not _has_own(run, threat):
         arrived = _arrived(run) if config.is_masked else _unlost(run)
     seen: set[str] = set()
-    for index in range(config.rounds):
-        drawn = participants_of(
-            clients, config.participation, Seeds(config.seed), index
-        )
+    for index, drawn in enumerate(run.participants):
         places = arrived.get(index, range(len(drawn)))
         seen |= {drawn[place] for place in places}
     return tuple(client for client in clients if client in seen)
@@ -42,20 +38,15 @@ def _has_own(run: Run, threat: str) -> bool:
 
 def _unlost(run: Run) -> dict[int, list[int]]:
     """Return for each round whose upload arrived, by place; {} where none is sent."""
-    config, clients = run.config, run.population.task.clients
     senders: dict[int, set[str]] = {}
     for message in run.transcript:
         if message.kind in ("update", "individual-update"):
             senders.setdefault(message.round, set()).add(message.sender)
     if not senders:
         return {}
-    drawn = {
-        index: participants_of(clients, config.participation, Seeds(config.seed), index)
-        for index in range(config.rounds)
-    }
     return {
         index: [n for n, one in enumerate(some) if one in senders.get(index, set())]
-        for index, some in drawn.items()
+        for index, some in enumerate(run.participants)
     }
 
 

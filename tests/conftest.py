@@ -44,7 +44,8 @@ def toy_records(count: int, seed: int = 0) -> Records:
     noise = torch.randn(count, DIM, generator=generator)
     parts = torch.randn(count, PARTS, DIM, generator=generator)
     tokens = normalize(centres[labels].unsqueeze(1) + 2 * parts, dim=-1)
-    return Records(normalize(centres[labels] + 1.5 * noise, dim=-1), labels, tokens)
+    features = normalize(centres[labels] + 1.5 * noise, dim=-1)
+    return Records(features, labels, tokens, contents=features.view(torch.uint8))
 
 
 def with_noise(records: Records, seed: int) -> Records:

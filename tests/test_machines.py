@@ -1,12 +1,21 @@
 """Equal seeds on other hardware: rounding differs, and must not grow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from privaudit import train
+from privaudit import Auditor, train
+from privaudit.config import make_config
+from privaudit.frozen_model import encode
+from privaudit.population import populate
 from privaudit.runs import Run
+from privaudit.seeds import Seeds
+from privaudit.shadow_records import paired_coins
+from privaudit.trainer import Records
+from tests.elsewhere import with_other_last_bits
 
 
 @pytest.fixture
@@ -44,3 +53,56 @@ def test_default_runs_agree_across_threads_and_chunks(
             torch.testing.assert_close(
                 tensor, other.tensors[name], rtol=0, atol=max(allowed, 1e-5)
             )
+
+
+@pytest.fixture
+def rounded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, features have the last bits of another kernel."""
+
+    def rounded(*asked: Any) -> Records:
+        return with_other_last_bits(encode(*asked))
+
+    def begin() -> None:
+        monkeypatch.setattr("privaudit.population.encode", rounded)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("trainer", "more"),
+    [
+        ("promptfl", {}),
+        ("promptfl", {"canary": "mislabelled", "canaries": 5}),
+        ("lora-fedavg", {"dataset": "scenes-far", "model": "tiny-llava"}),
+    ],
+)
+def test_coins_do_not_follow_the_last_bits_of_features(
+    trainer: str, more: dict[str, Any], rounded_elsewhere: Callable[[], None]
+) -> None:
+    config = make_config(trainer, **more)
+
+    def coins() -> tuple[Records, torch.Tensor]:
+        mine = populate(config).candidates("client-1")
+        generator = Seeds(0).generator("shadow-coin")
+        return mine, paired_coins(mine, 40, generator)
+
+    here, tossed = coins()
+    rounded_elsewhere()
+    there, again = coins()
+    assert not torch.equal(here.features, there.features)
+    assert torch.equal(tossed, again)
+
+
+def test_an_audit_does_not_follow_the_last_bits_of_features(
+    rounded_elsewhere: Callable[[], None], tmp_path: Path
+) -> None:
+    """Trained and attacked with other last bits: every attack to a thousandth."""
+
+    def aurocs(name: str) -> dict[str, float]:
+        run = train(folder=tmp_path, name=name, rounds=2, epochs=1)
+        audit = Auditor(run).attack("server-reconstruct", clients=3, shadows=6)
+        return {attack: leak.auroc.value for attack, leak in audit.leaks.items()}
+
+    here = aurocs("here")
+    rounded_elsewhere()
+    assert aurocs("there") == pytest.approx(here, abs=1e-3)

@@ -1,13 +1,19 @@
 """What trainers share whose server keeps one model, and averages what it is sent."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import Claim, ClientId, Events, Inbox, PublicTask, Round
 from privaudit.weighing import with_means
+
+
+def with_settings(trainer: Any, **settings: Any) -> Any:
+    """Return the same trainer with those settings changed that it has."""
+    own = {field.name for field in fields(trainer)}
+    return replace(trainer, **{n: v for n, v in settings.items() if n in own})
 
 
 class AveragedModel:
@@ -43,7 +49,7 @@ class AveragedModel:
 
     def single_step(self) -> Any:
         """Return the same trainer with one step on the whole shard."""
-        return replace(self, epochs=1, batch_size=0)  # type: ignore[type-var]
+        return with_settings(self, epochs=1, batch_size=0)
 
     def choosing_as(self, sent: Tensors) -> Any:
         """Return the trainer: an upload shows no choice."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
@@ -11,6 +10,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from privaudit.adapters.averaged_model import with_settings
 from privaudit.adapters.prompt_tuning import PromptTuner
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.clipping import clip_joint
@@ -65,7 +65,7 @@ class PrivateUpdates(PromptTuner):
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on the whole shard."""
-        return replace(self, epochs=1, batch_size=0, epsilon=None)
+        return with_settings(self, epochs=1, batch_size=0, epsilon=None)
 
     @property
     def clips(self) -> bool:

@@ -61,10 +61,12 @@ class PictureFiles:
     @cached_property
     def digest(self) -> str:
         """A SHA-256 over the files' content, in order; folder or archive, the same."""
-        found = hashlib.sha256()
-        for name in self.names:
-            found.update(hashlib.sha256(self.store.read(name)).digest())
-        return found.hexdigest()
+        return hashlib.sha256(b"".join(self.contents)).hexdigest()
+
+    @cached_property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each file."""
+        return [hashlib.sha256(self.store.read(name)).digest() for name in self.names]
 
 
 def _refuse_deep(mode: str) -> None:

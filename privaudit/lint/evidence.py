@@ -1,6 +1,5 @@
 """What the rules look at: a run's own record of itself, read for its owner."""
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +8,15 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from privaudit.privacy.certificate import Certificate, CertifiedView
 from privaudit.privacy.mechanism import MechanismEvent, Release, Unit
 from privaudit.runs import Run
 from privaudit.tensors import Tensors
 from privaudit.trace import ClientTrace, RoundTrace
-from privaudit.trainer import Claim, ClientId, PublicTask, Records, Trainer
+from privaudit.trainer import Claim, ClientId, PublicTask, Trainer
 from privaudit.transcript import Message
 
 
@@ -160,25 +161,16 @@ def _by_round(
 
 def _members(run: Run) -> dict[ClientId, list[str]]:
     """Return the fingerprint of every record that each client trained on."""
-    population = run.population
+    contents, clients = run.population.dataset.contents, run.population.task.clients
     return {
-        client: fingerprints(
-            population.records.pick(torch.from_numpy(run.ledger.members_of(number)))
-        )
-        for number, client in enumerate(population.task.clients)
+        client: fingerprints(contents[torch.from_numpy(run.ledger.members_of(number))])
+        for number, client in enumerate(clients)
     }
 
 
-def fingerprints(records: Records) -> list[str]:
-    """Return a hash of each record's picture and words, whatever its label.
+def fingerprints(contents: UInt8[Tensor, "records bytes"]) -> list[str]:
+    """Return the hash of each record's picture and words, whatever its label.
 
-    Equal pictures have equal features; a picture that was only changed a little has
-    others, and is not found.
+    A picture that was changed, or is stored as another file, has another one.
     """
-    return [
-        hashlib.sha256(
-            row.numpy().tobytes()
-            + (repr(records.dialogues[i]).encode() if records.dialogues else b"")
-        ).hexdigest()
-        for i, row in enumerate(records.features.cpu())
-    ]
+    return [row.tobytes().hex() for row in contents.numpy()]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from privaudit.errors import TranscriptError
-from privaudit.federation import participants_of
 from privaudit.leak import measure_leak
 from privaudit.ledger import Ledger
 from privaudit.public.rules import AUDIT, LEAK
@@ -24,7 +23,6 @@ from privaudit.public.texts import ATTACK
 from privaudit.report.stored_audit import StoredAudit, read_audit
 from privaudit.runs import Run
 from privaudit.scenario import SCENARIOS
-from privaudit.seeds import Seeds
 
 AUDITS = "audits"
 FEWEST = 10  # members, and as many others, in any figure
@@ -136,14 +134,8 @@ def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
 
 def _trained(run: Run) -> list[int]:
     """Return the clients that took part in a round, by number."""
-    config, seeds = run.config, Seeds(run.config.seed)
-    names = tuple(f"client-{number}" for number in range(config.clients))
-    seen = {
-        client
-        for index in range(config.rounds)
-        for client in participants_of(names, config.participation, seeds, index)
-    }
-    return [number for number, name in enumerate(names) if name in seen]
+    seen = {client for some in run.participants for client in some}
+    return [n for n in range(run.config.clients) if f"client-{n}" in seen]
 
 
 def _by_client_may_leave(leak: Mapping[str, Any]) -> bool:

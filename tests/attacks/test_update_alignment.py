@@ -1,18 +1,32 @@
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 
+from privaudit.adapters.averaged_model import AveragedModel
 from privaudit.attack import Adversary, Target
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.errors import ViewError
 from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.tensors import Stacked, Tensors
+from privaudit.threats import View, find_threat
+from privaudit.trainer import (
+    TRAINERS,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Records,
+    Round,
+    Signals,
+    Trainer,
+)
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.transcript import Message
+from privaudit.weighing import weigh
 from tests.conftest import toy_records
 
 Train = Callable[..., list[Message]]
@@ -86,3 +100,49 @@ def test_without_uploads_it_says_what_is_missing(
     blind = replace(adversary, view=threat(adversary.view.messages))
     with pytest.raises(ViewError, match="holds no update"):
         UpdateAlignment()(blind, targets)
+
+
+@dataclass(frozen=True)
+class SendsMeans(AveragedModel):
+    """Sends the mean feature: a trainer that knows no epochs and no batches."""
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    usual_rounds: ClassVar[int] = 1
+    rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
+    image_tokens: ClassVar[bool] = False
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        return {"mean": torch.zeros(task.public.features.shape[1])}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        means = cohort.features.sum(dim=1) / cohort.sizes.unsqueeze(1)
+        return LocalResult(weigh(cohort, {"mean": means}), {}, torch.zeros(len(cohort)))
+
+    def rebuild(self, task: PublicTask, view: View, client: str) -> Rebuilt:
+        return Rebuilt(view.updates_of(client)[-1].tensors)
+
+    def query(self, *asked: Any, **more: Any) -> Iterator[Signals]:
+        raise NotImplementedError
+
+
+def test_a_trainer_without_epochs_and_batches_can_be_watched(
+    task: PublicTask, train: Train
+) -> None:
+    """Its single step is what it does anyhow."""
+    trainer: Any = SendsMeans()
+    assert trainer.single_step() == trainer
+    lonely = {client: toy_records(1, 60) for client in task.clients}
+    adversary, targets = watched(trainer, replace(task, rounds=1), lonely, train)
+    mixed = join(lonely["client-0"], task.public)
+    asked = replace(targets[0], candidates=mixed)
+    assert UpdateAlignment()(adversary, [asked])[0].scores.argmax() == 0

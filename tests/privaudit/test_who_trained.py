@@ -98,3 +98,19 @@ def test_train_says_how_many_sums_were_aborted(
     assert told == bool(aborted)
     _, out, _ = call(*words, "--json", monkeypatch=monkeypatch, capsys=capsys)
     assert f'"sums": 3, "aborted_sums": {aborted}' in out
+
+
+@pytest.mark.parametrize("extra", [{}, {"dropout": 0.3}])
+def test_who_took_part_is_read_and_not_drawn_again(
+    extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run whose participants are not those that its seed would give now."""
+    others = ("client-2", "client-7")
+    with monkeypatch.context() as patch:
+        patch.setattr("privaudit.federation.participants_of", lambda *_: others)
+        train(folder=tmp_path, name="run", **QUICK | {"rounds": 2} | extra)
+    run = Run(tmp_path / "run")
+    asked = {m.receiver for m in run.transcript if m.kind == "broadcast"}
+    sent = {m.sender for m in run.transcript if m.kind == "update"}
+    assert run.participants == [others, others]
+    assert set(trained_clients(run, "server")) == sent <= set(others) < asked

@@ -57,7 +57,9 @@ def look_at(
         rounds=events,
         messages=messages,
         trace=[record.trace for record in records],
-        members={client: fingerprints(shard) for client, shard in shards.items()},
+        members={
+            client: fingerprints(shard.identities) for client, shard in shards.items()
+        },
         dataset="toy",
         seed=0,
     )

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from privaudit.dataset import Dataset, PixelImages
 from privaudit.lint.duplicate_records import DUPLICATE_RECORDS
 from privaudit.lint.evidence import Evidence, fingerprints
 from privaudit.lint.stored_seeds import STORED_SEEDS
 from privaudit.lint.weights_by_size import WEIGHTS_BY_SIZE
-from privaudit.trainer import Records
 from tests.privaudit.lint.conftest import Look
 
 
@@ -37,13 +37,10 @@ def test_copies_within_and_across_clients_are_counted(evidence: Evidence) -> Non
     assert found.settings == ("dataset=toy",)
 
 
-def test_a_picture_has_one_fingerprint_whatever_its_label(
-    shards: dict[str, Records],
-) -> None:
-    shard = shards["client-0"]
-    twice = shard.pick(torch.tensor([0, 0, 1]))
-    relabelled = replace(twice, labels=torch.tensor([0, 1, 1]))
-    first, again, other = fingerprints(relabelled)
+def test_a_picture_has_one_fingerprint_whatever_its_label() -> None:
+    twice = PixelImages(torch.rand(2, 1, 4, 4)[[0, 0, 1]])
+    relabelled = Dataset(twice, torch.tensor([0, 1, 1]), ("one", "other"))
+    first, again, other = fingerprints(relabelled.contents)
     assert first == again != other
 
 

@@ -37,6 +37,7 @@ class Gallery:
     """Pictures of different sizes that count how many are asked for."""
 
     digest = "gallery"
+    contents: tuple[bytes, ...] = ()
 
     def __init__(self, *sizes: tuple[int, int], channels: int = 3) -> None:
         generator = torch.Generator().manual_seed(0)

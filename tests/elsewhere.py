@@ -1,0 +1,28 @@
+"""Another machine on this one: what rounding may do to features, and nothing more."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from privaudit.records import Records
+
+
+def with_other_last_bits(records: Records, seed: int = 0) -> Records:
+    """Return records with features and tokens up to a unit in the last place off.
+
+    Each number moves up, down or not at all, by chance: copies differ too.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(numbers: Tensor) -> Tensor:
+        step = torch.randint(-1, 2, numbers.shape, generator=generator)
+        towards = torch.where(step > 0, torch.inf, -torch.inf).to(numbers.dtype)
+        return torch.where(step == 0, numbers, torch.nextafter(numbers, towards))
+
+    tokens = records.tokens
+    return replace(
+        records,
+        features=moved(records.features),
+        tokens=None if tokens is None else moved(tokens),
+    )
