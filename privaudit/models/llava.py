@@ -90,7 +90,7 @@ class ProcessorPreparation:
 
     processor: Any
 
-    def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
+    def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 height width"]:
         """Prepare a batch of pictures of one size.
 
         Raises:

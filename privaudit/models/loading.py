@@ -21,6 +21,8 @@ from privaudit.models.tunable_names import CLASSIFYING
 MODELS = ("tiny-clip", "surrogate:FOLDER", "open_clip:ARCH", "open_clip:ARCH@TAG")
 """What ``--model`` takes; ARCH and TAG are open_clip's names, FOLDER is what
 ``privaudit pretrain surrogate-clip`` wrote."""
+PLAIN = "gelu"
+"""A tag for checkpoints of one's own, trained with GELU."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,17 @@ def load_model(
             from ``checkpoint``, where ARCH is open_clip's name or the path of an
             open_clip configuration (.json); or "open_clip:ARCH@TAG", whose weights
             open_clip downloads, unless ``checkpoint`` has them: then the tag only says
-            which activation and which picture preparation belong to them.
+            which activation and which picture preparation belong to them. Of an
+            architecture whose published weights are of two activations, a checkpoint
+            needs the tag; "gelu" is one for weights of your own.
         checkpoint: A .safetensors file, or a torch file of plain tensors.
         device: Where the model runs, as torch names it.
 
     Raises:
         UnknownNameError: There is no such model, architecture or tag.
         MissingFileError: There is no such checkpoint, or it could not be downloaded.
-        ConfigError: There are no weights, or they are another architecture's.
+        ConfigError: There are no weights, they are another architecture's, or nothing
+            says which activation they were trained with.
     """
     if name == "tiny-clip":
         return _tiny_clip(checkpoint, device)
@@ -100,6 +105,8 @@ def _open_clip(name: str, checkpoint: Path | None, device: str) -> PromptableCLI
     open_clip: Any = import_open_clip()
     parsed = _OpenClipName.parse(name)
     architecture = _known_architecture(open_clip, parsed.architecture)
+    if checkpoint is not None:
+        _check_activation(open_clip, architecture, parsed.tag)
     tag_options = _tag_options(open_clip, architecture, parsed.tag)
     if checkpoint is None:
         checkpoint = _download(open_clip, name, tag_options)
@@ -123,10 +130,36 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
     return architecture
 
 
+def _check_activation(open_clip: Any, architecture: str, tag: str | None) -> None:
+    """Refuse a checkpoint that fits two activations, of which one would be wrong.
+
+    No tensor tells GELU from QuickGELU, with which OpenAI's weights were trained: the
+    features would come out wrong without an error.
+    """
+    if tag is not None or open_clip.get_model_config(architecture).get("quick_gelu"):
+        return
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    quick = [
+        tag
+        for tag in tags
+        if open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
+    ]
+    if quick:
+        raise ConfigError(
+            f"A checkpoint for {architecture} was given, and its tensors do not say "
+            "whether they were trained with QuickGELU, as OpenAI's weights, or with "
+            f"GELU. Name the tag whose weights they are: open_clip:{architecture}@"
+            f"{quick[0]} (QuickGELU: {', '.join(quick)}), or open_clip:{architecture}@"
+            f"{PLAIN} for GELU."
+        )
+
+
 def _tag_options(open_clip: Any, architecture: str, tag: str | None) -> dict[str, Any]:
     """Return what open_clip knows of a pretrained tag; nothing where none is named."""
     if tag is None:
         return {}
+    if tag == PLAIN:
+        return {"quick_gelu": False}
     tags = open_clip.list_pretrained_tags_by_model(architecture)
     if tag not in tags:
         raise UnknownNameError(f"pretrained tag of {architecture}", tag, tags)
@@ -134,7 +167,7 @@ def _tag_options(open_clip: Any, architecture: str, tag: str | None) -> dict[str
 
 
 def _download(open_clip: Any, name: str, tag_options: dict[str, Any]) -> Path:
-    if not tag_options:
+    if not (tag_options.get("url") or tag_options.get("hf_hub")):
         raise ConfigError(
             f"{name} is an architecture without weights, and random ones say nothing. "
             "Give a checkpoint, or a pretrained tag: open_clip:ARCH@TAG."

@@ -52,10 +52,41 @@ class PictureClassifier(TunableClassifier):
         self._plain = build(("nothing",), "{}")
         self.model_hash = weights_hash(texts.model if texts else model)
         self._processor, self._prepare = processor, ProcessorPreparation(processor)
-        self.image_size = int(model.config.image_size)
+        self.image_size = self._side_of_pictures(int(model.config.image_size))
         self.width = int(model.config.hidden_size)
         self.dim = int(model.config.projection_dim) if texts else self.width
-        self._prepare.example(self.image_size)
+
+    def _side_of_pictures(self, trained: int) -> int:
+        """Return the side of prepared pictures, in pixels.
+
+        It need not be that of the training: DINOv2 was trained at 518 pixels, comes
+        with a processor for 224, and interpolates its positions. A ViT does not.
+        """
+        sizes = {
+            tuple(
+                self._prepare(
+                    torch.zeros(1, 3, trained, width, dtype=torch.uint8)
+                ).shape
+            )
+            for width in (trained, 2 * trained)
+        }
+        (_, _, height, side), *others = sizes
+        if height != side or others or not self._embeds(side):
+            made = " and ".join(f"{s[2]} x {s[3]}" for s in sorted(sizes))
+            raise ConfigError(
+                f"The image processor of {self.name} makes pictures of {made} pixels, "
+                f"and the image tower takes squares of {trained}. Mend "
+                "preprocessor_config.json."
+            )
+        return side
+
+    @torch.no_grad()
+    def _embeds(self, side: int) -> bool:
+        try:
+            self._plain.embed(torch.zeros(1, 3, side, side, device=self.device))
+        except (ValueError, RuntimeError):
+            return False
+        return True
 
     @property
     def device(self) -> torch.device:

@@ -7,9 +7,8 @@ compiled part would have declared. Nothing here uses them: declaring them is eno
 """
 
 import importlib
-import importlib.util
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +16,8 @@ import torch
 
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-# torch leaves these two without types.
-_Library: Callable[..., Any] = torch.library.Library
-_load_library: Callable[[Path], None] = torch.ops.load_library
+_MISSING = "operator torchvision::nms does not exist"
+_Library: Callable[..., Any] = torch.library.Library  # torch leaves it without types
 # Declarations vanish with the object that made them.
 _declared: list[Any] = []
 
@@ -35,21 +33,31 @@ def import_open_clip() -> ModuleType:
 
 
 def declare_missing_operators() -> None:
-    """Declare torchvision's two box operators where its compiled part did not."""
-    _load_compiled_part()
+    """Import torchvision; declare its two box operators only if it misses them.
+
+    A torchvision whose compiled part loads declares them itself, and a second
+    declaration would abort the process.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return  # who needs it says so
+    except RuntimeError as error:
+        if _MISSING not in str(error):
+            raise
+        _declare()
+        _forget_half_imported()
+        importlib.import_module("torchvision")
+
+
+def _declare() -> None:
     for name in _OPERATORS:
-        if not hasattr(torch.ops.torchvision, name):
-            library = _Library("torchvision", "FRAGMENT")
-            library.define(f"{name}{_SIGNATURE}")
-            _declared.append(library)
+        library = _Library("torchvision", "FRAGMENT")
+        library.define(f"{name}{_SIGNATURE}")
+        _declared.append(library)
 
 
-def _load_compiled_part() -> None:
-    """Load what torchvision would load itself, so that it is not declared twice."""
-    found = importlib.util.find_spec("torchvision")
-    for folder in (found and found.submodule_search_locations) or ():
-        for compiled in Path(folder).glob("_C.*"):
-            try:
-                _load_library(compiled)
-            except OSError:
-                return
+def _forget_half_imported() -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "torchvision":
+            del sys.modules[name]

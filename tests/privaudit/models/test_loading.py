@@ -119,9 +119,36 @@ def test_unknown_names_come_with_the_nearest_known(tmp_path: Path) -> None:
     assert "tiny-clip" in MODELS
 
 
-def test_an_architecture_without_weights_is_refused() -> None:
+@pytest.mark.parametrize("name", ["open_clip:ViT-B-32", "open_clip:ViT-B-32@gelu"])
+def test_an_architecture_without_weights_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="without weights"):
-        load_model("open_clip:ViT-B-32")
+        load_model(name)
+
+
+@pytest.mark.parametrize("architecture", ["ViT-B-16", "ViT-L-14", "RN50"])
+def test_a_checkpoint_of_either_activation_needs_its_tag(
+    architecture: str, tmp_path: Path
+) -> None:
+    missing = tmp_path / "nowhere.pt"
+    with pytest.raises(ConfigError, match=f"open_clip:{architecture}@openai"):
+        load_model(f"open_clip:{architecture}", missing)
+    for said in (f"{architecture}@openai", f"{architecture}@gelu"):
+        with pytest.raises(MissingFileError, match="no checkpoint"):
+            load_model(f"open_clip:{said}", missing)
+
+
+@pytest.mark.parametrize(("tag", "is_quick"), [("", True), ("@gelu", False)])
+def test_the_activation_is_the_one_that_was_named(
+    small_options: dict[str, Any], tmp_path: Path, tag: str, is_quick: bool
+) -> None:
+    path = tmp_path / "small-quick.json"
+    path.write_text(json.dumps(small_options | {"quick_gelu": True}))
+    open_clip: Any = import_open_clip()
+    weights = tmp_path / "weights.safetensors"
+    save_file(open_clip.CLIP(**small_options).state_dict(), weights)
+    model = load_model(f"open_clip:{path}{tag}", weights)
+    kinds = {type(part).__name__ for part in model.clip.modules()}
+    assert ("QuickGELU" in kinds, "GELU" in kinds) == (is_quick, not is_quick)
 
 
 def test_a_missing_file_is_named(configuration: str, tmp_path: Path) -> None:
@@ -177,7 +204,7 @@ def test_a_tag_beside_a_checkpoint_gives_activation_and_preparation(
         clip = open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))
     path = tmp_path / "weights.safetensors"
     save_file(clip.state_dict(), path)
-    plain = load_model("open_clip:ViT-B-32", path)
+    plain = load_model("open_clip:ViT-B-32@gelu", path)
     quick = load_model("open_clip:ViT-B-32@openai", path)
     assert plain.model_hash == quick.model_hash
     assert (plain.width, plain.dim, plain.image_size) == (512, 512, 224)

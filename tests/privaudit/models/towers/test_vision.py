@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.picture_classifier import PictureClassifier, clip, vit
 from privaudit.models.towers.vision import ClipVisionTower, VisionTower, ViTTower
+from privaudit.models.tunable_loading import load_tunable
 from privaudit.tunable import Tuning
 from tests.small_transformers import (
     NAMES,
@@ -199,6 +201,63 @@ def test_a_bank_of_embeddings_is_refused(tmp_path: Path) -> None:
         cached_features(model, bank, tmp_path)
     with pytest.raises(ConfigError, match="Give the pictures"):
         cached_tokens(model, bank, tmp_path)
+
+
+def saved_as_on_the_hub(kind: str, folder: Path, processor: dict[str, Any]) -> str:
+    """Save a small tower that was trained at 518 pixels, as DINOv2's are."""
+    transformers = import_transformers()
+    config = vision_config(kind)
+    config.image_size, config.patch_size = 518, 14
+    random_model(lambda: transformers.AutoModel.from_config(config)).save_pretrained(
+        folder
+    )
+    written = {"image_processor_type": "BitImageProcessor", "do_center_crop": True}
+    (folder / "preprocessor_config.json").write_text(json.dumps(written | processor))
+    return f"vit:{folder}"
+
+
+HUB = {
+    "crop_size": {"height": 224, "width": 224},
+    "do_convert_rgb": True,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+    "size": {"shortest_edge": 256},
+}
+"""What facebook/dinov2-base's preprocessor_config.json says, beside its kind."""
+
+
+def test_dinov2_loads_in_the_layout_of_the_hub(
+    tmp_path: Path, images: PixelImages
+) -> None:
+    name = saved_as_on_the_hub("Dinov2", tmp_path, HUB)
+    model = load_tunable(name)
+    assert isinstance(model, PictureClassifier)
+    assert model.image_size == 224
+    pixels = prepared(model, images)
+    theirs = import_transformers().AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        first = theirs(pixel_values=pixels).last_hidden_state[:, 0]
+    assert model.encode_tokens(pixels).shape == (COUNT, 1 + 16 * 16, WIDTH)
+    assert torch.allclose(model.encode_images(pixels), normalize(first), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("ViT", {}),  # its positions are those of 518 pixels
+        ("Dinov2", {"do_center_crop": False}),  # no two pictures of one size
+    ],
+)
+def test_pictures_that_the_tower_does_not_take_are_refused(
+    kind: str, change: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="takes squares of 518"):
+        load_tunable(saved_as_on_the_hub(kind, tmp_path, HUB | change))
 
 
 def test_towers_that_are_built_in_another_way_are_refused() -> None:
