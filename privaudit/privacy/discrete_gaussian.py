@@ -1,0 +1,272 @@
+"""Discrete Gaussian noise on a grid: exact draws, made of integers alone.
+
+Floating-point noise leaves traces: only some floats can be the sum of a value and a
+draw, so that the low bits of a release tell neighbouring values apart (Mironov, "On
+significance of the least significant bits for differential privacy", CCS 2012). Here a
+value is rounded to a multiple of a power of two, and the noise is an integer number of
+such steps: what comes out is a multiple of the step, whatever went in.
+
+Every comparison is one of integers, so equal words give equal noise on every machine.
+How long a draw takes depends on the noise, never on the value.
+
+Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy",
+NeurIPS 2020 (what is drawn, and algorithm 1); Karney, "Sampling exactly from the normal
+distribution", ACM TOMS 42 (2016), algorithm N (how it is put together).
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cache
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64, UInt64
+from torch import Tensor
+
+from privaudit.errors import ConfigError
+from privaudit.privacy.ranges import above_zero
+
+FINE = 2**29
+"""Least standard deviation in steps where nobody adds up what several parties noised.
+
+Rounding a value to such a grid moves it by nothing to speak of. What is released may be
+rounded to float32 afterwards: it is a function of the integers.
+"""
+
+SUMMED = 2**17
+"""The same where parties' noises add up: float32 holds 2^24 steps exactly."""
+
+EXACT = 2**23
+"""Steps of the largest value, and of noise, for their sum to be exact in float32."""
+
+LARGEST = 2**30  # of a standard deviation: its square, doubled, fits into 64 bits
+AT_ONCE = 2**18  # candidates: bounds memory
+
+Rounding = Literal["nearest", "toward-zero"]
+
+
+class Words(Protocol):
+    """Where random bits come from."""
+
+    def words(self, count: int) -> UInt64[np.ndarray, " count"]:
+        """Return independent 64-bit words, all values equally likely."""
+        ...
+
+    def below(self, bound: int, count: int) -> Int64[np.ndarray, " count"]:
+        """Return independent integers in [0, bound), all equally likely."""
+        ...
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Multiples of a power of two, to which values are rounded and noise is drawn.
+
+    Attributes:
+        step: The power of two.
+        scale: Standard deviation of the noise in steps.
+        largest: Values are cut off at so many steps, which moves no two apart; None
+            leaves them.
+
+    Example:
+        >>> grid = Grid.of(0.75, reach=4.0)
+        >>> grid.step == 2.0**-18, grid.scale == 0.75 / 2.0**-18
+        (True, True)
+    """
+
+    step: float
+    scale: int
+    largest: int | None = None
+
+    @classmethod
+    def of(cls, std: float, *, reach: float | None = None, step: float = 0.0) -> "Grid":
+        """Return the grid for noise of a standard deviation, rounded up to a step.
+
+        No value has a say in it.
+
+        Args:
+            std: Above 0.
+            reach: None where no other party's noise is added to what is noised here.
+                Else the largest magnitude that one value can have, 0 if nobody knows:
+                values up to it, noise and all, are exact in float32, and so are sums of
+                several parties in float64.
+            step: A power of two, or 0: the grid is no finer.
+
+        Raises:
+            ConfigError: ``std`` is not above 0 and finite.
+        """
+        above_zero("standard deviation of the noise", std)
+        finest = _power_of_two(std) / (FINE if reach is None else SUMMED)
+        if reach:
+            finest = max(finest, 2 * _power_of_two(reach) / EXACT)
+        step = max(finest, step)
+        return cls(step, math.ceil(std / step), EXACT if reach else None)
+
+    def noise(self, shape: Sequence[int], stream: Words) -> Float64[Tensor, "..."]:
+        """Return discrete Gaussian noise, multiples of the step."""
+        drawn = discrete_gaussian(math.prod(shape), self.scale, stream)
+        return torch.from_numpy(drawn * self.step).reshape(tuple(shape))
+
+    def add(
+        self,
+        values: Float[Tensor, "..."],
+        noise: Float64[Tensor, "..."],
+        rounding: Rounding = "nearest",
+    ) -> Float[Tensor, "..."]:
+        """Return values, rounded to the grid, plus noise, in the values' type.
+
+        Args:
+            values: Finite.
+            noise: Of :meth:`noise`.
+            rounding: To the nearest step, which moves neighbours apart by sqrt(d) steps
+                more at most; or toward zero, which makes no value larger.
+        """
+        steps = values.double() / self.step
+        steps = steps.round() if rounding == "nearest" else steps.trunc()
+        if self.largest is not None:
+            steps = steps.clamp(-self.largest, self.largest)
+        return (steps * self.step + noise).to(values.dtype)
+
+
+def add_noise(
+    values: Float[Tensor, "..."], std: float, stream: Words
+) -> Float[Tensor, "..."]:
+    """Return values plus discrete Gaussian noise, on a grid that ``std`` alone sets.
+
+    Args:
+        values: Finite.
+        std: Standard deviation, at least 0; 0 leaves the values as they are.
+        stream: Repeats the noise from the same key, and must be used for nothing else.
+
+    Raises:
+        ConfigError: ``std`` is negative or not finite.
+    """
+    if std == 0:
+        return values
+    grid = Grid.of(std)
+    return grid.add(values, grid.noise(values.shape, stream))
+
+
+def _power_of_two(number: float) -> float:
+    """Return the largest power of two that is not above the number."""
+    return math.ldexp(0.5, math.frexp(number)[1])
+
+
+def discrete_gaussian(
+    count: int, scale: int, stream: Words
+) -> Int64[np.ndarray, " count"]:
+    """Return integers y drawn with probability proportional to exp(-y^2 / 2 scale^2).
+
+    Exactly so: |y| = k scale + j with j below scale, k drawn in proportion to
+    exp(-k^2 / 2), j and the sign evenly; what comes is kept with the chance
+    exp(-k j / scale - j^2 / 2 scale^2), and so altogether in proportion to
+    exp(-(k scale + j)^2 / 2 scale^2). Minus zero is not kept. Seven of ten are.
+
+    Args:
+        count: How many, at least 0.
+        scale: The standard deviation, to 2^-53 from 2 on; 1 to 2^30.
+        stream: Its words decide all, and the same words give the same integers.
+
+    Raises:
+        ConfigError: The scale is out of range.
+    """
+    if not 1 <= scale <= LARGEST:
+        raise ConfigError(
+            f"Discrete Gaussian noise of {scale} steps was asked for. It must have 1 "
+            f"to {LARGEST}."
+        )
+    found = [np.empty(0, dtype=np.int64)]
+    missing = count
+    while missing > 0:
+        tries = min(missing + missing // 2 + 16, AT_ONCE)
+        found.append(_candidates(tries, scale, stream)[:missing])
+        missing -= len(found[-1])
+    return np.concatenate(found)
+
+
+def _candidates(tries: int, scale: int, stream: Words) -> Int64[np.ndarray, " some"]:
+    """Return those of so many candidates that are kept."""
+    whole = _half_normal(stream.words(tries), stream)
+    drawn = stream.below(2 * scale, tries)
+    negative, rest = drawn >= scale, drawn % scale
+    kept = np.flatnonzero((whole > 0) | (rest > 0) | ~negative)
+    kept = kept[_happens(rest[kept] ** 2, 2 * scale**2, stream)]
+    each = np.repeat(kept, whole[kept])  # exp(-k j / scale) is k times exp(-j / scale)
+    failed = each[~_happens(rest[each], scale, stream)]
+    fails = np.zeros(tries, dtype=bool)
+    fails[failed] = True
+    kept = kept[~fails[kept]]
+    size = whole[kept] * scale + rest[kept]
+    return np.where(negative[kept], -size, size)
+
+
+def _happens(
+    numerators: Int64[np.ndarray, " n"], denominator: int, stream: Words
+) -> Bool[np.ndarray, " n"]:
+    """Return True with the chance exp(-numerator / denominator) each.
+
+    A run of events of the chances x, x/2, x/3, ... ends before the first, after the
+    second and so on with the chance 1 - x + x^2/2 - ... = exp(-x).
+
+    Args:
+        numerators: 0 to the denominator.
+        denominator: 1 to 2^63.
+        stream: Of bits.
+
+    Source: Canonne, Kamath and Steinke 2020, algorithm 1.
+    """
+    result = np.ones(len(numerators), dtype=bool)
+    running, length = np.arange(len(numerators)), 1
+    while len(running):
+        goes_on = stream.below(denominator, len(running)) < numerators[running]
+        running = running[goes_on]
+        if length > 1:
+            running = running[stream.below(length, len(running)) == 0]
+        result[running] ^= True
+        length += 1
+    return result
+
+
+def _half_normal(
+    words: UInt64[np.ndarray, " n"], stream: Words
+) -> Int64[np.ndarray, " n"]:
+    """Return integers k >= 0 with probabilities in proportion to exp(-k^2 / 2).
+
+    A word is the first 64 bits of a uniform number. It tells k unless they are those of
+    a bound between two k (a chance of 2^-60): then more bits are drawn.
+    """
+    bounds = np.array(_bounds(64), dtype=np.uint64)
+    found = np.searchsorted(bounds, words, side="left")
+    for place in np.flatnonzero(words == bounds[np.minimum(found, len(bounds) - 1)]):
+        found[place] = _with_more_bits(int(words[place]), stream)
+    return found.astype(np.int64)
+
+
+def _with_more_bits(word: int, stream: Words) -> int:
+    value, bits = word, 64
+    while value in _bounds(bits):
+        value, bits = value << 64 | int(stream.words(1)[0]), bits + 64
+    return bisect_left(_bounds(bits), value)
+
+
+@cache
+def _bounds(bits: int) -> tuple[int, ...]:
+    """Return the first ``bits`` bits of the chances of a k of at most 0, 1, 2, ...
+
+    Up to the first that is all ones. By decimal arithmetic, which is the same on every
+    machine; the 40 digits beyond those returned are guards.
+    """
+    with localcontext() as context:
+        context.prec = bits // 3 + 40
+        reach = 4 + math.isqrt(2 * context.prec * 3)  # exp(-k^2 / 2) is below the last
+        weights = [(Decimal(-k * k) / 2).exp() for k in range(reach)]
+        total, below, found = sum(weights), Decimal(0), []
+        for weight in weights:
+            below += weight
+            found.append(min(int(below / total * 2**bits), 2**bits - 1))
+            if found[-1] == 2**bits - 1:
+                break
+    return tuple(found)
