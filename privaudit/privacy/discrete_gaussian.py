@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ AT_ONCE = 2**18  # candidates: bounds memory
 Rounding = Literal["nearest", "toward-zero"]
 
 
+@runtime_checkable
 class Words(Protocol):
     """Where random bits come from."""
 
