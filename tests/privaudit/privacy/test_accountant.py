@@ -143,7 +143,9 @@ def test_sampling_never_costs_more_than_none() -> None:
 def test_hardly_any_noise_is_accounted_for_quickly() -> None:
     epsilon, accountant = tightest_epsilon([Phase(0.01, 0.3, 20)], DELTA)
     assert epsilon > 1e4
-    assert accountant in ("opacus-rdp", "gaussian-exact")
+    assert accountant in ("dpa-pld", "opacus-rdp", "gaussian-exact")
+    for noise in (1e-3, 1e-4):
+        assert tightest_epsilon([Phase(noise, 0.3, 20)], DELTA)[0] > epsilon
 
 
 @pytest.mark.parametrize(
@@ -194,9 +196,27 @@ def test_nothing_to_account_for_is_refused() -> None:
         epsilon_of([], DELTA)
 
 
-def test_a_budget_at_which_the_accountant_changes_is_not_searched_for_ever() -> None:
-    """About 50 the tightest epsilon jumps: none is within 1 % below 50."""
-    noise = noise_multiplier_for(50.0, 0.05, 0.5, 50)
-    spent, _ = tightest_epsilon([Phase(noise, 0.5, 50)], 0.05)
-    assert 35 < spent <= 50
-    assert tightest_epsilon([Phase(0.99 * noise, 0.5, 50)], 0.05)[0] > 50
+@pytest.mark.parametrize(
+    ("rate", "steps", "delta"),
+    [(0.3, 20, DELTA), (0.05, 200, DELTA), (0.5, 50, 0.05)],
+)
+@pytest.mark.parametrize("epsilon", [20.0, 49.9, 50.0, 51.0, 60.0, 100.0])
+def test_a_large_budget_is_spent_to_the_last_percent(
+    epsilon: float, rate: float, steps: int, delta: float
+) -> None:
+    """Where the accountant changes, at 50, too; another one agrees to a percent."""
+    noise = noise_multiplier_for(epsilon, delta, rate, steps)
+    phase = Phase(noise, rate, steps)
+    spent, accountant = tightest_epsilon([phase], delta)
+    assert 0.99 * epsilon <= spent <= 0.999 * epsilon
+    assert accountant in ("opacus-prv", "dpa-pld")
+    other: Accountant = "opacus-prv" if accountant == "dpa-pld" else "dpa-pld"
+    again = epsilon_of([phase], delta, other, 0.005 * epsilon)
+    assert again == pytest.approx(spent, rel=0.01)
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 1), (0.999, 2000)])
+def test_budgets_in_the_hundreds_are_calibrated_too(rate: float, steps: int) -> None:
+    noise = noise_multiplier_for(300.0, DELTA, rate, steps)
+    spent, _ = tightest_epsilon([Phase(noise, rate, steps)], DELTA)
+    assert 297 <= spent <= 300
