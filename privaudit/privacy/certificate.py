@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
+from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 from privaudit.privacy.mechanism import Adjacency, MechanismEvent, Unit
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
@@ -106,10 +107,34 @@ def certify(
         nothing = "no mechanism counts"
         return Certificate(None, delta, view, nothing, "", unprotected, unit, adjacency)
     phases = _phases(rounds, view)
-    epsilon, accountant = tightest_epsilon(phases, delta)
-    told = _describe(phases)
+    epsilon, accountant = _epsilon(phases, rounds, delta)
+    told = _describe(phases) + _kind(rounds)
     why = _why(rounds, view)
     return Certificate(epsilon, delta, view, told, accountant, why, unit, adjacency)
+
+
+def _epsilon(
+    phases: Sequence[Phase], rounds: Sequence[Sequence[MechanismEvent]], delta: float
+) -> tuple[float, str]:
+    """Return what is proved, with what the grids add, and by which accountant."""
+    drawn = [e for events in rounds for e in events if e.kind == "discrete-gaussian"]
+    if not drawn:
+        return tightest_epsilon(phases, delta)
+    by = ""
+
+    def gaussian(delta: float) -> float:
+        nonlocal by
+        epsilon, by = tightest_epsilon(phases, delta)
+        return epsilon
+
+    epsilon = discrete_epsilon(
+        gaussian,
+        delta,
+        values=sum(event.values * event.steps for event in drawn),
+        scale=min(event.scale for event in drawn),
+        parties=max(event.parties for event in drawn),
+    )
+    return epsilon, by
 
 
 def _neighbours(
@@ -128,11 +153,15 @@ def _neighbours(
 def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
     """Return the noise multiplier that counts in ``view`` for sensitivity 1; 0 is none.
 
-    The table of :func:`certify`, over the event's sensitivity.
+    The table of :func:`certify`, over the event's sensitivity, to which rounding to the
+    nearest step of a grid adds.
     """
     if event.noise_at == "none" or not event.bounded:
         return 0.0
     own = event.noise_multiplier / event.sensitivity
+    if own and event.scale and event.rounding == "nearest":
+        shares = event.parties if event.noise_at == "distributed" else 1
+        own = rounded_noise(own, event.values, event.scale * math.sqrt(shares))
     if event.noise_at == "server":
         return 0.0 if view in ("server", "server-aggregate") else own
     if event.noise_at == "distributed":
@@ -226,6 +255,21 @@ def _describe(phases: Sequence[Phase]) -> str:
         f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
         f"multiplier {phase.noise_multiplier:.4g}, " + _how_sampled(phase)
         for phase in phases
+    )
+
+
+def _kind(rounds: Sequence[Sequence[MechanismEvent]]) -> str:
+    """Say how the noise was drawn."""
+    events = [event for events in rounds for event in events]
+    if any(event.kind == "gaussian" for event in events):
+        return (
+            "; noise drawn in floating point, whose low bits can tell neighbouring "
+            "values apart, which no accountant counts"
+        )
+    fewest = min(event.scale for event in events)
+    return (
+        f"; discrete Gaussian noise on a grid, {fewest} steps to a standard deviation "
+        "or more, which is accounted for"
     )
 
 

@@ -90,7 +90,7 @@ def spread(scale: int, parties: int) -> float:
     return 10 * parties * math.exp(-((math.pi * scale) ** 2))
 
 
-def rounded_noise(noise_multiplier: float, values: int, scale: int) -> float:
+def rounded_noise(noise_multiplier: float, values: int, scale: int | float) -> float:
     """Return the noise multiplier that counts where values are rounded to a grid.
 
     To the nearest step, which adds sqrt(values) steps to the sensitivity at most.
@@ -103,7 +103,7 @@ def rounded_noise(noise_multiplier: float, values: int, scale: int) -> float:
     return 1 / (1 / noise_multiplier + math.sqrt(values) / scale)
 
 
-def widened_noise(noise_multiplier: float, values: int, scale: int) -> float:
+def widened_noise(noise_multiplier: float, values: int, scale: int | float) -> float:
     """Return the noise multiplier of which :func:`rounded_noise` leaves this one.
 
     Infinite if none does.

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from privaudit.errors import ConfigError
+from privaudit.privacy.discrete_gaussian import Grid, Rounding
 
 Release = Literal["global", "local", "upload", "choice"]
 NoiseAt = Literal["server", "client", "distributed", "none"]
@@ -24,7 +25,8 @@ class MechanismEvent:
             training; others' noise is not counted in its favour. "choice": which of its
             numbers a client sends; like "upload". "local": stays with the client and
             shows in the personal model it releases.
-        kind: The noise.
+        kind: The noise: "discrete-gaussian" on a grid, or "gaussian" in floating point,
+            whose low bits no accountant counts.
         noise_multiplier: Standard deviation of the noise over the clip norm, both in
             the same units (both of sums, or both of means): of one client's own noise,
             of the server's, or, for "distributed", of all clients' shares together.
@@ -49,6 +51,9 @@ class MechanismEvent:
         adjacency: Which of the two it is.
         bounded: Whether anything bounds what the noise hides. Without a clip nothing
             does, and noise of any size proves nothing.
+        values: How many numbers are noised at once; 0 in floating point.
+        scale: Least standard deviation of one party's noise in steps of the grid.
+        rounding: How values were brought onto the grid.
     """
 
     release: Release
@@ -61,10 +66,13 @@ class MechanismEvent:
     parties: int
     steps: int = 1
     per_record: bool = True
-    kind: Literal["gaussian"] = "gaussian"
+    kind: Literal["gaussian", "discrete-gaussian"] = "gaussian"
     unit: Unit = "record"
     adjacency: Adjacency = "add/remove-one"
     bounded: bool = True
+    values: int = 0
+    scale: int = 0
+    rounding: Rounding = "nearest"
 
     def __post_init__(self) -> None:
         _require(0 <= self.noise_multiplier < math.inf, self, "noise_multiplier")
@@ -73,8 +81,25 @@ class MechanismEvent:
         _require(0 < self.sampling_rate <= 1, self, "sampling_rate")
         _require(self.parties >= 1, self, "parties")
         _require(self.steps >= 1, self, "steps")
+        least = int(self.kind == "discrete-gaussian")
+        _require(self.values >= least, self, "values")
+        _require(self.scale >= least, self, "scale")
         by_others = self.noise_at in ("server", "distributed")
         _require(not (self.release == "local" and by_others), self, "noise_at")
+
+    def on(
+        self, grid: Grid | None, values: int, rounding: Rounding = "nearest"
+    ) -> "MechanismEvent":
+        """Return the same mechanism as drawn on a grid; itself without noise."""
+        if grid is None or not values or self.noise_at == "none":
+            return self
+        return replace(
+            self,
+            kind="discrete-gaussian",
+            values=values,
+            scale=grid.scale,
+            rounding=rounding,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON's types."""
