@@ -92,7 +92,7 @@ class Shadow:
         labels = told.labels.repeat(len(told.log_likelihood))
         if self.attack_models == "class-wise":
             return answers, labels
-        own = told.log_likelihood.flatten().clamp(min=LOG_FLOOR)
+        own = told.log_likelihood.flatten().clamp(min=LOG_FLOOR).to(answers.dtype)
         return torch.cat([answers, own.unsqueeze(1)], dim=1), torch.zeros_like(labels)
 
 

@@ -21,8 +21,9 @@ from privaudit.ledger import Ledger
 from privaudit.linking import link_targets, without_suspects
 from privaudit.linking_gain import measure_linking
 from privaudit.live.events import Event, Phase, Watcher
+from privaudit.model_outputs import Array, as_array
 from privaudit.one_run import audit_one_run
-from privaudit.own_model import Array, ShadowAttack, SignalScale, shadow_scores
+from privaudit.own_model import ShadowAttack, SignalScale, shadow_scores
 from privaudit.runs import Run, load_run
 from privaudit.scenario import Scenario, find_scenario
 from privaudit.seeds import Seeds
@@ -277,8 +278,8 @@ class Auditor:
 
     @staticmethod
     def from_scores(
-        member_scores: Shaped[Array, " members"] | Sequence[float],
-        nonmember_scores: Shaped[Array, " others"] | Sequence[float],
+        member_scores: Shaped[Array, "..."] | Sequence[float],
+        nonmember_scores: Shaped[Array, "..."] | Sequence[float],
     ) -> Estimate:
         """Return the AUROC of anybody's scores, from any model and framework.
 
@@ -287,11 +288,15 @@ class Auditor:
                 member.
             nonmember_scores: Of records that were not, from the same distribution.
 
+        Raises:
+            ConfigError: There are none of one kind, or a score is not finite, or not
+                one number for each record.
+
         Example:
             >>> print(Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1]))
             0.889 [0.261, 0.995], n = 3 + 3
         """
-        return auroc_of(np.asarray(member_scores), np.asarray(nonmember_scores))
+        return auroc_of(as_array(member_scores), as_array(nonmember_scores))
 
     @staticmethod
     def from_signal(
@@ -339,7 +344,7 @@ class Auditor:
             ConfigError: As there, or the truth is not of the records' number.
         """
         scores = shadow_scores(target, shadows, is_in, attack, scale)
-        truth = np.asarray(is_member, dtype=bool)
+        truth = as_array(is_member).astype(bool)
         if truth.shape != scores.shape:
             raise ConfigError(
                 f"There are signals of {len(scores)} records, and the truth is of "

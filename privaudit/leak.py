@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.statistics.curve import RocCurve, roc_curve, tpr_at_fpr
+from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
 from privaudit.statistics.roc import auroc, pooled_auroc
@@ -60,6 +60,8 @@ class Leak:
         advantage: True- less false-positive rate of the guesses.
         by_client: Each client's AUROC.
         verdict: What may be said.
+        tied: How many candidates share their score with another of the same client:
+            no threshold parts them.
     """
 
     attack: str
@@ -73,6 +75,7 @@ class Leak:
     advantage: Estimate
     by_client: Mapping[str, Estimate]
     verdict: Verdict
+    tied: int
     clients: Sequence[ClientScores] = field(repr=False)
 
     def roc(self) -> RocCurve:
@@ -92,6 +95,7 @@ class Leak:
             "success_plain": self.success_plain.to_dict(),
             "advantage": self.advantage.to_dict(),
             "by_client": {c: e.to_dict() for c, e in self.by_client.items()},
+            "tied": self.tied,
             "verdict": {"kind": self.verdict.kind, "sentence": self.verdict.sentence},
         }
 
@@ -120,6 +124,7 @@ def measure_leak(
             c.client: auroc(*c.groups) for c in clients if all(map(len, c.groups))
         },
         verdict=judge_leak(pooled),
+        tied=sum(tied(c.scores) for c in clients),
         clients=clients,
     )
 

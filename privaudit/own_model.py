@@ -13,7 +13,8 @@ from scipy.special import expit
 from torch import Tensor
 
 from privaudit.errors import ConfigError, UnknownNameError
-from privaudit.signals import SignalTable
+from privaudit.model_outputs import Array, Outputs, as_array, as_logits, as_tensor
+from privaudit.signals import SignalTable, class_signals
 from privaudit.statistics.shadow_comparison import (
     dominated_shares,
     masked_mean,
@@ -23,7 +24,6 @@ from privaudit.statistics.shadow_comparison import (
 from privaudit.token_table import TokenTable, token_signals
 from privaudit.words import ANSWER, INSTRUCTION, PADDING, Words
 
-Array = np.ndarray | Tensor
 ShadowAttack = Literal["lira", "lira-offline", "rmia"]
 SignalScale = Literal["log-odds", "log-likelihood"]
 
@@ -33,30 +33,40 @@ NOT_SCORED = -100  # the label where a language model's loss does not look
 
 @torch.no_grad()
 def signals_of_logits(
-    logits: Float[Tensor, "*models records classes"], labels: Int[Tensor, " labels"]
+    logits: Float[Array, "*models records classes"],
+    labels: Int[Array, " labels"],
+    outputs: Outputs = "logits",
 ) -> SignalTable:
     """Return what a classifier, or several, say of records, one row for each model.
 
     The table has ``confidence``, ``loss``, ``margin``, ``entropy`` and
-    ``modified_entropy``, each [models, records]. Members tend to have a *high*
-    confidence and margin and a *low* loss and entropy: turn the sign of the latter.
+    ``modified_entropy``, each [models, records], in float64. Members tend to have a
+    *high* confidence and margin and a *low* loss and entropy: turn the sign of the
+    latter.
 
     Args:
         logits: Of every class, or log-probabilities; of one model, or stacked.
         labels: The records' classes, counted from 0.
+        outputs: "probabilities" where that is what they are. Those were rounded: where
+            the model is sure, records tie that logits would tell apart.
 
     Raises:
-        ConfigError: Numbers of records differ, or a label is no class.
+        ConfigError: Numbers of records differ, a label is no class, or the outputs are
+            not what ``outputs`` says.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
         >>> signals_of_logits(logits, torch.tensor([0, 1])).confidence
-        tensor([[2., 0.]])
+        tensor([[2., 0.]], dtype=torch.float64)
     """
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    logs = logits.detach().cpu().to(dtype).log_softmax(dim=-1)
+    logs = as_logits(logits, outputs).double().log_softmax(dim=-1)
+    if logs.ndim < 2 or not logs.shape[-1]:
+        raise ConfigError(
+            f"Logits of shape {tuple(logs.shape)} were given. Give [records, classes], "
+            "or [models, records, classes]."
+        )
     logs = logs.reshape(-1, *logs.shape[-2:])
-    known = labels.detach().cpu().long()
+    known = as_tensor(labels).long()
     records, classes = logs.shape[1:]
     if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
         raise ConfigError(
@@ -64,8 +74,7 @@ def signals_of_logits(
             f"of shape {tuple(known.shape)} from {_range(known)}. Give one class for "
             "each record, counted from 0."
         )
-    index = known.expand(len(logs), -1).unsqueeze(2)
-    return SignalTable(known, logs.gather(2, index).squeeze(2), logs)
+    return class_signals(known, logs)
 
 
 def _range(values: Int[Tensor, "..."]) -> str:
@@ -74,8 +83,9 @@ def _range(values: Int[Tensor, "..."]) -> str:
 
 @torch.no_grad()
 def tokens_of_logits(
-    logits: Float[Tensor, "records length vocabulary"],
-    labels: Int[Tensor, "texts positions"],
+    logits: Float[Array, "records length vocabulary"],
+    labels: Int[Array, "texts positions"],
+    outputs: Outputs = "logits",
 ) -> TokenTable:
     """Return what a causal language model says of texts, token by token.
 
@@ -87,10 +97,11 @@ def tokens_of_logits(
         logits: As the model returns them: those at position i are about i + 1.
         labels: As the model's loss takes them: the input, with -100 for prompt and
             padding. What stands before the first token with a label is a prompt.
+        outputs: "probabilities" where that is what ``logits`` are.
 
     Raises:
-        ConfigError: Shapes differ, or a text has no token with a label, or only its
-            first, which nothing foresees.
+        ConfigError: Shapes differ, a text has no token with a label, or only its
+            first, which nothing foresees, or the outputs are not what ``outputs`` says.
 
     Example:
         >>> from privaudit.token_scores import mean_log_likelihood
@@ -98,10 +109,10 @@ def tokens_of_logits(
         >>> mean_log_likelihood(table, "description").exp()
         tensor([0.2500], dtype=torch.float64)
     """
-    known = labels.detach().cpu()
-    if logits.shape[:2] != known.shape:
+    known, told_logits = as_tensor(labels).long(), as_logits(logits, outputs)
+    if told_logits.ndim != 3 or told_logits.shape[:2] != known.shape:
         raise ConfigError(
-            f"Logits are of shape {tuple(logits.shape)} and labels of shape "
+            f"Logits are of shape {tuple(told_logits.shape)} and labels of shape "
             f"{tuple(known.shape)}. Give one label for each position, -100 where there "
             "is none, in the input's order."
         )
@@ -114,7 +125,7 @@ def tokens_of_logits(
         )
     before = told.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
     kinds = torch.where(told, ANSWER, torch.where(before, INSTRUCTION, PADDING))
-    signals = token_signals(logits.detach().cpu(), Words(known, kinds))
+    signals = token_signals(told_logits, Words(known, kinds))
     return TokenTable.from_signals([{n: some[None] for n, some in signals.items()}])
 
 
@@ -159,7 +170,7 @@ def shadow_scores(
     if attack not in get_args(ShadowAttack):
         raise UnknownNameError("attack by shadows", attack, get_args(ShadowAttack))
     own, others = _numbers("target", target), _numbers("shadows", shadows)
-    inside = np.asarray(is_in, dtype=bool)
+    inside = as_array(is_in).astype(bool)
     _check(own, others, inside, attack)
     if attack == "rmia":
         return _rmia(_probability(own, scale), _probability(others, scale), inside)
@@ -169,7 +180,7 @@ def shadow_scores(
 
 
 def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
-    found = np.asarray(values, dtype=np.float64)
+    found = as_array(values).astype(np.float64)
     broken = int((~np.isfinite(found)).sum())
     if broken:
         raise ConfigError(

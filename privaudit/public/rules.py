@@ -55,7 +55,8 @@ from privaudit.writing_utility import EXACT
 VERDICT = entries(
     {
         "kind": text(
-            r"(NOT )?REFUTED|UNDERPOWERED|UNTESTABLE|leaks|no evidence|underpowered"
+            r"(NOT )?REFUTED|UNDERPOWERED|UNTESTABLE|leaks|reversed|no evidence|"
+            r"underpowered"
         ),
         "alarm": flag,
         "sentence": withheld,  # made again from the numbers
@@ -209,6 +210,7 @@ LEAK = entries(
         "advantage": ESTIMATE,
         "by_client": each(r"client-\d+", ESTIMATE),
         "verdict": VERDICT,
+        "tied": number,
     }
 )
 BOUND = entries(

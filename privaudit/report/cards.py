@@ -25,6 +25,7 @@ def counted(kinds: Mapping[str, int]) -> str:
     """Say how many verdicts of each kind there are."""
     parts = {
         "leaks": "{} leak",
+        "reversed": "{} separate members the other way round",
         "no evidence": "in {} no leak was found",
         "underpowered": "{} cannot be decided",
     }

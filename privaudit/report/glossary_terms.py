@@ -242,12 +242,13 @@ TERMS = (
     ),
     Term(
         "verdict",
-        "Leaks, no leak found, undecided",
-        "leaks|leak|no leak found|undecided|underpowered|cannot be decided",
+        "Leaks, reversed, no leak found, undecided",
+        "leaks|leak|reversed|no leak found|undecided|underpowered|cannot be decided",
         "“Leaks”: the whole interval lies above 0.5; of runs that cannot leak, at most "
-        "one in forty is called so. “No leak found”: it does not, and a leak beyond "
-        "the margin named in the evidence would have shown. “Undecided”: there are too "
-        "few records to say either. It is no all-clear.",
+        "one in forty is called so. “Reversed”: the whole interval lies below 0.5, so "
+        "that low scores mark members; by chance as seldom. “No leak found”: neither, "
+        "and a leak beyond the margin named in the evidence would have shown. "
+        "“Undecided”: there are too few records to say. It is no all-clear.",
     ),
     Term(
         "when",

@@ -22,7 +22,7 @@ from privaudit.statistics.comparisons import holm
 from privaudit.storage import read_bytes, write_bytes
 
 INDEX = "index.html"
-_ORDER = ("leaks", "underpowered", "no evidence")
+_ORDER = ("leaks", "reversed", "underpowered", "no evidence")
 Titled = Sequence[tuple[str, Path]]
 
 

@@ -23,6 +23,7 @@ ADVERSARIES: Mapping[str, str] = {
 
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
+    "reversed": "Reversed",
     "no evidence": "No leak found",
     "underpowered": "Undecided",
 }
@@ -31,6 +32,10 @@ _FOUND: Mapping[str, str] = {
     "leaks": (
         "can tell which of a client's records were trained on, better than by tossing "
         "a coin"
+    ),
+    "reversed": (
+        "can tell which of a client's records were trained on, better than by tossing "
+        "a coin, if it turns this attack's scores round: members have the lower ones"
     ),
     "no evidence": (
         "could not tell by this attack which of a client's records were trained on"
@@ -117,7 +122,18 @@ def finding(audit: Audit) -> str:
     leak = audit.headline
     who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
     found = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
-    return f"{found} {_odds(leak)}".strip()
+    return " ".join(filter(None, (found, _odds(leak), ties(leak))))
+
+
+def ties(leak: Leak) -> str:
+    """Say how many candidates no threshold tells apart; nothing if all differ."""
+    if not leak.tied:
+        return ""
+    count = sum(len(client.scores) for client in leak.clients)
+    return (
+        f"{leak.tied} of {count} candidates share their score with another of the same "
+        "client, which no threshold parts."
+    )
 
 
 def _odds(leak: Leak) -> str:

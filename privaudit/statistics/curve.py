@@ -97,6 +97,17 @@ def _thresholds(
     return float(ranked[allowed + 1]), float(ranked[fewest]), float(ranked[most])
 
 
+def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
+    """Return how many scores are not the only one of their value.
+
+    Example:
+        >>> tied(np.array([0.0, 1.0, 0.0, 2.0]))
+        2
+    """
+    _, counts = np.unique(scores, return_counts=True)
+    return int(counts[counts > 1].sum())
+
+
 @dataclass(frozen=True)
 class RocCurve:
     """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.

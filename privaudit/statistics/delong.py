@@ -90,8 +90,8 @@ class Placements:
 
 
 def delong_components(
-    member_scores: Shaped[np.ndarray, " members"],
-    nonmember_scores: Shaped[np.ndarray, " nonmembers"],
+    member_scores: Shaped[np.ndarray, "..."],
+    nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> Placements:
     """Return the placements of both classes.
 
@@ -105,16 +105,23 @@ def delong_components(
 
 
 def checked_scores(
-    member_scores: Shaped[np.ndarray, " members"],
-    nonmember_scores: Shaped[np.ndarray, " nonmembers"],
+    member_scores: Shaped[np.ndarray, "..."],
+    nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
     """Return both as float64.
 
     Raises:
-        ConfigError: A class is empty, or a score is not finite.
+        ConfigError: A class is empty, or a score is not finite, or not one number for
+            each record.
     """
     members = np.asarray(member_scores, np.float64)
     others = np.asarray(nonmember_scores, np.float64)
+    if members.ndim != 1 or others.ndim != 1:
+        raise ConfigError(
+            f"Scores are of shape {members.shape} for members and {others.shape} for "
+            "non-members. Give one number for each record: of a table with a row for "
+            "each model, one row, such as confidence[0]."
+        )
     if not len(members) or not len(others):
         raise ConfigError(
             f"Members can be told only from non-members, and there are {len(members)} "

@@ -44,8 +44,8 @@ __all__ = [
 
 
 def auroc(
-    member_scores: Shaped[np.ndarray, " members"],
-    nonmember_scores: Shaped[np.ndarray, " nonmembers"],
+    member_scores: Shaped[np.ndarray, "..."],
+    nonmember_scores: Shaped[np.ndarray, "..."],
     confidence: float = 0.95,
 ) -> Estimate:
     """Return the chance that a member outscores a non-member, ties counting one half.
@@ -60,7 +60,8 @@ def auroc(
         confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ConfigError: A class is empty, or a score is not finite.
+        ConfigError: A class is empty, or a score is not finite, or not one number for
+            each record.
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))

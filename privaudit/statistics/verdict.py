@@ -7,19 +7,25 @@ from typing import Literal
 from privaudit.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 
+_REVERSED = (
+    "lies below 0.5: members have the lower scores. Turn the sign of a signal that is "
+    "low for members, such as a loss; a sign turned because of this number is tested "
+    "on other records."
+)
+
 
 @dataclass(frozen=True)
 class Verdict:
     """A judgement and the sentence that carries its evidence.
 
     Attributes:
-        kind: "leaks": members score higher than chance allows. "no evidence": they do
-            not, and a leak beyond the margin would have been seen. "underpowered":
-            neither can be said.
+        kind: "leaks": members score higher than chance allows. "reversed": members
+            score *lower* than chance allows. "no evidence": neither, and a leak beyond
+            the margin would have been seen. "underpowered": none of these can be said.
         sentence: With the number, its interval and n.
     """
 
-    kind: Literal["leaks", "no evidence", "underpowered"]
+    kind: Literal["leaks", "reversed", "no evidence", "underpowered"]
     sentence: str
 
     def __str__(self) -> str:
@@ -30,8 +36,9 @@ def judge_leak(auroc: Estimate, margin: float = 0.05) -> Verdict:
     """Return whether an attack tells members from non-members.
 
     "leaks" needs an interval wholly above 0.5: at 95 % two-sided a run that cannot
-    leak is called so in at most 2.5 % of audits. An interval below 0.5 is no leak by
-    this attack, and the sentence says that the scores run against membership.
+    leak is called so in at most 2.5 % of audits. An interval wholly below 0.5 is
+    "reversed": the scores do tell members, who have the lower ones. That is a sign to
+    turn, as of a loss, or chance in as many audits; in no case is it an all-clear.
 
     Args:
         auroc: Of an attack whose direction was fixed beforehand.
@@ -55,10 +62,7 @@ def judge_leak(auroc: Estimate, margin: float = 0.05) -> Verdict:
         return Verdict("leaks", f"Leaks: AUROC {auroc}, lies above 0.5.")
     limit = 0.5 + margin
     if auroc.high < 0.5:
-        against = "lies below 0.5: the scores run against membership"
-        return Verdict(
-            "no evidence", f"No evidence of a leak: AUROC {auroc}, {against}."
-        )
+        return Verdict("reversed", f"Reversed: AUROC {auroc}, {_REVERSED}")
     if auroc.high <= limit:
         reach = f"includes 0.5 and nothing above {limit:g}"
         return Verdict("no evidence", f"No evidence of a leak: AUROC {auroc}, {reach}.")

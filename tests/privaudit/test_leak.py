@@ -5,6 +5,7 @@ import pytest
 
 from privaudit.auditor import Auditor
 from privaudit.leak import ClientScores, measure_leak
+from privaudit.report.wording import ties
 
 
 def client(
@@ -38,6 +39,16 @@ def test_scores_that_know_are_found(rng: np.random.Generator) -> None:
     assert leak.verdict.kind == "leaks"
     assert leak.success.low > 0.6
     assert leak.advantage.low > 0.3
+
+
+def test_candidates_that_tie_are_counted_within_their_client() -> None:
+    is_member = np.arange(6) % 2 == 0
+    alice = client("a", np.array([0.0, 0, 1, 2, 3, 0]), is_member, is_member)
+    bob = client("b", np.arange(6.0), is_member, is_member)
+    leak = measure_leak("some", "", "", [alice, bob])
+    assert leak.to_dict()["tied"] == 3
+    assert ties(leak).startswith("3 of 12 candidates share their score")
+    assert ties(measure_leak("some", "", "", [bob])) == ""
 
 
 def test_scales_of_clients_do_not_matter_to_the_auroc(

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from privaudit import Auditor, shadow_scores, signals_of_logits, tokens_of_logits
+from privaudit import (
+    Auditor,
+    judge_leak,
+    shadow_scores,
+    signals_of_logits,
+    tokens_of_logits,
+)
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.own_model import ShadowAttack
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
@@ -35,9 +41,9 @@ def simulate(
 def test_confidence_is_the_log_odds_of_the_label() -> None:
     probabilities = torch.tensor([[0.2, 0.8], [0.9, 0.1]]).log()
     table = signals_of_logits(probabilities, torch.tensor([1, 1]))
-    expected = torch.tensor([[4.0, 1 / 9]]).log()
+    expected = torch.tensor([[4.0, 1 / 9]], dtype=torch.float64).log()
     torch.testing.assert_close(table.confidence, expected)
-    torch.testing.assert_close(table.loss.exp(), torch.tensor([[1.25, 10.0]]))
+    torch.testing.assert_close(table.loss.exp(), torch.tensor([[1.25, 10.0]]).double())
 
 
 def test_stacked_models_say_what_each_says_alone() -> None:
@@ -51,11 +57,95 @@ def test_stacked_models_say_what_each_says_alone() -> None:
             torch.testing.assert_close(together[name][number], alone[name][0])
 
 
-def test_double_logits_stay_double_and_half_ones_are_lifted() -> None:
+def test_every_type_of_logits_is_lifted_to_float64() -> None:
     logits, labels = torch.zeros(2, 3), torch.tensor([0, 1])
-    wide = signals_of_logits(logits.double(), labels).log_likelihood
-    narrow = signals_of_logits(logits.half(), labels).log_likelihood
-    assert (wide.dtype, narrow.dtype) == (torch.float64, torch.float32)
+    for some in (logits, logits.double(), logits.half(), logits.bfloat16()):
+        assert signals_of_logits(some, labels).log_likelihood.dtype == torch.float64
+
+
+def test_records_that_a_model_is_sure_of_do_not_tie() -> None:
+    """In float32 all of these losses are 0."""
+    logits = torch.stack([torch.linspace(20, 90, 50), torch.zeros(50)], dim=1)
+    labels = torch.zeros(50, dtype=torch.long)
+    assert (cross_entropy(logits, labels, reduction="none")[1:] == 0).all()
+    table = signals_of_logits(logits, labels)
+    for name in ("confidence", "loss", "margin"):
+        assert len(table[name].unique()) == 50
+    expected = np.log1p(np.exp(-logits[:, 0].double().numpy()))
+    np.testing.assert_allclose(table.loss[0].numpy(), expected, rtol=1e-12)
+
+
+def test_arrays_give_what_tensors_give() -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(3, 5, 4)), np.array([0, 1, 2, 3, 0])
+    arrays = signals_of_logits(logits, labels)
+    tensors = signals_of_logits(torch.from_numpy(logits), torch.from_numpy(labels))
+    for name in ("confidence", "loss", "margin", "entropy", "modified_entropy"):
+        torch.testing.assert_close(arrays[name], tensors[name])
+    words = rng.integers(4, size=(3, 5))
+    torch.testing.assert_close(
+        mean_log_likelihood(tokens_of_logits(logits, words), "description"),
+        mean_log_likelihood(
+            tokens_of_logits(torch.from_numpy(logits), torch.from_numpy(words)),
+            "description",
+        ),
+    )
+
+
+def test_probabilities_are_no_logits() -> None:
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(3))
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    likely = logits.softmax(dim=-1)
+    for some in (likely, likely.half(), likely.numpy().round(3)):
+        with pytest.raises(ConfigError, match='say outputs="probabilities"'):
+            signals_of_logits(some, labels)
+    with pytest.raises(ConfigError, match='say outputs="probabilities"'):
+        tokens_of_logits(likely[None], torch.ones(1, 6, dtype=torch.long))
+    said = signals_of_logits(likely, labels, "probabilities")
+    torch.testing.assert_close(
+        said.confidence, signals_of_logits(logits, labels).confidence, atol=1e-5, rtol=0
+    )
+    with pytest.raises(ConfigError, match="do not sum to 1"):
+        signals_of_logits(logits, labels, "probabilities")
+
+
+def test_log_probabilities_and_shifted_logits_are_logits() -> None:
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)).double()
+    labels, wanted = torch.tensor([0, 1, 2, 3, 0, 1]), logits.log_softmax(dim=-1)
+    for some in (wanted, logits + 1):
+        found = signals_of_logits(some, labels)
+        torch.testing.assert_close(found.log_probabilities, wanted[None])
+
+
+def test_outputs_that_overflowed_are_refused() -> None:
+    logits = torch.tensor([[0.0, torch.inf], [0.0, 1.0]])
+    with pytest.raises(ConfigError, match="NaN or infinity"):
+        signals_of_logits(logits, torch.tensor([0, 1]))
+    unchecked = inspect.unwrap(signals_of_logits)  # as it runs outside of tests
+    with pytest.raises(ConfigError, match=r"Logits of shape \(3,\)"):
+        unchecked(torch.zeros(3), torch.tensor([0, 1, 2]))
+
+
+def test_a_table_of_scores_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"shape \(1, 5\).*such as confidence\[0\]"):
+        Auditor.from_scores(np.zeros((1, 5)), np.zeros((1, 6)))
+    with pytest.raises(ConfigError, match="one number for each record"):
+        Auditor.from_scores(np.zeros(3), np.zeros((3, 1)))
+
+
+def test_scores_with_a_gradient_or_in_half_precision_are_taken() -> None:
+    scores = torch.linspace(0, 1, 8, requires_grad=True)
+    expected = Auditor.from_scores(np.arange(4) + 4, np.arange(4))
+    assert Auditor.from_scores(scores[4:], scores[:4]) == expected
+    narrow = scores.bfloat16()
+    assert Auditor.from_scores(narrow[4:], narrow[:4]) == expected
+
+
+def test_a_separation_with_the_sign_turned_is_no_all_clear() -> None:
+    verdict = judge_leak(Auditor.from_scores(np.zeros(50), np.ones(50)))
+    assert verdict.kind == "reversed"
+    assert str(verdict).startswith("Reversed: AUROC 0.000 [0.000, ")
+    assert "members have the lower scores" in str(verdict)
 
 
 @pytest.mark.parametrize("labels", [[0, 3], [0, -1], [0, 1, 2], []])

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.errors import ConfigError
-from privaudit.signals import OF_TOKENS, SignalTable, measure_signals
+from privaudit.signals import (
+    OF_TOKENS,
+    SignalTable,
+    class_signals,
+    measure_signals,
+)
 from privaudit.token_attack import table_of as table_said
 from privaudit.trainer import PublicTask
 from tests.attacks.word_world import attacked
@@ -18,9 +23,7 @@ GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
 
 
 def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:
-    logs = logits.log_softmax(dim=-1)
-    index = labels.expand(len(logs), -1).unsqueeze(2)
-    return SignalTable(labels, logs.gather(2, index).squeeze(2), logs)
+    return class_signals(labels, logits.log_softmax(dim=-1))
 
 
 def test_quantities_of_two_classes_by_hand() -> None:
@@ -42,6 +45,18 @@ def test_certainty_right_or_wrong_stays_finite() -> None:
         assert torch.isfinite(quantity).all()
     assert float(told.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
     assert float(told.modified_entropy[0, 1]) > 100
+
+
+def test_rounded_log_probabilities_still_tell_sure_records_apart() -> None:
+    """What trainers answer is float32: the label's own is 0, the others' are not."""
+    logits = torch.stack([torch.linspace(20, 90, 50), torch.zeros(50)], dim=1)
+    logs, labels = logits.log_softmax(dim=-1), torch.zeros(50, dtype=torch.long)
+    assert int((logs[:, 0] == 0).sum()) >= 49
+    told = class_signals(labels, logs[None])
+    wanted = torch.log1p(torch.exp(-logits[:, 0].double()))
+    torch.testing.assert_close(told.loss[0], wanted, rtol=1e-4, atol=0)
+    for quantity in (told.confidence, told.margin, told.log_likelihood):
+        assert len(quantity.unique()) == 50
 
 
 @given(st.integers(0, 10_000))

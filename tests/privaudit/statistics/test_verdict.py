@@ -20,7 +20,7 @@ def _auroc(value: float, low: float, high: float) -> Estimate:
         (0.502, 0.520, "leaks", "lies above 0.5"),
         (0.480, 0.540, "no evidence", "nothing above 0.55"),
         (0.500, 0.550, "no evidence", "nothing above 0.55"),
-        (0.400, 0.480, "no evidence", "run against membership"),
+        (0.400, 0.480, "reversed", "members have the lower scores"),
         (0.480, 0.580, "underpowered", "both 0.5 and values above 0.55"),
     ],
 )
