@@ -30,11 +30,13 @@ GENESIS = "0" * 64
 
 Kind = Literal[
     "broadcast", "update", "individual-update", "release", "query", "sum",
-    "keys", "shares", "masked", "complaint", "survivors", "revealed-shares",
+    "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
+    "revealed-shares",
 ]  # fmt: skip
-MASKED_KINDS: frozenset[Kind] = frozenset(
-    ("keys", "shares", "masked", "complaint", "survivors", "revealed-shares")
-)
+MASKED_KINDS: frozenset[Kind] = frozenset((
+    "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
+    "revealed-shares",
+))  # fmt: skip
 """What clients and server send for a masked sum, in place of updates."""
 
 

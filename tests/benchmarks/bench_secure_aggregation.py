@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.masks import self_mask
+from privaudit.privacy.secure_aggregation.packets import MASKED
 from privaudit.privacy.secure_aggregation.protocol import (
-    MASKED,
     Outcome,
     aggregate,
     threshold_of,
@@ -99,9 +100,9 @@ def test_sharing_against_pycryptodome(clients: int) -> None:
     random = os.urandom(16 * (threshold - 1))
     rows = []
     for _ in range(PASSES):
-        ours = timed(partial(split, secret, threshold, clients, random))
+        ours = timed(partial(split, secret, threshold, range(clients), random))
         theirs = timed(partial(Shamir.split, threshold, clients, secret))
-        some = dict(enumerate(ours.result[:threshold]))
+        some = {i: ours.result[i] for i in range(threshold)}
         pairs = [(i + 1, share) for i, share in some.items()]
         back, again = (
             timed(partial(combine, some)),
@@ -124,8 +125,9 @@ def masked(
     """Run the whole protocol."""
     seeds = Seeds(0)
     entropies = [SeededEntropy(seeds, 0, f"c{i}") for i in range(len(updates))]
+    identities = [Identity(i.to_bytes(32)) for i in range(len(updates))]
     codes = [code.encode(update) for update in updates]
-    return aggregate(codes, entropies, code, lost=lost)
+    return aggregate(codes, identities, entropies, code, lost=lost)
 
 
 def _by_numpy(number: int) -> NDArray[np.uint64]:

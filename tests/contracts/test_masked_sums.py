@@ -7,6 +7,7 @@ import torch
 
 from privaudit.federation import Federation, RoundRecord, run_round
 from privaudit.privacy.secure_aggregation.masked_sum import Masking
+from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
 from privaudit.seeds import Seeds
 from privaudit.threats import server, server_aggregate
 from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
@@ -20,7 +21,7 @@ PRIVATE = [
     ("dp-promptfl", {"epsilon": 8.0, "noise_at": "client"}),
     ("dp-promptfl", {"mode": "published-code", "epsilon": 0.4}),
 ]
-HALF = Masking(dropout=0.5)
+HALF, NEVER = Masking(dropout=0.5), len(STAGES)
 VARIANTS: list[tuple[str, dict[str, object]]] = [(name, {}) for name in SUMMING]
 pytestmark = pytest.mark.parametrize(("name", "settings"), [*VARIANTS, *PRIVATE])
 
@@ -126,23 +127,28 @@ def test_the_server_sees_no_more_than_its_sums(
             torch.testing.assert_close(models[name], tensor, rtol=1e-3, atol=1e-4)
 
 
+FOUR = ("client-0", "client-1", "client-2", "client-3")
+
+
 def seed_with(in_the_sum: int) -> int:
-    """Return a seed under which so many of three clients send, and enough stay."""
+    """Return a seed under which so many of four clients send, and enough stay."""
     for seed in range(1000):
-        lost = HALF.lost(("client-0", "client-1", "client-2"), Seeds(seed), 0)
-        senders = sum(lost.get(c, 4) > 2 for c in range(3))
+        lost = HALF.lost(FOUR, Seeds(seed), 0)
+        senders = sum(lost.get(c, NEVER) > MASKED for c in range(4))
         if (senders if len(lost) < 2 else 0) == in_the_sum:
             return seed
     raise AssertionError("there is none")
 
 
-@pytest.mark.parametrize("in_the_sum", [0, 2])
+@pytest.mark.parametrize("in_the_sum", [0, 3])
 def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
     in_the_sum: int, trainer: Trainer, world: PublicTask, own: dict[str, Records]
 ) -> None:
-    federation = Federation.begin(trainer, world, own, Seeds(seed_with(in_the_sum)))
+    task = replace(world, candidates={**world.candidates, "client-3": 24})
+    shards, seeds = own | {"client-3": own["client-0"]}, Seeds(seed_with(in_the_sum))
+    federation = Federation.begin(trainer, task, shards, seeds)
     before = {name: t.clone() for name, t in federation.server.items()}
-    (record,) = run_round(trainer, world, [federation], 0, masking=HALF)
+    (record,) = run_round(trainer, task, [federation], 0, masking=HALF)
     assert record.secure_sum is not None
     if record.secure_sum["outcome"] == "nothing to sum":
         pytest.skip("it sends nothing")
@@ -153,4 +159,4 @@ def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
         same = [torch.equal(before[n], t) for n, t in federation.server.items()]
         assert all(same)
     shared = [e for e in record.events if e.release == "global"]
-    assert all(event.parties == (in_the_sum or 3) for event in shared)
+    assert all(event.parties == (in_the_sum or 4) for event in shared)

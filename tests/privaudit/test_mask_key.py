@@ -17,6 +17,7 @@ from privaudit.mask_key import MASK_KEY, masking_of
 from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.entropy import RunKey
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
 from privaudit.public.export import export_public
 from privaudit.runs import Run
@@ -127,7 +128,8 @@ def is_found(run: Run, seeds: int) -> bool:
         masking = masking_of(config, header, bytes)
         assert masking is not None
         entropy = masking.entropy(Seeds(seed), 0, "client-0")
-        client = Client(0, 3, 2, entropy, "round 0")
+        identity = masking.identity(Seeds(seed), "client-0")
+        client = Client(0, identity, Roster((identity.public,), ""), 2, entropy)
         if client.advertise()["keys"].tobytes() == keys:
             return True
     return False

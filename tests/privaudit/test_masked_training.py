@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder=folder,
             name="lossy",
             secure_aggregation="masked",
-            dropout=0.45,
+            dropout=0.3,
             **QUICK,
         )
     return folder
@@ -116,7 +116,7 @@ def test_equal_configurations_give_equal_bytes_and_a_resumed_run_too(
 
     masked: dict[str, Any] = {
         "secure_aggregation": "masked",
-        "dropout": 0.45,
+        "dropout": 0.3,
         **QUICK,
     }
     with pytest.raises(KeyboardInterrupt):

@@ -41,7 +41,9 @@ def in_a_sum(run: Run) -> set[str]:
                 if m.kind == "broadcast" and m.round == line["round"]
             }
             lost = {
-                c for c, stage in said["lost_before"].items() if "reveal" not in stage
+                c
+                for c, stage in said["lost_before"].items()
+                if stage not in ("signature", "revealed-shares")
             }
             assert len(asked - lost) == said["in_the_sum"]
             found |= asked - lost

@@ -1,6 +1,7 @@
 """One client of the protocol: its secrets, and what it is willing to say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,14 +9,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jaxtyping import UInt, UInt8
 
 from privaudit.privacy.secure_aggregation.entropy import Entropy
+from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import (
+    KEYS,
+    MASKED,
+    REVEALED,
     SERVER,
+    SHARES,
+    SIGNED,
     Arrays,
     FaultError,
     Party,
     as_rows,
-    has_shape,
 )
 from privaudit.privacy.secure_aggregation.primitives import (
     DIGEST,
@@ -35,6 +41,7 @@ from privaudit.privacy.secure_aggregation.sharing import split
 ADVERTISED = 2 * KEY + DIGEST  # two public keys, and a commitment to the own mask
 LOW_ORDER = "a public key of it is of low order"
 Keys = Mapping[Party, bytes]
+Signatures = Mapping[Party, bytes]
 
 
 @dataclass(frozen=True)
@@ -53,76 +60,189 @@ class Held:
 class Client:
     """A client that follows the protocol, and refuses what would expose somebody.
 
+    It takes each step once, in their order, and none after it found a fault.
+
     Args:
         me: Its position.
-        parties: How many were asked to take part.
-        threshold: How many shares give a secret back.
+        identity: Its long-term key.
+        roster: Whom the round asks.
+        threshold: How many shares give a secret back, and how many signatures on one
+            list it wants to see before it reveals shares.
         entropy: Its own.
-        label: Of the round: keys of one round are good for no other.
     """
 
     def __init__(
-        self, me: Party, parties: int, threshold: int, entropy: Entropy, label: str
+        self,
+        me: Party,
+        identity: Identity,
+        roster: Roster,
+        threshold: int,
+        entropy: Entropy,
     ) -> None:
-        self.me, self.parties, self.threshold = me, parties, threshold
-        self._entropy, self._label = entropy, label
+        self.me, self.roster, self.threshold = me, roster, threshold
+        self._identity, self._entropy = identity, entropy
         self._mask_seed = entropy("mask key", SEED)
         self._self_seed = entropy("own mask", SEED)
         self._sealing, self._sealing_public = key_pair(entropy("sealing key", SEED))
         self._masking, self._masking_public = key_pair(self._mask_seed)
         self._keys: Keys = {}
         self._held: dict[Party, Held] = {}
-        self._answered: tuple[Party, ...] | None = None
+        self._survivors: tuple[Party, ...] = ()
+        self._due: int | None = KEYS
 
     def advertise(self) -> Arrays:
-        """Return its public keys, and the commitment to its own mask."""
-        binding = commitment(self._self_seed, "own mask")
-        text = self._sealing_public + self._masking_public + binding
-        return {"keys": np.frombuffer(text, dtype=np.uint8)}
+        """Return its public keys and the commitment to its own mask, signed."""
+        with self._step(KEYS):
+            keys = self._advertised
+            signature = self._identity.sign(self.roster.keys_text(self.me, keys))
+            return {
+                "keys": np.frombuffer(keys, dtype=np.uint8),
+                "signature": np.frombuffer(signature, dtype=np.uint8),
+            }
 
-    def share_out(self, keys: Keys) -> Arrays:
+    def share_out(self, keys: Keys, signatures: Signatures) -> Arrays:
         """Return a share of both secrets for every client, sealed for its eyes only.
 
         Beside them stand digests of all shares, so that a wrong one has a name.
 
         Args:
             keys: What clients advertised, its own among it.
+            signatures: Theirs.
 
         Raises:
-            FaultError: The list is too short, without the own keys, or with two of one
-                kind; or a key is of low order.
+            FaultError: The list is too short, without the own keys, with keys that
+                their owner did not sign, or with two of one kind; or a key is of low
+                order.
         """
-        if len(keys) < self.threshold:
-            raise FaultError(SERVER, "its list of keys is shorter than the threshold")
-        if keys.get(self.me) != self.advertise()["keys"].tobytes():
-            raise FaultError(SERVER, "its list lacks a client's own keys")
-        self._keys = _all_different(keys)
-        shares = self._deal()
-        self._held[self.me] = shares[self.me]
-        sealed = [
-            seal(self._sealing_key(self.me, peer), dealt.mask_key + dealt.self_mask)
-            for peer, dealt in shares.items()
-            if peer != self.me
-        ]
-        digests = [
-            digest_of("mask key", self.me, peer, dealt.mask_key)
-            + digest_of("own mask", self.me, peer, dealt.self_mask)
-            for peer, dealt in shares.items()
-        ]
-        return {
-            "sealed": as_rows(sealed, 2 * SEED + TAG),
-            "digests": as_rows(digests, 2 * DIGEST),
-        }
+        with self._step(SHARES):
+            self._check_keys(keys, signatures)
+            self._keys = dict(keys)
+            shares = self._deal()
+            self._held[self.me] = shares[self.me]
+            sealed = [
+                seal(self._sealing_key(self.me, peer), dealt.mask_key + dealt.self_mask)
+                for peer, dealt in shares.items()
+                if peer != self.me
+            ]
+            digests = [
+                digest_of("mask key", self.me, peer, dealt.mask_key)
+                + digest_of("own mask", self.me, peer, dealt.self_mask)
+                for peer, dealt in shares.items()
+            ]
+            return {
+                "sealed": as_rows(sealed, 2 * SEED + TAG),
+                "digests": as_rows(digests, 2 * DIGEST),
+            }
 
-    def take(
-        self, sealed: Mapping[Party, bytes], digests: Mapping[Party, bytes]
-    ) -> None:
-        """Open what the others sealed for it.
+    def mask(
+        self,
+        codes: UInt[np.ndarray, " n"],
+        sealed: Mapping[Party, bytes],
+        digests: Mapping[Party, bytes],
+    ) -> Arrays:
+        """Return an update under its own mask, and one with each who shared secrets.
+
+        Args:
+            codes: The update.
+            sealed: What the others sealed for it.
+            digests: Theirs of that, for the same clients.
 
         Raises:
             FaultError: A share was not sealed by whom it is from, or its digests are
-                those of another; or too few shared out.
+                those of another; or too few shared out; or a key is of low order.
         """
+        with self._step(MASKED):
+            self._take(sealed, digests)
+            masked = codes + self_mask(self._self_seed, codes)
+            for peer in self._held:
+                if peer != self.me:
+                    shared = self._agree(self._masking, peer, slice(KEY, 2 * KEY))
+                    mask = pair_mask(shared, codes, self.roster.label, self.me, peer)
+                    pair_sign(self.me, peer)(masked, mask, out=masked)
+            return {"masked": masked}
+
+    def sign(self, survivors: Sequence[Party]) -> Arrays:
+        """Return its signature on the lists of keys, of sharers and of survivors.
+
+        Args:
+            survivors: Whose masked updates arrived, in rising order.
+
+        Raises:
+            FaultError: The list is too short, without the client, or with others than
+                those whose masks were used.
+        """
+        with self._step(SIGNED):
+            there = tuple(survivors)
+            if len(there) < self.threshold or self.me not in there:
+                raise FaultError(SERVER, "its list of survivors is short of a client")
+            if there != tuple(sorted(set(there) & set(self._held))):
+                raise FaultError(SERVER, "its list of survivors names others, too")
+            self._survivors = there
+            signature = self._identity.sign(self._lists_text())
+            return {"signature": np.frombuffer(signature, dtype=np.uint8)}
+
+    def reveal(self, signatures: Signatures) -> Arrays:
+        """Return shares of own masks of survivors, and of keys of those who are gone.
+
+        Both shares of one client would uncover its update. So it reveals those that its
+        own signed list asks for, and wants to see that a threshold of the survivors
+        signed the same.
+
+        Args:
+            signatures: Of survivors, on what it signed itself.
+
+        Raises:
+            FaultError: They are fewer, of others, or on other lists.
+        """
+        with self._step(REVEALED):
+            self._check_agreement(signatures)
+            there = self._survivors
+            gone = [peer for peer in sorted(self._held) if peer not in there]
+            return {
+                "self_masks": _rows([self._held[peer].self_mask for peer in there]),
+                "mask_keys": _rows([self._held[peer].mask_key for peer in gone]),
+            }
+
+    @contextmanager
+    def _step(self, stage: int) -> Iterator[None]:
+        due, self._due = self._due, None
+        if due != stage:
+            raise FaultError(SERVER, "it asks for a step out of order")
+        yield
+        self._due = stage + 1
+
+    @property
+    def _advertised(self) -> bytes:
+        binding = commitment(self._self_seed, "own mask")
+        return self._sealing_public + self._masking_public + binding
+
+    def _check_keys(self, keys: Keys, signatures: Signatures) -> None:
+        if len(keys) < self.threshold:
+            raise FaultError(SERVER, "its list of keys is shorter than the threshold")
+        if keys.get(self.me) != self._advertised:
+            raise FaultError(SERVER, "its list lacks a client's own keys")
+        for peer, text in keys.items():
+            signed = self.roster.keys_text(peer, text)
+            if not self.roster.has_signed(peer, signed, signatures[peer]):
+                raise FaultError(SERVER, "its list has keys that their owner disowns")
+        _check_all_different(keys)
+
+    def _check_agreement(self, signatures: Signatures) -> None:
+        if len(signatures) < self.threshold:
+            raise FaultError(SERVER, "too few signed its list of survivors")
+        if not set(signatures) <= set(self._survivors):
+            raise FaultError(SERVER, "others than survivors signed its list of them")
+        text = self._lists_text()
+        for peer, signature in signatures.items():
+            if not self.roster.has_signed(peer, text, signature):
+                raise FaultError(SERVER, "clients signed other lists, or none")
+
+    def _lists_text(self) -> bytes:
+        return self.roster.lists_text(self._keys, [*self._held], self._survivors)
+
+    def _take(
+        self, sealed: Mapping[Party, bytes], digests: Mapping[Party, bytes]
+    ) -> None:
         if not set(sealed) <= set(self._keys) or len(sealed) + 1 < self.threshold:
             raise FaultError(SERVER, "it forwarded shares of too few, or of strangers")
         for peer, text in sealed.items():
@@ -136,52 +256,16 @@ class Client:
                 raise FaultError(peer, "a share that it sealed has another digest")
             self._held[peer] = held
 
-    def mask(self, codes: UInt[np.ndarray, " n"]) -> UInt[np.ndarray, " n"]:
-        """Return an update under its own mask, and one with each who shared secrets.
-
-        Raises:
-            FaultError: A key is of low order.
-        """
-        masked = codes + self_mask(self._self_seed, codes)
-        for peer in self._held:
-            if peer != self.me:
-                shared = self._agree(self._masking, peer, slice(KEY, 2 * KEY))
-                mask = pair_mask(shared, codes, self._label)
-                pair_sign(self.me, peer)(masked, mask, out=masked)
-        return masked
-
-    def reveal(self, survivors: Sequence[Party]) -> Arrays | None:
-        """Return shares of own masks of survivors, and of keys of those who are gone.
-
-        None is a refusal: of two lists, of a list that is too short, and of one that
-        names others than those whose masks were used. Both shares of one client would
-        uncover its update.
-
-        Args:
-            survivors: Whose masked updates arrived.
-        """
-        there = tuple(survivors)
-        known = len(set(there)) == len(there) and set(there) <= set(self._held)
-        too_short = len(there) < self.threshold or self.me not in there
-        if not known or too_short or self._answered not in (None, there):
-            return None
-        self._answered = there
-        gone = [peer for peer in sorted(self._held) if peer not in there]
-        return {
-            "self_masks": _rows([self._held[peer].self_mask for peer in there]),
-            "mask_keys": _rows([self._held[peer].mask_key for peer in gone]),
-        }
-
     def _deal(self) -> dict[Party, Held]:
-        count = SEED * (self.threshold - 1)
-        parts = [
-            split(secret, self.threshold, self.parties, self._entropy(purpose, count))
+        count, holders = SEED * (self.threshold - 1), tuple(self._keys)
+        mask_keys, self_masks = (
+            split(secret, self.threshold, holders, self._entropy(purpose, count))
             for secret, purpose in (
                 (self._mask_seed, "shares of the mask key"),
                 (self._self_seed, "shares of the own mask"),
             )
-        ]
-        return {peer: Held(parts[0][peer], parts[1][peer]) for peer in self._keys}
+        )
+        return {peer: Held(mask_keys[peer], self_masks[peer]) for peer in holders}
 
     def _agree(self, private: X25519PrivateKey, peer: Party, which: slice) -> bytes:
         try:
@@ -192,7 +276,7 @@ class Client:
     def _sealing_key(self, sender: Party, receiver: Party) -> bytes:
         peer = receiver if sender == self.me else sender
         shared = self._agree(self._sealing, peer, slice(KEY))
-        return derive(shared, f"seal|{self._label}|{sender}|{receiver}", KEY)
+        return derive(shared, f"seal|{self.roster.label}|{sender}|{receiver}", KEY)
 
 
 def digest_of(purpose: str, dealer: Party, holder: Party, share: bytes) -> bytes:
@@ -200,24 +284,19 @@ def digest_of(purpose: str, dealer: Party, holder: Party, share: bytes) -> bytes
     return commitment(share, f"share of the {purpose}|{dealer}|{holder}")
 
 
-def keys_fault(array: UInt8[np.ndarray, "..."]) -> str:
-    """Return what is wrong with what a client advertised; nothing if nothing is."""
-    if not has_shape(array, ADVERTISED):
-        return "its keys are not two public keys and a commitment"
-    text = array.tobytes()
-    if is_low_order(text[:KEY]) or is_low_order(text[KEY : 2 * KEY]):
-        return LOW_ORDER
-    return ""
+def keys_fault(text: bytes) -> str:
+    """Return what is wrong with public keys; nothing if nothing is."""
+    low = is_low_order(text[:KEY]) or is_low_order(text[KEY : 2 * KEY])
+    return LOW_ORDER if low else ""
 
 
-def _all_different(keys: Keys) -> Keys:
-    seen: dict[bytes, Party] = {}
+def _check_all_different(keys: Keys) -> None:
+    seen: set[bytes] = set()
     for peer, text in keys.items():
         for key in (text[:KEY], text[KEY : 2 * KEY]):
             if key in seen:
                 raise FaultError(peer, "a public key of it is another one's, too")
-            seen[key] = peer
-    return keys
+            seen.add(key)
 
 
 def _rows(shares: Sequence[bytes]) -> UInt8[np.ndarray, "rows 16"]:

@@ -22,7 +22,9 @@ from privaudit.privacy.secure_aggregation.entropy import (
     SystemEntropy,
 )
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.packets import STAGES, Carrier, Fault, Packet
+from privaudit.privacy.secure_aggregation.primitives import KEY, SEED
 from privaudit.privacy.secure_aggregation.protocol import (
     Outcome,
     aggregate,
@@ -33,6 +35,7 @@ from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors
 from privaudit.transcript import SERVER, Message
 
+BEFORE_ROUNDS = -1
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -42,7 +45,7 @@ class Masking:
 
     Attributes:
         dropout: Chance that a participant is lost in a round, in [0, 1); where is
-            drawn evenly from the four points at which one can be.
+            drawn evenly from the five points at which one can be.
         bits: As in :class:`FixedPoint`.
         largest: Likewise.
         secrets: From a run's own key, so that the run can be repeated and resumed; or
@@ -73,6 +76,19 @@ class Masking:
         if isinstance(self.secrets, RunKey):
             return KeyedEntropy(self.secrets, index, stream)
         return SeededEntropy(seeds, index, stream)
+
+    def identity(self, seeds: Seeds, stream: str) -> Identity:
+        """Return a client's long-term key: one a run, from before its first round.
+
+        With ``secrets="system"`` it is one a sum.
+        """
+        entropy = self.entropy(seeds, BEFORE_ROUNDS, stream)
+        return Identity(entropy("identity key", KEY))
+
+    def label(self, seeds: Seeds, index: int) -> str:
+        """Return what a round's signatures name it by: no other run has its like."""
+        entropy = self.entropy(seeds, BEFORE_ROUNDS, "run")
+        return f"run {entropy('name of the run', SEED).hex()}, round {index}"
 
 
 @dataclass(frozen=True)
@@ -130,9 +146,15 @@ def masked_sum(
         for client, sent in uploads.items()
     ]
     streams = streams or clients
-    entropies = [masking.entropy(seeds, index, stream) for stream in streams]
-    lost, label = masking.lost(streams, seeds, index), f"round {index}"
-    outcome = aggregate(codes, entropies, code, label=label, lost=lost, carry=carry)
+    outcome = aggregate(
+        codes,
+        [masking.identity(seeds, stream) for stream in streams],
+        [masking.entropy(seeds, index, stream) for stream in streams],
+        code,
+        label=masking.label(seeds, index),
+        lost=(lost := masking.lost(streams, seeds, index)),
+        carry=carry,
+    )
     messages = [_message(p, clients, shapes, index) for p in outcome.packets]
     total = None
     if outcome.total is not None:
@@ -187,19 +209,26 @@ def _message(
     """Return a packet as the transcript records it."""
     names = {packets.SERVER: SERVER, **dict(enumerate(clients))}
     tensors = {name: _tensor(array) for name, array in packet.arrays.items()}
+    masked = tensors.get("masked")
     size = sum(math.prod(shape) for shape, _ in shapes.values())
-    if packet.kind == "masked" and tensors["masked"].numel() == size:
-        tensors = _split(tensors["masked"], shapes, cast=False)
+    if packet.kind == "masked" and masked is not None and masked.shape == (size,):
+        tensors = _split(masked, shapes, cast=False)
     return Message(
         index, names[packet.sender], names[packet.receiver], packet.kind, tensors
     )
 
 
 def _tensor(array: UInt[np.ndarray, "..."] | Shaped[np.ndarray, "..."]) -> Tensor:
-    """Return an array as a tensor; unsigned numbers by the signed of equal bits."""
+    """Return an array as a tensor; unsigned numbers by the signed of equal bits.
+
+    Of a type that no honest party sends and torch has not, its bytes.
+    """
     signed = {np.dtype(np.uint64): np.int64, np.dtype(np.uint32): np.int32}
     kind = signed.get(array.dtype)
-    return torch.from_numpy((array.view(kind) if kind else array).copy())
+    try:
+        return torch.from_numpy((array.view(kind) if kind else array).copy())
+    except (TypeError, ValueError):
+        return torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
 
 
 def _report(

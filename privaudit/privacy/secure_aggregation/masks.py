@@ -15,16 +15,22 @@ def self_mask(seed: bytes, like: UInt[np.ndarray, " n"]) -> UInt[np.ndarray, " n
 
 
 def pair_mask(
-    shared: bytes, like: UInt[np.ndarray, " n"], label: str
+    shared: bytes, like: UInt[np.ndarray, " n"], label: str, one: Party, other: Party
 ) -> UInt[np.ndarray, " n"]:
     """Return the mask that two clients put on, one of them with a minus.
+
+    The pair is part of it. One X25519 key can be written in two ways, so a client may
+    advertise another one's; what it agrees on is then the same, and would cancel.
 
     Args:
         shared: What they agreed on.
         like: Gives number and type.
         label: Of the round.
+        one: Either of them.
+        other: The other.
     """
-    return _stream(derive(shared, f"pair mask|{label}", KEY), like)
+    pair = f"{min(one, other)}|{max(one, other)}"
+    return _stream(derive(shared, f"pair mask|{label}|{pair}", KEY), like)
 
 
 def pair_sign(client: Party, peer: Party) -> Any:

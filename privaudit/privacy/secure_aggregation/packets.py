@@ -2,19 +2,25 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Int32, Shaped, UInt8
 
 Party = int  # the position of a client among those who were asked to take part
 SERVER: Party = -1
 PacketKind = Literal[
-    "keys", "shares", "masked", "complaint", "survivors", "revealed-shares"
-]
+    "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
+    "revealed-shares",
+]  # fmt: skip
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
-STAGES: tuple[PacketKind, ...] = ("keys", "shares", "masked", "revealed-shares")
+Form = tuple[type[Any], tuple[int, ...]]  # of an array: the type of numbers, the shape
+STAGES: tuple[PacketKind, ...] = (
+    "keys", "shares", "masked", "signature", "revealed-shares",
+)  # fmt: skip
 """What a client sends, in this order; it can be lost before any of them."""
+KEYS, SHARES, MASKED, SIGNED, REVEALED = range(len(STAGES))
+POSITION = np.int32  # 16 bits would end at client 32,767
 
 
 @dataclass(frozen=True)
@@ -95,11 +101,51 @@ def as_rows(parts: Sequence[bytes], width: int) -> UInt8[np.ndarray, "rows width
     return joined.reshape(len(parts), width)
 
 
-def has_shape(array: Shaped[np.ndarray, "..."], *shape: int) -> bool:
-    """Say whether an array consists of bytes in this shape."""
-    return array.dtype == np.uint8 and array.shape == shape
-
-
-def positions(clients: Sequence[Party]) -> Shaped[np.ndarray, " clients"]:
+def positions(clients: Sequence[Party]) -> Int32[np.ndarray, " clients"]:
     """Return a list of clients as it is sent."""
-    return np.array(clients, dtype=np.int16)
+    return np.array(clients, dtype=POSITION)
+
+
+def as_list(**tables: Mapping[Party, bytes]) -> Arrays:
+    """Return tables of the same clients as a list that the server sends."""
+    clients = sorted(next(iter(tables.values())))
+    rows = {
+        name: np.stack([np.frombuffer(table[c], dtype=np.uint8) for c in clients])
+        for name, table in tables.items()
+    }
+    return {"clients": positions(clients), **rows}
+
+
+def has_form(arrays: Arrays, **forms: Form) -> bool:
+    """Say whether a packet holds these arrays in these forms, and no others."""
+    return arrays.keys() == forms.keys() and all(
+        arrays[name].dtype == kind and arrays[name].shape == shape
+        for name, (kind, shape) in forms.items()
+    )
+
+
+def read_list(
+    arrays: Arrays, parties: int, **widths: int
+) -> tuple[list[Party], list[dict[Party, bytes]]]:
+    """Return whom a server's list names, and a table for each array beside the names.
+
+    Args:
+        arrays: "clients", in rising order, and rows of bytes for each of them.
+        parties: How many were asked.
+        widths: How many bytes a row of each array has.
+
+    Raises:
+        FaultError: It has another form, or names clients that cannot be.
+    """
+    named = arrays.get("clients", positions([]))
+    forms = {name: (np.uint8, (named.size, width)) for name, width in widths.items()}
+    if not has_form(arrays, clients=(POSITION, (named.size,)), **forms):
+        raise FaultError(SERVER, "a list of it has another form")
+    clients = named.tolist()
+    if clients != sorted(set(clients)) or not all(c in range(parties) for c in clients):
+        raise FaultError(SERVER, "a list of it names clients that cannot be")
+    tables = [
+        {c: row.tobytes() for c, row in zip(clients, arrays[name], strict=True)}
+        for name in widths
+    ]
+    return clients, tables

@@ -1,6 +1,6 @@
-"""A whole run of the protocol: four rounds between a server and its clients."""
+"""A whole run of the protocol: five rounds between a server and its clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -8,11 +8,18 @@ import numpy as np
 from jaxtyping import UInt
 
 from privaudit.errors import ConfigError
-from privaudit.privacy.secure_aggregation.client import Client
+from privaudit.privacy.secure_aggregation.client import ADVERTISED, Client
 from privaudit.privacy.secure_aggregation.entropy import Entropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import SIGNATURE, Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import (
+    KEYS,
+    MASKED,
+    REVEALED,
     SERVER,
+    SHARES,
+    SIGNED,
+    STAGES,
     Arrays,
     Carrier,
     Fault,
@@ -22,14 +29,12 @@ from privaudit.privacy.secure_aggregation.packets import (
     Party,
     Wire,
     positions,
+    read_list,
 )
-from privaudit.privacy.secure_aggregation.server import (
-    Server,
-    list_keys,
-    rows_by_client,
-)
+from privaudit.privacy.secure_aggregation.primitives import DIGEST, SEED, TAG
+from privaudit.privacy.secure_aggregation.server import Server
 
-KEYS, SHARES, MASKED, REVEALED = range(4)  # the stages in which clients can be lost
+Codes = UInt[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Outcome:
         why_aborted: In words; empty if the sum is there.
     """
 
-    total: UInt[np.ndarray, " n"] | None
+    total: Codes | None
     survivors: tuple[Party, ...]
     packets: tuple[Packet, ...]
     faults: tuple[Fault, ...] = ()
@@ -58,10 +63,10 @@ class _AbortedError(Exception):
 
 
 def threshold_of(parties: int) -> int:
-    """Return the least threshold above half of the parties.
+    """Return the least threshold above two thirds of the parties.
 
-    Above half, because a server that tells some clients that u is gone and others that
-    it is there then cannot collect enough shares of both of u's secrets.
+    Two groups of that size have more than a third of all in common. So if at most a
+    third break the rules, an honest client is in both, and signs one list only.
 
     Raises:
         ConfigError: There are fewer than two parties: a sum over one is its update.
@@ -72,11 +77,21 @@ def threshold_of(parties: int) -> int:
             "its update. Let more clients take part, or train with ideal secure "
             "aggregation."
         )
-    return parties // 2 + 1
+    return 2 * parties // 3 + 1
+
+
+def most_colluders(parties: int, threshold: int) -> int:
+    """Return how many clients may side with a server that breaks every rule.
+
+    Two thresholds of clients have at least 2 threshold - parties in common. One more
+    than those who collude, and one of them is honest.
+    """
+    return 2 * threshold - parties - 1
 
 
 def aggregate(
-    codes: Sequence[UInt[np.ndarray, " n"]],
+    codes: Sequence[Codes],
+    identities: Sequence[Identity],
     entropies: Sequence[Entropy],
     code: FixedPoint,
     *,
@@ -88,46 +103,57 @@ def aggregate(
 
     Args:
         codes: Each client's update in fixed point.
+        identities: Each client's long-term key; all know the public ones beforehand.
         entropies: Each client's own.
         code: Tells sums that honest clients can reach from others.
-        label: Of the round.
+        label: Of the run and the round.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
 
     Raises:
         ConfigError: There are fewer than two clients.
     """
-    threshold, count = threshold_of(len(codes)), len(codes)
+    threshold = threshold_of(len(codes))
+    roster = Roster(tuple(identity.public for identity in identities), label)
     clients = [
-        Client(me, count, threshold, entropy, label)
-        for me, entropy in enumerate(entropies)
+        Client(me, identity, roster, threshold, entropy)
+        for me, (identity, entropy) in enumerate(
+            zip(identities, entropies, strict=True)
+        )
     ]
-    server = Server(count, threshold, codes[0], label)
-    run = _Run(server, clients, Wire(lost or {}, carry))
+    server = Server(roster, threshold, codes[0])
+    run = _Run(server, clients, codes, Wire(lost or {}, carry))
     try:
-        total = run.all_rounds(codes, code)
+        total, why = run.all_rounds(code), ""
     except _AbortedError as reason:
-        packets, faults = tuple(run.wire.packets), tuple(server.faults)
-        return Outcome(None, (), packets, faults, str(reason))
+        total, why = None, str(reason)
+    survivors = () if total is None else server.survivors
     packets, faults = tuple(run.wire.packets), tuple(server.faults)
-    return Outcome(total, server.survivors, packets, faults)
+    return Outcome(total, survivors, packets, faults, why)
 
 
 class _Run:
-    def __init__(self, server: Server, clients: Sequence[Client], wire: Wire) -> None:
+    def __init__(
+        self,
+        server: Server,
+        clients: Sequence[Client],
+        codes: Sequence[Codes],
+        wire: Wire,
+    ) -> None:
         self.server, self.clients, self.wire = server, clients, wire
+        self.codes = codes
 
-    def all_rounds(
-        self, codes: Sequence[UInt[np.ndarray, " n"]], code: FixedPoint
-    ) -> UInt[np.ndarray, " n"]:
+    def all_rounds(self, code: FixedPoint) -> Codes:
         server = self.server
-        self._advertise()
+        self._ask(KEYS, range(len(self.clients)), self._advertise, server.accept_keys)
         self._enough(len(server.keys))
-        self._share_out()
+        self._ask(SHARES, [*server.keys], self._share_out, server.accept_shares)
         self._enough(len(server.shares))
-        self._send_masked(codes)
+        self._ask(MASKED, [*server.shares], self._mask, server.accept_masked)
         self._enough(len(server.masked))
-        self._reveal()
+        self._ask(SIGNED, server.survivors, self._sign, server.accept_signature)
+        self._enough(len(server.signatures))
+        self._ask(REVEALED, [*server.signatures], self._reveal, server.accept_revealed)
         self._enough(server.answers)
         total = server.unmask()
         if total is None:
@@ -138,58 +164,70 @@ class _Run:
             raise _AbortedError(_LAST_FAULT)
         return total
 
-    def _advertise(self) -> None:
-        for client in self._there(KEYS, range(len(self.clients))):
-            sent = self._up(client, "keys", client.advertise())
-            self.server.accept_keys(client.me, sent)
+    def _ask(
+        self,
+        stage: int,
+        whom: Sequence[Party],
+        step: Callable[[Client], Arrays],
+        accept: Callable[[Party, Arrays], None],
+    ) -> None:
+        """Let those who are still there take a step; a fault that one finds ends all.
 
-    def _share_out(self) -> None:
-        keys = list_keys(self.server.keys)
-        for client in self._there(SHARES, sorted(self.server.keys)):
-            got = self._down(client, "keys", keys)
-            listed = rows_by_client(got["clients"].tolist(), got["keys"])
+        Raises:
+            _AbortedError: A client complained.
+        """
+        for client in (self.clients[c] for c in whom if self.wire.is_there(c, stage)):
             try:
-                sent = self._up(client, "shares", client.share_out(listed))
+                sent = step(client)
             except FaultError as error:
                 self._complain(client, error)
-            self.server.accept_shares(client.me, sent)
+            packet = Packet(client.me, SERVER, STAGES[stage], sent)
+            accept(client.me, self.wire.send(packet).arrays)
 
-    def _send_masked(self, codes: Sequence[UInt[np.ndarray, " n"]]) -> None:
-        for client in self._there(MASKED, sorted(self.server.shares)):
-            got = self._down(client, "shares", self.server.forward(client.me))
-            peers = got["clients"].tolist()
-            sealed, digests = (
-                rows_by_client(peers, got[name]) for name in ("sealed", "digests")
-            )
-            try:
-                client.take(sealed, digests)
-                masked = client.mask(codes[client.me])
-            except FaultError as error:
-                self._complain(client, error)
-            sent = self._up(client, "masked", {"masked": masked})
-            self.server.accept_masked(client.me, sent)
+    def _advertise(self, client: Client) -> Arrays:
+        return client.advertise()
 
-    def _reveal(self) -> None:
-        named = {"clients": positions(self.server.survivors)}
-        for client in self._there(REVEALED, self.server.survivors):
-            got = self._down(client, "survivors", named)
-            shares = client.reveal(got["clients"].tolist())
-            if shares is not None:
-                sent = self._up(client, "revealed-shares", shares)
-                self.server.accept_revealed(client.me, sent)
+    def _share_out(self, client: Client) -> Arrays:
+        keys = self.server.list_keys()
+        return client.share_out(
+            *self._tables(client, "keys", keys, keys=ADVERTISED, signatures=SIGNATURE)
+        )
 
-    def _there(self, stage: int, whom: Sequence[Party]) -> list[Client]:
-        """Return those who still take part in a stage."""
-        return [self.clients[c] for c in whom if self.wire.is_there(c, stage)]
+    def _mask(self, client: Client) -> Arrays:
+        forwarded = self.server.forward(client.me)
+        widths = {"sealed": 2 * SEED + TAG, "digests": 2 * DIGEST}
+        sealed, digests = self._tables(client, "shares", forwarded, **widths)
+        return client.mask(self.codes[client.me], sealed, digests)
 
-    def _up(self, client: Client, kind: PacketKind, arrays: Arrays) -> Arrays:
-        return self.wire.send(Packet(client.me, SERVER, kind, arrays)).arrays
+    def _sign(self, client: Client) -> Arrays:
+        survivors = self.server.list_survivors()
+        return client.sign(self._listed(client, "survivors", survivors)[0])
 
-    def _down(self, client: Client, kind: PacketKind, arrays: Arrays) -> Arrays:
-        return self.wire.send(Packet(SERVER, client.me, kind, arrays)).arrays
+    def _reveal(self, client: Client) -> Arrays:
+        signed = self.server.list_signatures()
+        return client.reveal(
+            *self._tables(client, "signatures", signed, signatures=SIGNATURE)
+        )
+
+    def _tables(
+        self, client: Client, kind: PacketKind, arrays: Arrays, **widths: int
+    ) -> list[dict[Party, bytes]]:
+        return self._listed(client, kind, arrays, **widths)[1]
+
+    def _listed(
+        self, client: Client, kind: PacketKind, arrays: Arrays, **widths: int
+    ) -> tuple[list[Party], list[dict[Party, bytes]]]:
+        """Send a list down, and return it as the client reads it.
+
+        Raises:
+            FaultError: It arrives in another form.
+        """
+        got = self.wire.send(Packet(SERVER, client.me, kind, arrays)).arrays
+        return read_list(got, len(self.clients), **widths)
 
     def _complain(self, client: Client, error: FaultError) -> NoReturn:
-        self._up(client, "complaint", {"clients": positions([error.whose])})
+        arrays = {"clients": positions([error.whose])}
+        self.wire.send(Packet(client.me, SERVER, "complaint", arrays))
         fault = Fault(error.whose, error.what, accuser=client.me)
         self.server.faults.append(fault)
         raise _AbortedError(_LAST_FAULT)

@@ -1,18 +1,23 @@
 """The protocol's server: it forwards, adds up, and takes off what it is given."""
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 from jaxtyping import UInt
 
-from privaudit.privacy.secure_aggregation.client import digest_of, keys_fault
+from privaudit.privacy.secure_aggregation.client import (
+    ADVERTISED,
+    digest_of,
+    keys_fault,
+)
+from privaudit.privacy.secure_aggregation.identities import SIGNATURE, Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import (
     Arrays,
     Fault,
     Party,
-    has_shape,
+    as_list,
+    has_form,
     positions,
 )
 from privaudit.privacy.secure_aggregation.primitives import (
@@ -33,25 +38,26 @@ class Server:
     """What the server holds: keys, sealed shares, masked updates, revealed shares.
 
     Args:
-        parties: How many were asked to take part.
+        roster: Whom the round asks.
         threshold: How many shares give a secret back.
         like: Gives number and type of the codes.
-        label: Of the round.
 
     Attributes:
         keys: Who advertised what.
         shares: Who shared out secrets, sealed.
         masked: Who sent an update under masks.
+        signatures: Who signed the lists, of those.
         faults: What was wrong with what arrived.
     """
 
-    def __init__(self, parties: int, threshold: int, like: Codes, label: str) -> None:
-        self.parties, self.threshold = parties, threshold
-        self._like, self._label = like, label
+    def __init__(self, roster: Roster, threshold: int, like: Codes) -> None:
+        self.roster, self.threshold, self._like = roster, threshold, like
         self.keys: dict[Party, bytes] = {}
         self.shares: dict[Party, Arrays] = {}
         self.masked: dict[Party, Codes] = {}
+        self.signatures: dict[Party, bytes] = {}
         self.faults: list[Fault] = []
+        self._keys_signatures: dict[Party, bytes] = {}
         self._revealed: dict[tuple[str, Party], dict[Party, bytes]] = {}
         self._answers = 0
 
@@ -67,17 +73,30 @@ class Server:
 
     def accept_keys(self, client: Party, arrays: Arrays) -> None:
         """Note what a client advertised, unless it cannot be used."""
-        wrong = keys_fault(arrays["keys"])
+        bytes_of = {"keys": ADVERTISED, "signature": SIGNATURE}
+        if not has_form(arrays, **{n: (np.uint8, (c,)) for n, c in bytes_of.items()}):
+            what = "its keys are not two public keys, a commitment and a signature"
+            self.faults.append(Fault(client, what))
+            return
+        text, signature = (arrays[name].tobytes() for name in bytes_of)
+        signed = self.roster.keys_text(client, text)
+        wrong = keys_fault(text)
+        if not self.roster.has_signed(client, signed, signature):
+            wrong = "its keys do not bear its signature"
         if wrong:
             self.faults.append(Fault(client, wrong))
         else:
-            self.keys[client] = arrays["keys"].tobytes()
+            self.keys[client], self._keys_signatures[client] = text, signature
+
+    def list_keys(self) -> Arrays:
+        """Return the list of signed keys that every client gets."""
+        return as_list(keys=self.keys, signatures=self._keys_signatures)
 
     def accept_shares(self, client: Party, arrays: Arrays) -> None:
         """Note what a client sealed for the others."""
         count = len(self.keys)
-        right = has_shape(arrays["sealed"], count - 1, 2 * SEED + TAG)
-        if right and has_shape(arrays["digests"], count, 2 * DIGEST):
+        sealed, digests = (count - 1, 2 * SEED + TAG), (count, 2 * DIGEST)
+        if has_form(arrays, sealed=(np.uint8, sealed), digests=(np.uint8, digests)):
             self.shares[client] = arrays
         else:
             self.faults.append(Fault(client, "its shares are not one for each client"))
@@ -101,11 +120,27 @@ class Server:
 
     def accept_masked(self, client: Party, arrays: Arrays) -> None:
         """Note a masked update; whether its masks are right shows in the sum."""
-        codes = arrays["masked"]
-        if codes.shape == self._like.shape and codes.dtype == self._like.dtype:
-            self.masked[client] = codes
+        if has_form(arrays, masked=(self._like.dtype.type, self._like.shape)):
+            self.masked[client] = arrays["masked"]
         else:
             self.faults.append(Fault(client, "its masked update has another form"))
+
+    def list_survivors(self) -> Arrays:
+        """Return the list that every client signs."""
+        return {"clients": positions(self.survivors)}
+
+    def accept_signature(self, client: Party, arrays: Arrays) -> None:
+        """Note a survivor's signature, if it is on the lists that all were sent."""
+        if has_form(arrays, signature=(np.uint8, (SIGNATURE,))):
+            signature = arrays["signature"].tobytes()
+            if self.roster.has_signed(client, self._lists_text, signature):
+                self.signatures[client] = signature
+                return
+        self.faults.append(Fault(client, "it did not sign the lists that it was sent"))
+
+    def list_signatures(self) -> Arrays:
+        """Return the signatures that every client checks."""
+        return as_list(signatures=self.signatures)
 
     def accept_revealed(self, client: Party, arrays: Arrays) -> None:
         """Note revealed shares, if all of them are those that were dealt."""
@@ -138,7 +173,7 @@ class Server:
                 return None
             for peer in self.survivors:
                 shared = agree(private, self.keys[peer][KEY : 2 * KEY])
-                mask = pair_mask(shared, total, self._label)
+                mask = pair_mask(shared, total, self.roster.label, client, peer)
                 # What the survivor put on is taken off, as the lost one would have.
                 total = pair_sign(client, peer)(total, mask)
         return total
@@ -148,20 +183,23 @@ class Server:
         some = sorted(found)[: self.threshold]
         return combine({holder: found[holder] for holder in some})
 
+    @cached_property
+    def _lists_text(self) -> bytes:
+        return self.roster.lists_text(self.keys, [*self.shares], self.survivors)
+
     def _named_shares(self, arrays: Arrays) -> dict[tuple[str, Party], bytes] | None:
         """Return shares by purpose and dealer, if there are as many as asked."""
+        there = self.survivors
         gone = [peer for peer in sorted(self.shares) if peer not in self.masked]
-        named = {}
-        for purpose, name, dealers in (
-            ("own mask", "self_masks", self.survivors),
-            ("mask key", "mask_keys", gone),
-        ):
-            rows = arrays[name]
-            if not has_shape(rows, len(dealers), SEED):
-                return None
-            for dealer, row in zip(dealers, rows, strict=True):
-                named[purpose, dealer] = row.tobytes()
-        return named
+        dealers = {"self_masks": there, "mask_keys": gone}
+        forms = {n: (np.uint8, (len(some), SEED)) for n, some in dealers.items()}
+        if not has_form(arrays, **forms):
+            return None
+        return {
+            (purpose, dealer): row.tobytes()
+            for name, purpose in (("self_masks", "own mask"), ("mask_keys", "mask key"))
+            for dealer, row in zip(dealers[name], arrays[name], strict=True)
+        }
 
     def _is_as_dealt(
         self, purpose: str, dealer: Party, holder: Party, share: bytes
@@ -173,16 +211,3 @@ class Server:
     def _note_wrong_dealing(self, client: Party) -> None:
         what = "the shares that it dealt do not make up its secret"
         self.faults.append(Fault(client, what))
-
-
-def list_keys(keys: Mapping[Party, bytes]) -> Arrays:
-    """Return the list of keys that every client gets."""
-    rows = [np.frombuffer(text, dtype=np.uint8) for text in keys.values()]
-    return {"clients": positions(list(keys)), "keys": np.stack(rows)}
-
-
-def rows_by_client(
-    clients: Sequence[int], rows: UInt[np.ndarray, "n width"]
-) -> dict[Party, bytes]:
-    """Return each client's row as bytes."""
-    return {int(c): row.tobytes() for c, row in zip(clients, rows, strict=True)}

@@ -6,7 +6,7 @@ draws its coefficients from the operating system and takes no others, so that no
 could be repeated or resumed with it; and it inverts anew for each secret.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from privaudit.privacy.secure_aggregation.primitives import SEED
@@ -15,8 +15,10 @@ DEGREE = 128
 POLYNOMIAL = (1 << DEGREE) | 0b10000111  # x^128 + x^7 + x^2 + x + 1
 
 
-def split(secret: bytes, threshold: int, parties: int, random: bytes) -> list[bytes]:
-    """Return each party's share; any ``threshold`` of them give the secret back.
+def split(
+    secret: bytes, threshold: int, holders: Collection[int], random: bytes
+) -> dict[int, bytes]:
+    """Return each holder's share; any ``threshold`` of them give the secret back.
 
     Fewer tell nothing. Party i, counted from 0, holds the polynomial's value at i + 1.
 
@@ -25,13 +27,13 @@ def split(secret: bytes, threshold: int, parties: int, random: bytes) -> list[by
     Args:
         secret: 16 bytes.
         threshold: At least 1.
-        parties: At least ``threshold``.
+        holders: At least ``threshold`` parties.
         random: 16 (threshold - 1) bytes: the coefficients.
     """
     parts = [random[i : i + SEED] for i in range(0, len(random), SEED)]
-    assert len(parts) == threshold - 1 <= parties
+    assert len(parts) == threshold - 1 <= len(holders)
     coefficients = [int.from_bytes(part) for part in (*parts, secret)]
-    return [_value(coefficients, x).to_bytes(SEED) for x in range(1, parties + 1)]
+    return {i: _value(coefficients, i + 1).to_bytes(SEED) for i in holders}
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:

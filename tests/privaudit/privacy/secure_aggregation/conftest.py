@@ -8,6 +8,7 @@ import pytest
 from privaudit.privacy.secure_aggregation import client, server
 from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import Packet, Party
 from privaudit.privacy.secure_aggregation.primitives import (
     agree,
@@ -27,12 +28,18 @@ Updates = Sequence[Sequence[float]]
 Summed = Callable[..., Outcome]
 
 
+def identities_of(count: int, run: int = 0) -> list[Identity]:
+    """Return long-term keys that say whose they are."""
+    return [Identity(bytes([run, 7]) + i.to_bytes(30)) for i in range(count)]
+
+
 def summed(
     updates: Updates,
     *,
     bits: int = 64,
     largest: float = 8.0,
     seed: int = 0,
+    label: str = "",
     lost: dict[int, int] | None = None,
     carry: Callable[[Packet], Packet] = lambda packet: packet,
 ) -> Outcome:
@@ -40,7 +47,10 @@ def summed(
     code = FixedPoint(len(updates), 64 if bits == 64 else 32, largest)
     entropies = [SeededEntropy(Seeds(seed), 0, f"c{i}") for i in range(len(updates))]
     codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
-    return aggregate(codes, entropies, code, lost=lost, carry=carry)
+    identities = identities_of(len(updates))
+    return aggregate(
+        codes, identities, entropies, code, label=label, lost=lost, carry=carry
+    )
 
 
 def decoded(outcome: Outcome, parties: int, largest: float = 8.0) -> list[float]:
@@ -94,3 +104,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "agree", agree_once)
     monkeypatch.setattr(server, "key_pair", cache(key_pair))
     monkeypatch.setattr(client, "is_low_order", lambda public: False)
+    monkeypatch.setattr(Identity, "sign", cache(Identity.sign))
+    monkeypatch.setattr(Roster, "has_signed", cache(Roster.has_signed))

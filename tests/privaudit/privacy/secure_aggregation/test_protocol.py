@@ -1,6 +1,5 @@
 """What honest parties compute, and what they refuse."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -9,19 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.errors import ConfigError
-from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.entropy import SeededEntropy, SystemEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, self_mask
-from privaudit.privacy.secure_aggregation.packets import Packet
 from privaudit.privacy.secure_aggregation.primitives import agree, key_pair
-from privaudit.privacy.secure_aggregation.protocol import aggregate, threshold_of
+from privaudit.privacy.secure_aggregation.protocol import (
+    aggregate,
+    most_colluders,
+    threshold_of,
+)
 from privaudit.seeds import Seeds
 from tests.privaudit.privacy.secure_aggregation.conftest import (
-    FIVE,
     THREE,
-    altered,
     decoded,
+    identities_of,
     summed,
 )
 
@@ -40,7 +41,7 @@ def test_two_clients_masks_are_put_on_by_hand() -> None:
     first, second = (SeededEntropy(Seeds(0), 0, name) for name in ("c0", "c1"))
     private, _ = key_pair(first("mask key", 16))
     _, public = key_pair(second("mask key", 16))
-    shared = pair_mask(agree(private, public), codes[:1], "")
+    shared = pair_mask(agree(private, public), codes[:1], "", 1, 0)
     sent = [p.arrays["masked"] for p in outcome.packets if p.kind == "masked"]
     own = [self_mask(entropy("own mask", 16), codes[:1]) for entropy in (first, second)]
     assert (sent[0] == codes[:1] + own[0] + shared).all()
@@ -85,7 +86,8 @@ def test_equal_seeds_give_equal_packets_and_others_do_not() -> None:
 def test_the_operating_systems_randomness_does_as_well() -> None:
     code = FixedPoint(3, 64, 8.0)
     codes = [code.encode(np.array(update)) for update in THREE]
-    runs = [aggregate(codes, [SystemEntropy()] * 3, code) for _ in range(2)]
+    own = [SystemEntropy()] * 3
+    runs = [aggregate(codes, identities_of(3), own, code) for _ in range(2)]
     totals = [run.total for run in runs]
     assert totals[0] is not None
     assert totals[1] is not None
@@ -101,54 +103,13 @@ def test_a_sum_over_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize("parties", range(2, 40))
-def test_no_two_groups_can_both_reach_the_threshold(parties: int) -> None:
-    assert parties / 2 < threshold_of(parties) <= parties
+def test_two_thresholds_of_clients_share_more_than_a_third(parties: int) -> None:
+    threshold = threshold_of(parties)
+    assert 2 * parties / 3 < threshold <= parties
+    assert 2 * threshold - parties > parties / 3
+    assert most_colluders(parties, threshold) >= (parties - 1) // 3
 
 
-def clients_before_unmasking(count: int = 5) -> list[Client]:
-    clients = [
-        Client(i, count, threshold_of(count), SeededEntropy(Seeds(0), 0, f"c{i}"), "")
-        for i in range(count)
-    ]
-    keys = {c.me: c.advertise()["keys"].tobytes() for c in clients}
-    shares = {c.me: c.share_out(keys) for c in clients}
-    for c in clients:
-        peers = [p for p in keys if p != c.me]
-        sealed = {p: shares[p]["sealed"][c.me - (c.me > p)].tobytes() for p in peers}
-        c.take(sealed, {p: shares[p]["digests"][c.me].tobytes() for p in peers})
-    return clients
-
-
-def test_nobody_reveals_both_shares_of_one_client() -> None:
-    client = clients_before_unmasking()[0]
-    first = client.reveal([0, 1, 2])
-    assert first is not None
-    assert first["self_masks"].shape == (3, 16)
-    assert first["mask_keys"].shape == (2, 16)
-    assert client.reveal([0, 1, 3, 4]) is None  # client 2 would be uncovered
-    assert client.reveal([0, 1, 2]) is not None  # the same again tells nothing new
-
-
-@pytest.mark.parametrize(
-    "named",
-    [[0, 1], [0, 1, 1], [0, 1, 2, 7], [1, 2, 3]],
-    ids=["too few", "one twice", "a stranger", "not itself"],
-)
-def test_a_list_of_survivors_that_cannot_be_is_refused(named: list[int]) -> None:
-    assert clients_before_unmasking()[0].reveal(named) is None
-
-
-def test_a_server_that_tells_two_stories_gets_no_sum() -> None:
-    """Two clients are told that client 4 is gone: too few shares of either kind."""
-
-    def lie(arrays: dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return {"clients": np.array([0, 1, 2, 3], dtype=np.int16)}
-
-    def carry(packet: Packet) -> Packet:
-        for to in (0, 1, 2):
-            packet = altered("survivors", lie, to=to)(packet)
-        return packet
-
-    outcome = summed(FIVE, carry=carry)
-    assert outcome.total is None
-    assert outcome.why_aborted == "too few survivors (2 of 3)"
+def test_clients_without_keys_of_their_own_are_refused() -> None:
+    with pytest.raises(ConfigError, match="3 clients were listed with 2 keys"):
+        Roster((b"a", b"b", b"a"), "")

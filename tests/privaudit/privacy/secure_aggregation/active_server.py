@@ -1,0 +1,183 @@
+"""A server that sends every client what it likes, with some of them on its side."""
+
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from privaudit.privacy.secure_aggregation.client import Client
+from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Roster
+from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
+from privaudit.privacy.secure_aggregation.packets import Arrays, FaultError, Party
+from privaudit.privacy.secure_aggregation.primitives import KEY, agree, key_pair
+from privaudit.privacy.secure_aggregation.sharing import combine
+from privaudit.seeds import Seeds
+from tests.privaudit.privacy.secure_aggregation.conftest import identities_of
+
+Make = Callable[..., Client]
+Whom = Mapping[Party, Collection[Party]]
+ALL: Whom = MappingProxyType({})
+
+
+class ActiveServer:
+    """Drives clients by hand, and keeps all that they say.
+
+    Args:
+        parties: How many clients there are.
+        threshold: What they want to see.
+        colluders: Those that give it all they have, and sign whatever it wants.
+        make: What clients are: a control leaves one of their checks out.
+    """
+
+    def __init__(
+        self,
+        parties: int,
+        threshold: int,
+        colluders: Collection[Party] = (),
+        make: Make = Client,
+    ) -> None:
+        self.parties, self.threshold, self.colluders = parties, threshold, colluders
+        self.code, rng = FixedPoint(parties), np.random.default_rng(parties)
+        self.updates = rng.normal(size=(parties, 10))
+        self.identities = identities_of(parties)
+        publics = tuple(identity.public for identity in self.identities)
+        self.roster = Roster(publics, "run 1, round 0")
+        self.clients = [self._client(i, make) for i in range(parties)]
+        self.uploads: dict[Party, NDArray[np.uint64]] = {}
+        self.shares: dict[tuple[str, Party], dict[Party, bytes]] = {}
+
+    @property
+    def honest(self) -> list[Party]:
+        return [c for c in range(self.parties) if c not in self.colluders]
+
+    def advertised(self) -> tuple[dict[Party, bytes], dict[Party, bytes]]:
+        """Return everybody's keys and signatures."""
+        sent = {client.me: client.advertise() for client in self.clients}
+        keys, signatures = (
+            {me: arrays[name].tobytes() for me, arrays in sent.items()}
+            for name in ("keys", "signature")
+        )
+        return keys, signatures
+
+    def collect(self, keys_told: Whom = ALL, shared_told: Whom = ALL) -> None:
+        """Let all share out and upload.
+
+        Args:
+            keys_told: Of whom a client gets keys; by default of all.
+            shared_told: Who a client is told has shared secrets with it; likewise.
+        """
+        keys, signatures = self.advertised()
+        everyone = range(self.parties)
+        lists = {c: sorted(keys_told.get(c, everyone)) for c in everyone}
+        dealt = {}
+        for client in self.clients:
+            some = lists[client.me]
+            dealt[client.me] = client.share_out(
+                {c: keys[c] for c in some}, {c: signatures[c] for c in some}
+            )
+        for client in self.clients:
+            told = set(shared_told.get(client.me, everyone)) & set(lists[client.me])
+            self._upload(client, sorted(told - {client.me}), dealt, lists)
+        for colluder in self.colluders:
+            for dealer, held in self.clients[colluder]._held.items():
+                self._keep("own mask", dealer, colluder, held.self_mask)
+                self._keep("mask key", dealer, colluder, held.mask_key)
+
+    def signatures(self, lists: Mapping[Party, list[Party]]) -> dict[Party, bytes]:
+        """Return the signatures of honest clients on the lists that each is shown."""
+        found = {}
+        for client, survivors in lists.items():
+            try:
+                arrays = self.clients[client].sign(survivors)
+            except FaultError:
+                continue
+            found[client] = arrays["signature"].tobytes()
+        return found
+
+    def colluders_signatures(self, like: Party) -> dict[Party, bytes]:
+        """Return colluders' signatures on what an honest client was told."""
+        text = self.clients[like]._lists_text()
+        return {c: self.identities[c].sign(text) for c in self.colluders}
+
+    def ask(self, client: Party, signatures: Mapping[Party, bytes]) -> bool:
+        """Ask a client to reveal, and say whether it did."""
+        there = self.clients[client]._survivors
+        gone = [c for c in sorted(self.clients[client]._held) if c not in there]
+        try:
+            arrays = self.clients[client].reveal(signatures)
+        except FaultError:
+            return False
+        for purpose, name, dealers in (
+            ("own mask", "self_masks", there),
+            ("mask key", "mask_keys", gone),
+        ):
+            for dealer, row in zip(dealers, arrays[name], strict=True):
+                self._keep(purpose, dealer, client, row.tobytes())
+        return True
+
+    def unmasked(self, victim: Party) -> bool:
+        """Say whether a client's update comes out, from what clients gave away."""
+        own = self._secret("own mask", victim)
+        peers = [c for c in self.clients[victim]._held if c != victim]
+        privates = {c: self._private(c) for c in peers}
+        if own is None or not all(privates.values()):
+            return False
+        codes = self.uploads[victim] - self_mask(own, self.uploads[victim])
+        public = self.clients[victim]._masking_public
+        for peer, private in privates.items():
+            assert private is not None
+            mask = pair_mask(
+                agree(private, public), codes, self.roster.label, peer, victim
+            )
+            codes = pair_sign(peer, victim)(codes, mask)
+        error = np.abs(self.code.decode(codes) - self.updates[victim]).max()
+        return bool(error <= self.code.step)
+
+    def _client(self, me: Party, make: Make) -> Client:
+        entropy = SeededEntropy(Seeds(self.parties), 0, f"c{me}")
+        return make(me, self.identities[me], self.roster, self.threshold, entropy)
+
+    def _upload(
+        self,
+        client: Client,
+        peers: list[Party],
+        dealt: Mapping[Party, Arrays],
+        lists: Mapping[Party, list[Party]],
+    ) -> None:
+        me = client.me
+        peers = [peer for peer in peers if me in lists[peer]]
+        sealed = {
+            peer: dealt[peer]["sealed"][
+                [c for c in lists[peer] if c != peer].index(me)
+            ].tobytes()
+            for peer in peers
+        }
+        digests = {
+            peer: dealt[peer]["digests"][lists[peer].index(me)].tobytes()
+            for peer in peers
+        }
+        codes = self.code.encode(self.updates[me])
+        self.uploads[me] = client.mask(codes, sealed, digests)["masked"]
+
+    def _keep(self, purpose: str, dealer: Party, holder: Party, share: bytes) -> None:
+        self.shares.setdefault((purpose, dealer), {})[holder] = share
+
+    def _secret(self, purpose: str, dealer: Party) -> bytes | None:
+        found = self.shares.get((purpose, dealer), {})
+        if len(found) < self.threshold:
+            return None
+        return combine({c: found[c] for c in sorted(found)[: self.threshold]})
+
+    def _private(self, client: Party) -> X25519PrivateKey | None:
+        if client in self.colluders:
+            return self.clients[client]._masking
+        seed = self._secret("mask key", client)
+        if seed is None:
+            return None
+        private, public = key_pair(seed)
+        assert public == self.clients[client]._advertised[KEY : 2 * KEY]
+        return private
