@@ -57,7 +57,7 @@ def test_who_is_in_no_sum_is_no_target_of_the_server(runs: Path) -> None:
     )
     found = trained_clients(lossy, "server-aggregate")
     assert set(found) == in_a_sum(lossy)
-    assert len(found) == 5 < len(everyone) == 9
+    assert 0 < len(found) < len(everyone)
     for scenario in ("server-aggregate", "server-reconstruct"):
         audit = Auditor(lossy).attack(scenario, shadows=0)
         assert [one.client for one in audit.headline.clients] == list(found)
@@ -74,8 +74,10 @@ def test_a_released_model_was_trained_on_by_its_owner_if_a_part_is_its_own(
 ) -> None:
     everyone = trained_clients(Run(runs / "personal-clear"), "released")
     assert trained_clients(Run(runs / "personal"), "released") == everyone
-    assert len(trained_clients(Run(runs / "personal"), "server-aggregate")) == 5
-    assert len(trained_clients(Run(runs / "lossy"), "released")) == 5
+    for name, threat in (("personal", "server-aggregate"), ("lossy", "released")):
+        found = trained_clients(Run(runs / name), threat)
+        assert set(found) == in_a_sum(Run(runs / name))
+        assert len(found) < len(everyone)
 
 
 def test_a_run_all_of_whose_sums_were_aborted_cannot_be_attacked(runs: Path) -> None:
