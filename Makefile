@@ -4,7 +4,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: demo test check bench docs clean
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
+TESTS :=
+ELSEWHERE := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
+  TEST_THREADS=2 TEST_THREADS=4 TEST_PRECISION=medium TEST_LAST_BITS=1
+
+.PHONY: demo test test-elsewhere check bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -16,15 +21,24 @@ $(READY): pyproject.toml constraints.txt
 # One thread: the embedded model is too small for more to pay.
 demo: export OMP_NUM_THREADS = 1
 demo: $(READY)
+	$(eval BEGUN := $(shell date +%s))
 	$(BIN)/privaudit train --fresh --trainer zero-shot --trainer promptfl \
 	  --trainer dp-fpl --trainer dp-fpl:epsilon=8 \
 	  --trainer dp-fpl:epsilon=8,noise_at=client \
 	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
 	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 30
+	@echo "The demo took $$(($$(date +%s) - $(BEGUN))) seconds."
 
 # In as many processes as there are cores, a file's tests in one of them.
 test: $(READY)
-	$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
+	$(PYTEST) $(TESTS)
+
+# The same as other machines compute it: older kernels, more threads, coarser products,
+# features with other last bits. Some of it: make test-elsewhere TESTS=tests/docs
+test-elsewhere: $(READY)
+	@for elsewhere in $(ELSEWHERE); do \
+	  echo "$$elsewhere"; env $$elsewhere $(PYTEST) $(TESTS) || exit 1; \
+	done
 
 check: $(READY)
 	$(BIN)/ruff format --check .

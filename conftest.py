@@ -1,11 +1,38 @@
-"""What tests and doctests share: folders of their own, and one thread."""
+"""What tests and doctests share: folders of their own, one thread, other machines.
 
+``make test-elsewhere`` sets what only this file reads: TEST_THREADS (how many),
+TEST_PRECISION ("medium": coarser products of float32), and TEST_LAST_BITS (features
+are up to a unit in the last place off, as another processor's kernels leave them).
+"""
+
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-torch.set_num_threads(1)  # tests are small: threads would only wait for one another
+# Tests are small: threads would only wait for one another.
+torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
+torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def another_machine() -> Iterator[None]:
+    """Give records other last bits where that is asked for."""
+    if not os.environ.get("TEST_LAST_BITS"):
+        yield
+        return
+    # Not above: jaxtyping must be first to import the package.
+    from privaudit.frozen_model import encode
+    from tests.elsewhere import with_other_last_bits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "privaudit.population.encode",
+            lambda *asked: with_other_last_bits(encode(*asked)),
+        )
+        yield
 
 
 @pytest.fixture(autouse=True)
