@@ -294,7 +294,7 @@ class Auditor:
 
         Example:
             >>> print(Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1]))
-            0.889 [0.261, 0.995], n = 3 + 3
+            0.889 [0.210, 0.995], n = 3 + 3
         """
         return auroc_of(as_array(member_scores), as_array(nonmember_scores))
 
@@ -311,7 +311,7 @@ class Auditor:
 
         Example:
             >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
-            0.833 [0.249, 0.987], n = 3 + 3
+            0.833 [0.217, 0.987], n = 3 + 3
         """
         return Auditor.from_scores(
             [float(score(record)) for record in members],

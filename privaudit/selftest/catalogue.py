@@ -1,10 +1,11 @@
 """All checks; one more is one more line in its module, or a module in this line."""
 
-from privaudit.selftest import audits, claims, epsilon, intervals
+from privaudit.selftest import audits, claims, epsilon, false_alarms, intervals
 from privaudit.selftest.check import Check
 
 CHECKS: tuple[Check, ...] = (
     *intervals.CHECKS,
+    *false_alarms.CHECKS,
     *claims.CHECKS,
     *epsilon.CHECKS,
     *audits.CHECKS,

@@ -20,9 +20,9 @@ from scipy.special import ndtr, ndtri
 from privaudit.errors import ConfigError
 from privaudit.statistics.curve import tpr_at_fpr
 from privaudit.statistics.delong import (
-    auroc_interval,
     checked_scores,
     delong_components,
+    extreme_interval,
 )
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import check_confidence
@@ -143,7 +143,9 @@ def bootstrap_auroc(
     """Return the AUROC with a bootstrap interval, members and non-members apart.
 
     Where an AUROC is 0 or 1 so is every resample's, and the interval is the exact one
-    of :func:`privaudit.statistics.delong.auroc_interval`.
+    of :func:`privaudit.statistics.delong.extreme_interval`. A class whose scores all
+    tie is constant in every resample: with ties or few records of a class prefer
+    :func:`privaudit.statistics.roc.auroc`.
 
     Args:
         member_scores: At least one, finite; higher means more likely a member.
@@ -162,7 +164,7 @@ def bootstrap_auroc(
     value, counts = placements.value, (len(member_scores), len(nonmember_scores))
     if value in (0.0, 1.0):
         pairs = placements.disjoint_pairs
-        low, high = auroc_interval(value, 0.0, pairs, confidence)
+        low, high = extreme_interval(value, pairs, confidence)
         return Estimate(value, low, high, counts, "AUROC, exact", confidence)
     resampling = Resampling.of(member_scores, nonmember_scores)
     found = _replicate(resampling, rng, replicates, resampling.aurocs)

@@ -68,13 +68,18 @@ def _rate_and_bounds(
     fpr: float,
     confidence: float,
 ) -> tuple[float, float, float]:
-    """Return low, rate and high, the two errors added like legs of a right angle."""
-    rate, fewest, most = (
-        float((members > threshold).mean())
-        for threshold in _thresholds(others, fpr, confidence)
-    )
-    hits = np.array([rate * len(members)])
-    floor, ceiling = clopper_pearson(hits, len(members), confidence)
+    """Return low, rate and high, the two errors added like legs of a right angle.
+
+    That takes rates to change little by little with the threshold. Where non-members
+    tie there, the next threshold is far away, and both errors count in full.
+    """
+    thresholds = _thresholds(others, fpr, confidence)
+    called = np.array([float((members > t).sum()) for t in thresholds])
+    rate, fewest, most = (float(count) / len(members) for count in called)
+    floor, ceiling = clopper_pearson(called, len(members), confidence)
+    between = others[(others >= thresholds[2]) & (others <= thresholds[1])]
+    if tied(between):
+        return float(floor[1]), rate, float(ceiling[2])
     low = rate - float(np.hypot(rate - floor[0], rate - fewest))
     high = rate + float(np.hypot(ceiling[0] - rate, most - rate))
     return max(low, 0.0), rate, min(high, 1.0)

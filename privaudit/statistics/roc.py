@@ -16,8 +16,9 @@ from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
 
 from privaudit.errors import ConfigError
-from privaudit.statistics.curve import RocCurve, roc_curve, tpr_at_fpr
+from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
+    AurocVariance,
     Placements,
     auroc_interval,
     delong_components,
@@ -50,8 +51,8 @@ def auroc(
 ) -> Estimate:
     """Return the chance that a member outscores a non-member, ties counting one half.
 
-    The interval is DeLong's on the logit scale: at 12 to 60 candidates it covers an
-    AUROC of 0.5 in 96-98 % of cases, where the plain one covers it in 89-95 %. At 0 and
+    The interval is on the logit scale, with DeLong's variance or, where that is
+    larger, Wilcoxon's with the same ties; ``method`` says how many scores tie. At 0 and
     1 it is exact; see :func:`privaudit.statistics.delong.auroc_interval`.
 
     Args:
@@ -65,14 +66,19 @@ def auroc(
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
-        0.750 [0.160, 0.979], n = 3 + 2
+        0.750 [0.150, 0.979], n = 3 + 2
     """
     placements = delong_components(member_scores, nonmember_scores)
     low, high = auroc_interval(
-        placements.value, placements.variance, placements.disjoint_pairs, confidence
+        placements.value,
+        AurocVariance.of(placements),
+        placements.disjoint_pairs,
+        confidence,
     )
     counts = len(member_scores), len(nonmember_scores)
-    method = "AUROC, DeLong on the logit scale"
+    ties = tied(np.concatenate([member_scores, nonmember_scores]))
+    method = "AUROC, DeLong or Wilcoxon on the logit scale"
+    method += f"; {ties} of {sum(counts)} scores tie" if ties else ""
     return Estimate(placements.value, low, high, counts, method, confidence)
 
 
@@ -84,7 +90,7 @@ def pooled_auroc(
     """Return the mean of per-client AUROCs, weighted by their number of pairs.
 
     Clients without a member or without a non-member are left out, and ``method`` says
-    how many. A client's variance is DeLong's, or a bound on it where that is zero.
+    how many. The variance is as in :func:`auroc`, the larger sum over clients.
 
     Args:
         groups: Per client its members' and its non-members' scores.
@@ -129,7 +135,7 @@ def _pool_these(
     chance of Π θ^count <= (Σ weight θ)^min(count / weight) by the inequality of means.
     """
     weights, value = _weights(clients), _weighted_mean(clients)
-    variance = float(weights**2 @ np.array([client.variance for client in clients]))
+    variance = AurocVariance.pooled([AurocVariance.of(c) for c in clients], weights)
     counts = np.array([client.disjoint_pairs for client in clients])
     low, high = auroc_interval(
         value, variance, float((counts / weights).min()), confidence
@@ -138,7 +144,7 @@ def _pool_these(
         sum(len(client.members) for client in clients),
         sum(len(client.nonmembers) for client in clients),
     )
-    how = f"{method}stratified DeLong on the logit scale"
+    how = f"{method}stratified DeLong or Wilcoxon on the logit scale"
     return Estimate(value, low, high, n, how, confidence)
 
 

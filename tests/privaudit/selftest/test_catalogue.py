@@ -65,6 +65,16 @@ def widen_auroc(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(roc, "auroc_interval", narrowed(delong.auroc_interval, 1.5))
 
 
+def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
+    """Take a class that ties for one that does not vary."""
+
+    def alone(self: delong.AurocVariance, value: float, _: Any) -> tuple[float, float]:
+        error = max(self.delong, 1e-12) ** 0.5 / (value * (1 - value))
+        return error, error
+
+    patch.setattr(delong.AurocVariance, "logit_errors", alone)
+
+
 def narrow_student(patch: pytest.MonkeyPatch) -> None:
     """Half the error of a paired difference."""
     student = comparisons._student
@@ -145,6 +155,8 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
         (widen_auroc, "AUROC 0.6 is found"),
         (narrow_student, "paired difference of AUROCs"),
         (narrow_student, "equal attacks differ at 5 %"),
+        (trust_delong_alone, "0/1 scores of one rate, 100 + 10"),
+        (trust_delong_alone, "13 distributions, 100 + 10, miss 0.5"),
         (fix_the_threshold, "TPR at FPR 1 %"),
         (forget_holm, "any of 5 true nulls"),
         (judge_one_sided, "noise is called a leak"),

@@ -119,6 +119,27 @@ def test_two_equally_good_attacks_rarely_differ(
     assert np.mean(alarms) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
 
 
+def test_a_class_that_ties_is_not_certain_of_a_difference(
+    rng: np.random.Generator,
+) -> None:
+    """0/1 scores of rate 0.05 against none; by Welch alone 44 of 100 differ."""
+    truth, alarms = np.arange(110) < 100, []
+    for _ in range(200):
+        some = 1.0 * (rng.random(110) < 0.05)
+        alarms.append(paired_auroc_difference(some, np.zeros(110), truth).p_value)
+    assert np.mean(np.array(alarms) < 0.05) <= 0.05
+
+
+def test_in_balanced_classes_a_comparison_is_delongs(rng: np.random.Generator) -> None:
+    a, b, truth = _correlated(rng, 400, shift=1.0)
+    ours = paired_auroc_difference(a, b, truth).estimate
+    difference = delong_components(a[truth], a[~truth]) - delong_components(
+        b[truth], b[~truth]
+    )
+    expected = 2 * 1.966 * np.sqrt(difference.delong_variance)
+    assert ours.high - ours.low == pytest.approx(expected, rel=0.002)
+
+
 def test_a_true_difference_is_covered_and_found(rng: np.random.Generator) -> None:
     truth = np.arange(200) < 100
     expected = norm.cdf(1 / np.sqrt(2)) - 0.5

@@ -103,3 +103,19 @@ def test_the_interval_covers_the_rate_at_the_true_threshold(
         for _ in range(500)
     ]
     assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 500)
+
+
+def test_a_rate_at_a_threshold_that_ties_counts_both_errors() -> None:
+    """A tenth of the non-members score 1: half of all draws put the threshold there.
+
+    So the true rate at an FPR of 0.1 is 0.3; with errors added as legs of a right
+    angle 21 of 100 intervals end below it.
+    """
+    rng = np.random.default_rng(0)
+    missed = [
+        tpr_at_fpr(
+            1.0 * (rng.random(100) < 0.3), 1.0 * (rng.random(100) < 0.1), 0.1
+        ).excludes(0.3)
+        for _ in range(300)
+    ]
+    assert np.mean(missed) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
