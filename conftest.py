@@ -35,6 +35,15 @@ def another_machine() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def common_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Sign all runs of a session with one key, and leave the user's own alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVAUDIT_KEYS", str(tmp_path_factory.getbasetemp() / "keys"))
+        patch.setenv("PRIVAUDIT_SIGNING_KEY", "11" * 32)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_folders(
     tmp_path: Path,

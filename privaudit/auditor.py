@@ -24,6 +24,7 @@ from privaudit.live.events import Event, Phase, Watcher
 from privaudit.model_outputs import Array, as_array
 from privaudit.one_run import audit_one_run
 from privaudit.own_model import ShadowAttack, SignalScale, shadow_scores
+from privaudit.run_header import refuse_link
 from privaudit.runs import Run, load_run
 from privaudit.scenario import Scenario, find_scenario
 from privaudit.seeds import Seeds
@@ -38,6 +39,7 @@ from privaudit.weaker_views import as_weaker, attack_in_place
 from privaudit.who_trained import trained_clients
 
 USUAL_SHADOWS = 50  # as published
+_SIGNALS = "audits/signals"
 
 
 class Auditor:
@@ -58,6 +60,8 @@ class Auditor:
                 f"{found.name} was trained on all candidates, so there are no "
                 "non-members to tell members from. Train it with --members coin."
             )
+        for name in ("audits", _SIGNALS):
+            refuse_link(found.path / name)
         self.run = found.require_complete()
 
     def attack(
@@ -234,7 +238,7 @@ class Auditor:
         """Return where signals of shadow models are kept: beside the run."""
         header = self.run.header
         return SignalStore(
-            self.run.path / "audits" / "signals",
+            self.run.path / _SIGNALS,
             {
                 "run": [
                     header["data_hash"],

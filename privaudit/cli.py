@@ -18,6 +18,7 @@ from privaudit.costs_command import costs
 from privaudit.errors import ConfigError, PrivauditError
 from privaudit.export_command import export
 from privaudit.gate_command import gate
+from privaudit.key_command import app as key_app
 from privaudit.lint_command import lint
 from privaudit.models.commands import app as pretrain_app
 from privaudit.report.figure_command import figure
@@ -86,6 +87,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(pretrain_app, name="pretrain")
+app.add_typer(key_app, name="key")
 
 
 app.command()(train)

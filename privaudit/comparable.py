@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 
 from privaudit.errors import ConfigError
 from privaudit.leak import ClientScores
-from privaudit.ledger import Ledger
 from privaudit.runs import Run
 from privaudit.utility import measure_tests
 
@@ -49,7 +48,7 @@ def check_pairable(first: Run, second: Run) -> None:
             f"{second.config.dataset}, by their hashes), so that no record can be "
             "compared with itself. Train both on one data set."
         )
-    ours, theirs = (Ledger.load(run.path / "ledger.npz") for run in (first, second))
+    ours, theirs = first.truth, second.truth
     if np.array_equal(ours.owner, theirs.owner):
         if np.array_equal(ours.is_member, theirs.is_member):
             return

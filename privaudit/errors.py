@@ -5,6 +5,7 @@ PrivauditError
 │   └── UnknownNameError
 ├── MissingFileError     something that must be there first: a checkpoint, a run
 ├── TranscriptError      a record that was cut, altered or written by another version
+├── TrustError           a record signed by a key that nobody here trusts
 ├── TrainingError        a run that had to stop: a loss that is not finite
 ├── StorageError         a folder that cannot be written
 └── ViewError            an attack asks for more than its threat model shows
@@ -40,6 +41,10 @@ class MissingFileError(PrivauditError):
 
 class TranscriptError(PrivauditError):
     """A record that was cut, altered or written by another version."""
+
+
+class TrustError(PrivauditError):
+    """A record signed by a key that nobody here trusts."""
 
 
 class TrainingError(PrivauditError):

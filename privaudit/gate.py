@@ -32,7 +32,12 @@ from privaudit.gating.questions import (
 )
 from privaudit.gating.settings import Configured, GateSettings, Place
 from privaudit.paired_metrics import Measured, measure_pair, measure_use
-from privaudit.report.stored_audit import StoredAudit, read_audit, shared_attacks
+from privaudit.report.stored_audit import (
+    StoredAudit,
+    check_audit_file,
+    read_audit,
+    shared_attacks,
+)
 from privaudit.runs import Run, load_run
 
 EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1, "underpowered": 3}
@@ -182,6 +187,7 @@ def _load_baseline(
     path = path / "card.json" if path.is_dir() else path
     contents = read_contents(path)
     if "baseline" not in contents:
+        check_audit_file(path)
         return parse_numbers(contents, scenario, path)
     found = parse_baseline(contents, path)
     if found.scenario != scenario:

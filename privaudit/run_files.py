@@ -3,91 +3,40 @@
 import hashlib
 import json
 import platform
-import shutil
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, TranscriptError
 from privaudit.federation import Federation
 from privaudit.ledger import Ledger
 from privaudit.population import Population
+from privaudit.run_header import FORMAT
 from privaudit.storage import (
     file_hash,
-    make_private_folder,
     read_bytes,
-    read_json,
     read_tensors,
     storage_errors,
     write_bytes,
-    write_json,
     write_tensors,
 )
 from privaudit.tensors import Tensors
 from privaudit.trace import ClientTrace, RoundTrace
 from privaudit.transcript import GENESIS
 
-FORMAT = 1  # of the run directory; raised when an older reader would misread it
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 TRACKED_WRITERS = ("transformers", "tokenizers")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
-
+_CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
 
 _TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
-
-
-class _Progress(BaseModel):
-    rounds: NonNegativeInt
-    length: NonNegativeInt
-    head: str
-    metrics_hash: str
-    trace_hash: str | None = None
-    checkpoint_hash: str | None
-
-
-class _Header(BaseModel):
-    """What run.json must hold besides the format."""
-
-    privaudit: str
-    libraries: dict[str, str]
-    threads: int
-    config: dict[str, Any]
-    model_hash: str
-    data_hash: str
-    ledger_hash: str
-    progress: _Progress
-    files: dict[str, str] = {}
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """Return what run.json says.
-
-    Raises:
-        TranscriptError: It is damaged, or of another version.
-    """
-    header = read_json(path / "run.json")
-    if header.get("format") != FORMAT:
-        raise TranscriptError(
-            f"{path} was written in run format {header.get('format')} by "
-            f"privaudit {header.get('privaudit', '?')}, and this version reads "
-            f"format {FORMAT}. Use that version, or train again."
-        )
-    try:
-        _Header.model_validate(header, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise TranscriptError(
-            f"{path / 'run.json'} is damaged at "
-            f"{'.'.join(map(str, first['loc']))} ({first['msg']}): it was altered, "
-            "or written by another version. Restore it from a copy, or train again."
-        ) from None
-    return header
 
 
 def new_header(
@@ -260,22 +209,5 @@ def load_checkpoint(
 def drop_checkpoints(path: Path, *, but: int) -> None:
     """Remove all checkpoints except one."""
     for file in (path / "kept").glob("after-*.safetensors"):
-        if file != checkpoint_path(path, but):
+        if _CHECKPOINT.fullmatch(file.name) and file != checkpoint_path(path, but):
             file.unlink()
-
-
-def clear_run(path: Path) -> None:
-    """Remove what a run wrote; run.json first, so that a kill leaves no mixture."""
-    with storage_errors(path):
-        for name in ("run.json", "privacy.json", "metrics.jsonl", TRACE, "ledger.npz"):
-            (path / name).unlink(missing_ok=True)
-        for name in ("kept", "audits"):
-            if (path / name).exists():
-                shutil.rmtree(path / name)
-    for name in ("transcript", "kept", "audits"):
-        make_private_folder(path / name)
-
-
-def save_header(path: Path, header: Mapping[str, Any]) -> None:
-    """Write run.json: the point at which a round counts as done."""
-    write_json(path / "run.json", header)

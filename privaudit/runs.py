@@ -1,7 +1,8 @@
 """The run directory: what a run wrote, and how it is found and read again.
 
 runs/<name>/
-  run.json            configuration, versions, hashes, progress, transcript head
+  run.json            configuration, versions, progress, the hash of every file below,
+                      and signatures: see :mod:`privaudit.run_header`
   transcript/         manifest.jsonl and one safetensors file for each round
   kept/               the latest checkpoint: server and private states; keys of masks
   ledger.npz          the truth about membership
@@ -11,9 +12,10 @@ runs/<name>/
   audits/<scenario>/  audit.json, scores.npz, report.html
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,24 +32,20 @@ from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.run_files import (
     OWN_MODEL,
     PERSONAL,
-    read_header,
     read_metrics,
     read_trace,
     split_names,
 )
-from privaudit.storage import (
-    file_hash,
-    read_bytes,
-    read_json,
-    read_tensors,
-    write_bytes,
-)
+from privaudit.run_header import SignedHeader, add_files, read_header
+from privaudit.signing import Signer
+from privaudit.storage import parse_json, parse_tensors, read_bytes, write_bytes
 from privaudit.tensors import Tensors
 from privaudit.trace import RoundTrace
 from privaudit.trainer import ClientId, Trainer
 from privaudit.transcript import Transcript, TranscriptFolder
 
 LATEST = "latest"  # the file beside the runs that names those last trained
+AUDITS = "audits/"  # before the path of a file that was added to a run
 NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+")
 
 
@@ -84,12 +82,21 @@ class Run:
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """What run.json says.
+        """What run.json says, without signatures and what was added.
 
         Raises:
             MissingFileError: The folder holds no run.
-            TranscriptError: The run is damaged, or of another version.
+            TranscriptError: The run is damaged, altered, or of another version.
+            TrustError: It is signed by a key that is not trusted.
         """
+        return self._signed.content
+
+    @cached_property
+    def _signed(self) -> SignedHeader:
+        """The header as it was first read: what all else is held against."""
+        return self._read_header()
+
+    def _read_header(self) -> SignedHeader:
         try:
             return read_header(self.path)
         except MissingFileError as error:
@@ -144,15 +151,26 @@ class Run:
         return folder.read(head=progress["head"], length=progress["length"])
 
     @cached_property
-    def ledger(self) -> Ledger:
-        """The truth about membership, for audits only.
+    def truth(self) -> Ledger:
+        """Who owned and who trained on which record; no data are read for it.
 
         Raises:
             TranscriptError: It is not the one that was trained on.
         """
+        return self._checked_ledger(lambda _: True)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The truth about membership, held against the data set, too.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
+        return self._checked_ledger(lambda found: found.fits(self.population.deal))
+
+    def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
         ledger = Ledger.load(self.path / "ledger.npz")
-        deal = self.population.deal
-        if ledger.hash != self.header["ledger_hash"] or not ledger.fits(deal):
+        if ledger.hash != self.header["ledger_hash"] or not fits(ledger):
             raise TranscriptError(
                 f"{self.path / 'ledger.npz'} is not the ledger that was trained on: "
                 "it was altered or replaced. Restore it from a copy, or train again."
@@ -205,36 +223,84 @@ class Run:
             MissingFileError: The key of the masks is gone.
             TranscriptError: It was altered.
         """
-        return masking_of(
-            self.config, self.header, lambda: read_bytes(self._unaltered(MASK_KEY))
-        )
+        return masking_of(self.config, self.header, lambda: self.read(MASK_KEY))
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
         """Claimed and certified epsilon, and the mechanisms behind them."""
-        return read_json(self._unaltered("privacy.json"))
+        return parse_json(self.read("privacy.json"), self.path / "privacy.json")
 
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
         """Each client's model after the last round, from its private state."""
-        return split_names(read_tensors(self._unaltered(PERSONAL)))
+        return split_names(self._read_tensors(PERSONAL))
 
     @cached_property
     def own_model(self) -> Tensors | None:
         """The server's own model after the last round; None for classifiers."""
         if OWN_MODEL not in self.header.get("files", {}):
             return None
-        return read_tensors(self._unaltered(OWN_MODEL))
+        return self._read_tensors(OWN_MODEL)
 
-    def _unaltered(self, name: str) -> Path:
-        """Return a file that a run wrote once, checked."""
-        path = self.path / name
-        if file_hash(path) != self.header.get("files", {}).get(name):
+    def _read_tensors(self, name: str) -> Tensors:
+        return parse_tensors(self.read(name), self.path / name)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of files that were written as a whole, by their path in the run.
+
+        Those that were added since the run was first read, such as audits, are there.
+        """
+        return self._latest().files
+
+    @cached_property
+    def signers(self) -> tuple[Signer, Signer | None]:
+        """Who vouches for the training, and who for what was added to it."""
+        latest = self._latest()
+        return latest.signer, latest.auditor
+
+    def _latest(self) -> SignedHeader:
+        latest = self._read_header()
+        if latest.seal != self._signed.seal:
             raise TranscriptError(
-                f"{path} is not the file that the run wrote: it was altered, or the "
-                "run did not finish. Restore it from a copy, or train again."
+                f"{self.path} was trained anew since it was read. Run the same command "
+                "again."
             )
-        return path
+        return latest
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file that the run lists, checked.
+
+        Args:
+            name: Its path in the run.
+
+        Raises:
+            MissingFileError: It is gone.
+            TranscriptError: It is another, or the run does not list it.
+        """
+        content = read_bytes(self.path / name)
+        expected = self.files.get(name)
+        if hashlib.sha256(content).hexdigest() != expected:
+            what = "is not the file that the run lists: it was altered or replaced"
+            if expected is None:
+                what = "is not listed by its run: it was put there, or not finished"
+            again = "make it again" if name.startswith(AUDITS) else "train again"
+            raise TranscriptError(
+                f"{self.path / name} {what}. Restore it from a copy, or {again}."
+            )
+        return content
+
+    def add(self, contents: Mapping[str, bytes]) -> None:
+        """Write files beside the others, and list them in the header: audits.
+
+        Args:
+            contents: By path in the run.
+
+        Raises:
+            ConfigError: The run was trained anew since it was read.
+            StorageError: The folder cannot be written.
+        """
+        add_files(self.path, self._signed.seal, contents)
 
     @property
     def name(self) -> str:

@@ -78,10 +78,10 @@ def _print(entry: "Shift") -> None:
 def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
     """Write what was found as JSON, and as a table beside it."""
     from privaudit.report.shift_table import shift_table
-    from privaudit.storage import make_private_folder, write_bytes, write_json
+    from privaudit.runs import AUDITS
+    from privaudit.storage import to_json
 
-    place = make_private_folder(run.path / "audits") / f"shift-{foreign}.json"
-    write_json(place, {entry.attack: entry.to_dict() for entry in found})
-    table = shift_table({run.name: found})
-    write_bytes(place.with_suffix(".md"), table.encode())
-    return place
+    place, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
+    numbers = {entry.attack: entry.to_dict() for entry in found}
+    run.add({f"{place}.json": to_json(numbers), f"{place}.md": table.encode()})
+    return run.path / f"{place}.json"

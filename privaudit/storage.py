@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from privaudit.tensors import Tensors
 
 UNFINISHED = ".unfinished"
 LOCK = ".lock"
+_PAUSE = 0.02  # seconds between two looks at a lock
 REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EROFS: "the file system is read-only",
@@ -53,11 +55,15 @@ def _reason(error: OSError) -> str:
 
 
 @contextmanager
-def lock_run(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder, until the end or a kill.
+def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes from writing in a run's folder, until the end or a kill.
 
     The system holds the lock, so a killed process leaves none behind. Windows and
     some network file systems have no such locks: there, nothing is kept away.
+
+    Args:
+        folder: The run's, which is there.
+        patience: Seconds to wait for another process.
 
     Raises:
         ConfigError: Another process holds it.
@@ -72,13 +78,18 @@ def lock_run(folder: Path) -> Iterator[None]:
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"Another process is training {folder}. Wait until it is done, or "
-                    "take another --name."
-                ) from None
+            give_up = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= give_up:
+                        raise ConfigError(
+                            f"Another process is training {folder}. Wait until it is "
+                            "done, or take another --name."
+                        ) from None
+                time.sleep(_PAUSE)
         yield
     finally:
         os.close(handle)
@@ -113,12 +124,6 @@ def write_bytes(path: Path, content: bytes) -> None:
         _sync_folder(path.parent)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process was writing."""
-    for path in folder.rglob(f".*{UNFINISHED}"):
-        path.unlink()
-
-
 def append_lines(path: Path, lines: list[str]) -> None:
     """Append whole lines and wait until they are on the disk.
 
@@ -133,8 +138,12 @@ def append_lines(path: Path, lines: list[str]) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON that a person can read and a diff can compare."""
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-    write_bytes(path, text.encode())
+    write_bytes(path, to_json(content))
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """Return JSON as :func:`write_json` writes it."""
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
 
 
 def read_bytes(path: Path) -> bytes:
@@ -170,7 +179,15 @@ def read_json(path: Path) -> dict[str, Any]:
         MissingFileError: There is no such file, or it is not readable.
         TranscriptError: It holds no JSON object, so it was cut or altered.
     """
-    content = read_bytes(path)
+    return parse_json(read_bytes(path), path)
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file's content is.
+
+    Raises:
+        TranscriptError: It is none, so it was cut or altered.
+    """
     try:
         found = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
@@ -201,10 +218,18 @@ def read_tensors(path: Path) -> dict[str, Any]:
         MissingFileError: There is no such file, or it is not readable.
         TranscriptError: It was cut or altered.
     """
+    return parse_tensors(read_bytes(path), path)
+
+
+def parse_tensors(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the tensors that a file's content holds.
+
+    Raises:
+        TranscriptError: It was cut or altered.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    content = read_bytes(path)
     try:
         return load(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:

@@ -155,6 +155,13 @@ def _say(text: str, run: "Run") -> None:
     asked = _model_queries(run)
     told = "" if asked is None else f" ({asked:,} model queries)"
     typer.echo(f"{text}: {run.path}{told}")
+    from privaudit.run_folder import foreign_files, some_files
+
+    foreign = foreign_files(run.path)
+    if foreign:
+        typer.echo(
+            f"{run.path} also holds files that no run writes: {some_files(foreign)}"
+        )
     count, why = _aborted_sums(run)
     if count:
         total = run.config.rounds

@@ -7,7 +7,7 @@ dropped and written again by a resumed run, to the same bytes.
 import copy
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,31 +33,31 @@ from privaudit.run_files import (
     TRACE,
     check_environment,
     checkpoint_path,
-    clear_run,
     drop_checkpoints,
     join_names,
     load_checkpoint,
     new_header,
     read_metrics,
     save_checkpoint,
-    save_header,
     trace_line,
     truncate_trace,
 )
+from privaudit.run_folder import check_place, clear_run, remove_unfinished
+from privaudit.run_header import save_header
 from privaudit.runs import Run, check_name, mark_latest, runs_folder
 from privaudit.seeds import Seeds
+from privaudit.signing import own_key
 from privaudit.storage import (
     append_lines,
     file_hash,
     lock_run,
     make_private_folder,
-    remove_unfinished,
     write_bytes,
     write_json,
     write_tensors,
 )
 from privaudit.tensors import Tensors
-from privaudit.trainer import Records, Trainer
+from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.transcript import (
     Message,
     Transcript,
@@ -127,9 +127,12 @@ def _train_alone(
     run: Run, config: RunConfig, resume: bool, fresh: bool, watcher: Watcher | None
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
+    check_place(run.path, fresh=fresh)
+    own_key()  # a run that cannot be signed is not begun
     population = None if _is_there(run) and not fresh else populate(config)
     make_private_folder(run.path)
     with lock_run(run.path):
+        check_place(run.path, fresh=fresh)
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (_is_there(run) and not fresh):
             _check_reuse(run, config, resume)
@@ -163,6 +166,7 @@ def _begin(run: Run, config: RunConfig, population: Population) -> None:
     drawn = draw_mask_key(run.path, config)
     header = new_header(config, population, ledger)
     save_header(run.path, header | ({"files": drawn} if drawn else {}))
+    remove_unfinished(run.path)
 
 
 @dataclass
@@ -355,16 +359,29 @@ def _finish(training: _Training) -> None:
         write_tensors(training.path / OWN_MODEL, own)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
-    rounds = [line["mechanisms"] for line in metrics]
-    record = privacy_record(
-        training.trainer.claim(task), rounds, sends_updates=_sends_updates(training)
-    )
+    record = _certified(training.trainer, task, metrics, training.transcript)
     write_json(training.path / "privacy.json", record)
     training.header.setdefault("files", {}).update(
         (name, file_hash(training.path / name)) for name in written
     )
 
 
-def _sends_updates(training: _Training) -> bool:
-    kinds = {message.kind for message in training.transcript}
-    return bool(kinds & {"update", "individual-update", "masked"})
+def _certified(
+    trainer: Trainer,
+    task: PublicTask,
+    metrics: Sequence[Mapping[str, Any]],
+    transcript: Transcript,
+) -> dict[str, Any]:
+    rounds = [line["mechanisms"] for line in metrics]
+    kinds = {message.kind for message in transcript}
+    sends = bool(kinds & {"update", "individual-update", "masked"})
+    return privacy_record(trainer.claim(task), rounds, sends_updates=sends)
+
+
+def certify_again(run: Run) -> dict[str, Any]:
+    """Return the privacy record that a finished run's mechanisms give.
+
+    Data set and model are held against their hashes on the way.
+    """
+    task = run.population.task
+    return _certified(run.trainer, task, run.metrics, run.transcript)

@@ -7,6 +7,7 @@ message carries the hash of all before it, so that a changed or cut record is no
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,9 @@ def chain(head: str, entry: Mapping[str, Any]) -> str:
     return hashlib.sha256((head + text).encode()).hexdigest()
 
 
+_SHARD = re.compile(r"round-\d{4,}\.safetensors")
+
+
 def shard_name(round: int) -> str:
     """Return the file of a round's tensors."""
     return f"round-{round:04d}.safetensors"
@@ -182,7 +186,7 @@ class TranscriptFolder:
         write_bytes(self.manifest, b"".join(line + b"\n" for line in lines))
         used = {shard_name(message.round) for message in transcript}
         for path in self.folder.glob("round-*.safetensors"):
-            if path.name not in used:
+            if _SHARD.fullmatch(path.name) and path.name not in used:
                 path.unlink()
 
     def _check(self, lines: Sequence[bytes], *, head: str, length: int) -> Transcript:

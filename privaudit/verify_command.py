@@ -47,9 +47,17 @@ def _say(found: "Verification") -> None:
                 f"  {one.scenario}, played anew: {one.scores} scores, none differs by "
                 f"more than {one.largest:.1g}"
             )
-    verdict = "matches" if found.matches else "does NOT match"
-    made = found.values - found.recorded
-    typer.echo(
-        f"The card {verdict} {found.run.path}: {found.values} values, of which {made} "
-        f"were made again and {found.recorded} compared with what the run recorded."
-    )
+    typer.echo(f"The card {_verdict(found)} {found.run.path}: {found.values} values.")
+    made = found.values - found.on_trust
+    typer.echo(f"  made again from what the run holds, and compared: {made}")
+    trained, audited = found.run.signers
+    whose = f"the training {trained}" + (f", the audits {audited}" if audited else "")
+    typer.echo(f"  compared with the run's signed files: {found.on_trust}")
+    if found.on_trust:
+        typer.echo(f"  These are taken on trust. Who signed: {whose}.")
+
+
+def _verdict(found: "Verification") -> str:
+    if not found.matches:
+        return "does NOT match"
+    return "does not differ from" if found.on_trust else "matches"

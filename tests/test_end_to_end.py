@@ -18,6 +18,7 @@ from privaudit.live import Event
 from privaudit.report.page import write_report
 from privaudit.report.store import save_audit
 from privaudit.runs import Run
+from tests.owner_changes import sign_again
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -140,9 +141,7 @@ def test_a_run_of_another_version_is_refused(run: Run) -> None:
 
 
 def test_a_changed_model_is_refused(run: Run) -> None:
-    header = json.loads((run.path / "run.json").read_text())
-    header["model_hash"] = "0" * 64
-    (run.path / "run.json").write_text(json.dumps(header))
+    sign_again(run.path, model_hash="0" * 64)
     with pytest.raises(TranscriptError, match="has changed since"):
         Auditor(run.path.as_posix()).attack(clients=1, shadows=6)
 

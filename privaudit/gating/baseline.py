@@ -97,7 +97,7 @@ def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
         TranscriptError: It is damaged.
     """
     audit = read_audit(run.require_complete(), scenario)
-    ledger = Ledger.load(run.path / "ledger.npz")
+    ledger = run.truth
     arrays: dict[str, Any] = {}
     made = {name: audit.leak(name)["settings"] for name in shared_attacks([audit])}
     for name in made:

@@ -32,8 +32,7 @@ def check_same(run: Run, baseline: Baseline) -> None:
     Raises:
         ConfigError: They do not; the text says what differs.
     """
-    ledger = Ledger.load(run.path / "ledger.npz")
-    ours, theirs = hashes_of(run, ledger), baseline.hashes
+    ours, theirs = hashes_of(run, run.truth), baseline.hashes
     if ours["data"] != theirs["data"]:
         _refuse(run, baseline, "were trained on other data", _DATA)
     if ours["deal"] != theirs["deal"]:
@@ -63,7 +62,7 @@ def joined_audit(audit: StoredAudit, baseline: Baseline) -> StoredAudit:
 
     Its records are those of the run's audit that the baseline has, in that order.
     """
-    ledger = Ledger.load(audit.run.path / "ledger.npz")
+    ledger = audit.run.truth
     names = tuple(name for name in baseline.attacks if name in audit.attacks)
     columns = {name: _joined(audit, baseline, ledger, name) for name in names}
     return StoredAudit(audit.run, audit.scenario, names, columns, audit.contents)

@@ -15,7 +15,6 @@ import numpy as np
 
 from privaudit.errors import TranscriptError
 from privaudit.leak import measure_leak
-from privaudit.ledger import Ledger
 from privaudit.public.rules import AUDIT, LEAK
 from privaudit.public.sealing import seal
 from privaudit.public.sieve import OMITTED, Sieve
@@ -125,7 +124,7 @@ def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
 
     Nothing if all were.
     """
-    ledger = Ledger.load(stored.run.path / "ledger.npz")
+    ledger = stored.run.truth
     rest = np.isin(ledger.owner, _trained(stored.run))
     rest[stored.columns[attack]["records"]] = False
     members = int(ledger.is_member[rest].sum())

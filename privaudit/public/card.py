@@ -14,12 +14,12 @@ from typing import Any
 
 from privaudit.dataset import DATASETS
 from privaudit.datasets.on_disk import OnDisk
-from privaudit.errors import ConfigError, TranscriptError
-from privaudit.ledger import Ledger
+from privaudit.errors import ConfigError
 from privaudit.public.audits import AUDITS, public_audit
 from privaudit.public.rules import HEADER, PRIVACY
 from privaudit.public.sealing import seal
 from privaudit.public.sieve import Sieve
+from privaudit.report.stored_audit import stored_scenarios
 from privaudit.runs import Run
 from privaudit.scenario import SCENARIOS
 from privaudit.storage import read_bytes
@@ -53,7 +53,7 @@ def card_parts(
         "run": lambda: HEADER(sieve, run.header, "run.json"),
         "sent": lambda: _sent(run),
         "data": lambda: _data(run, key),
-        "truth": lambda: {"sealed": seal(key(), "ledger", _ledger(run).hash)},
+        "truth": lambda: {"sealed": seal(key(), "ledger", run.truth.hash)},
         "privacy": lambda: PRIVACY(sieve, run.privacy, "privacy.json"),
         **audits,
     }
@@ -61,8 +61,8 @@ def card_parts(
 
 def audited_scenarios(run: Run) -> list[str]:
     """Return the registered scenarios that a run was audited under."""
-    folder = run.path / "audits"
-    return [n for n in SCENARIOS.names() if (folder / n / "audit.json").exists()]
+    played = stored_scenarios(run)
+    return [name for name in SCENARIOS.names() if name in played]
 
 
 def _sent(run: Run) -> dict[str, int]:
@@ -81,16 +81,6 @@ def _data(run: Run, key: Callable[[], bytes]) -> dict[str, str]:
     if isinstance(DATASETS.find(run.config.dataset), OnDisk):
         return {"sealed": seal(key(), "data", digest)}
     return {_OWN_HASH: digest}
-
-
-def _ledger(run: Run) -> Ledger:
-    ledger = Ledger.load(run.path / "ledger.npz")
-    if ledger.hash != run.header["ledger_hash"]:
-        raise TranscriptError(
-            f"{run.path / 'ledger.npz'} is not the ledger that was trained on: it was "
-            "altered or replaced. Restore it from a copy, or train again."
-        )
-    return ledger
 
 
 def render(card: Mapping[str, Any]) -> str:

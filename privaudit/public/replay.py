@@ -64,7 +64,7 @@ def replay(
         return Replayed(scenario, 0, math.nan, (str(error),))
     said = card[AUDITS][scenario]
     for name, there in recorded(contents, Sieve(), scenario).items():
-        if not _alike(said.get(name) if isinstance(said, Mapping) else None, there):
+        if not alike(said.get(name) if isinstance(said, Mapping) else None, there):
             why.append(f"{AUDITS}/{scenario}/{name} comes out otherwise")
     return Replayed(scenario, count, largest, tuple(why))
 
@@ -133,12 +133,12 @@ def _same_candidates(kept: Sequence[ClientScores], new: Sequence[ClientScores]) 
     )
 
 
-def _alike(card: Any, run: Any) -> bool:
+def alike(card: Any, run: Any) -> bool:
     """Say whether JSON is the same but for rounding."""
     if isinstance(card, Mapping) and isinstance(run, Mapping):
-        return card.keys() == run.keys() and all(_alike(card[k], run[k]) for k in run)
+        return card.keys() == run.keys() and all(alike(card[k], run[k]) for k in run)
     if isinstance(card, list) and isinstance(run, list):
-        return len(card) == len(run) and all(map(_alike, card, run))
+        return len(card) == len(run) and all(map(alike, card, run))
     if isinstance(card, float) and isinstance(run, float):
         return math.isclose(card, run, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     return bool(card == run)

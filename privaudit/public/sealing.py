@@ -13,7 +13,6 @@ from pathlib import Path
 
 from privaudit.errors import MissingFileError, TranscriptError
 from privaudit.runs import Run
-from privaudit.storage import read_bytes, write_bytes
 
 KEY = "card.key"
 _SIZE = 32  # bytes
@@ -24,10 +23,10 @@ def make_key(run: Run) -> bytes:
 
     Raises:
         StorageError: The run's folder cannot be written.
-        TranscriptError: The key is there, and damaged.
+        TranscriptError: The key is there, and was altered or put there.
     """
-    if not (run.path / KEY).exists():
-        write_bytes(run.path / KEY, secrets.token_hex(_SIZE).encode())
+    if KEY not in run.files or not (run.path / KEY).exists():
+        run.add({KEY: secrets.token_hex(_SIZE).encode()})
     return read_key(run)
 
 
@@ -36,11 +35,11 @@ def read_key(run: Run) -> bytes:
 
     Raises:
         MissingFileError: It has none.
-        TranscriptError: It is damaged.
+        TranscriptError: It was altered, or put there by somebody else.
     """
     path: Path = run.path / KEY
     try:
-        found = read_bytes(path)
+        found = run.read(KEY)
     except MissingFileError:
         raise MissingFileError(
             f"There is no {KEY} in {run.path}, so no sealed hash of a card can be "

@@ -1,13 +1,14 @@
 """Does a card say what its run says? Each part is made again and compared.
 
 A card is found untrue if its text was altered, or if anything in the run that it was
-made of was: transcript, ledger, scores, numbers. What no scores are kept of, such as
-utility, is compared with what the run recorded; ``again`` plays the attacks anew.
+made of was: transcript, ledger, scores, numbers. What nothing in the run gives again,
+such as utility and settings, is compared with what its owner signed, and is so taken on
+trust; ``again`` plays the attacks anew, and certifies anew.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from privaudit.errors import MissingFileError, PrivauditError
 from privaudit.live.events import Watcher
 from privaudit.public.audits import AUDITS
 from privaudit.public.card import card_parts, read_card
-from privaudit.public.replay import Replayed, replay
+from privaudit.public.replay import Replayed, alike, replay
 from privaudit.public.sealing import read_key
 from privaudit.public.sieve import Sieve
 from privaudit.runs import Run, load_run, runs_folder
+from privaudit.training import certify_again
 
-_MADE_AGAIN = ("leaks", "server_model", "scores", "question")
+_MADE_AGAIN = ("leaks", "server_model", "scores", "question")  # of an audit
+_CHAINED = ("run/progress/head", "run/progress/length")  # the transcript gives them
+_CERTIFIED = ("data", "privacy", "run/model_hash")  # given by data, model, mechanisms
 _ABOUT_ITSELF = ("card", "sha256")
 
 
@@ -47,14 +51,15 @@ class Verification:
     Attributes:
         run: What it was held against.
         values: How many values were compared.
-        recorded: How many of these the run only recorded: nothing there gives them.
+        on_trust: How many of these stand in a signed file only: nothing gave them
+            again.
         mismatches: All that does not match; empty if the card is true.
         replayed: What the attacks gave when they were played anew, if they were.
     """
 
     run: Run
     values: int
-    recorded: int
+    on_trust: int
     mismatches: tuple[Mismatch, ...]
     replayed: tuple[Replayed, ...] = ()
 
@@ -93,13 +98,33 @@ def verify_card(
         found = _runs_of(content, runs_folder(runs))
     tried = [_compare(content, as_written, one) for one in found]
     best = next((one for one in tried if one.matches), tried[0])
-    if not again:
-        return best
-    scenarios = sorted(content[AUDITS])
-    played = tuple(replay(best.run, one, content, watcher) for one in scenarios)
-    return Verification(
-        best.run, best.values, best.recorded, best.mismatches, replayed=played
+    return _again(best, content, watcher) if again else best
+
+
+def _again(
+    found: Verification, card: Mapping[str, Any], watcher: Watcher | None
+) -> Verification:
+    """Play the attacks anew, and certify anew."""
+    amiss = list(found.mismatches)
+    try:
+        if not alike(found.run.privacy, _plain(certify_again(found.run))):
+            why = "the mechanisms that the run recorded do not give this record"
+            amiss.append(Mismatch("privacy", why))
+    except PrivauditError as error:
+        amiss.append(Mismatch("privacy", str(error)))
+    played = [replay(found.run, one, card, watcher) for one in sorted(card[AUDITS])]
+    said = dict(leaves(card))
+    return replace(
+        found,
+        on_trust=sum(is_on_trust(place, again=True) for place in said),
+        mismatches=tuple(amiss),
+        replayed=tuple(played),
     )
+
+
+def _plain(content: Mapping[str, Any]) -> Any:
+    """Return what JSON makes of it."""
+    return json.loads(json.dumps(content))
 
 
 def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
@@ -143,8 +168,8 @@ def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verificatio
     left = {p: v for p, v in values.items() if p != AUDITS}
     mismatches.extend(_differences(left, {}))
     count = sum(place.split("/")[0] not in _ABOUT_ITSELF for place in said)
-    recorded = sum(map(is_recorded, said))
-    return Verification(run, count, recorded, tuple(mismatches))
+    on_trust = sum(map(is_on_trust, said))
+    return Verification(run, count, on_trust, tuple(mismatches))
 
 
 def _parts(card: Mapping[str, Any], run: Run) -> dict[str, Callable[[], Any]]:
@@ -180,7 +205,16 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(one, f"{place}/{key}" if place else key)
 
 
-def is_recorded(place: str) -> bool:
-    """Say whether the run only recorded a value: no stored scores give it."""
+def is_on_trust(place: str, *, again: bool = False) -> bool:
+    """Say whether a value stands in a signed file only: nothing gives it again.
+
+    Args:
+        place: In the card.
+        again: Whether attacks were played, and mechanisms certified, anew.
+    """
     parts = place.split("/")
-    return parts[0] == AUDITS and len(parts) > 2 and parts[2] not in _MADE_AGAIN
+    if parts[0] == AUDITS:
+        return len(parts) > 2 and parts[2] not in _MADE_AGAIN and not again
+    if again and (parts[0] in _CERTIFIED or place in _CERTIFIED):
+        return False
+    return parts[0] in ("run", "data", "privacy") and place not in _CHAINED

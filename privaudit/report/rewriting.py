@@ -13,9 +13,10 @@ from privaudit.errors import MissingFileError
 from privaudit.report.index import IndexEntry, check_place, write_index
 from privaudit.report.page import write_report
 from privaudit.report.restored import restore_audit
-from privaudit.report.stored_audit import StoredAudit, read_audit
+from privaudit.report.stored_audit import StoredAudit, read_audit, stored_scenarios
 from privaudit.report.stored_sweep import SWEEP, read_sweep
 from privaudit.report.sweep import write_sweep
+from privaudit.run_header import refuse_link
 from privaudit.runs import Run, latest_runs, load_run, runs_folder
 from privaudit.scenario import SCENARIOS
 from privaudit.sweep_result import Tradeoff
@@ -152,7 +153,7 @@ def _stored(subjects: _Subjects, scenario: str | None) -> list[StoredAudit]:
     """
     found = []
     for place, run in subjects.runs.items():
-        played = _played(run)
+        played = stored_scenarios(run)
         wanted = played if scenario is None else [scenario]
         if place in subjects.optional:
             wanted = [name for name in wanted if name in played]
@@ -163,11 +164,6 @@ def _stored(subjects: _Subjects, scenario: str | None) -> list[StoredAudit]:
             )
         found += [read_audit(run, name) for name in wanted]
     return found
-
-
-def _played(run: Run) -> list[str]:
-    """Return the scenarios under which a run was attacked."""
-    return sorted(path.parent.name for path in run.path.glob("audits/*/audit.json"))
 
 
 def _nothing(subjects: _Subjects, scenario: str | None) -> MissingFileError:
@@ -195,6 +191,8 @@ def _write_reports(
 ) -> list[IndexEntry]:
     entries = []
     for one, audit in zip(stored, audits, strict=True):
+        refuse_link(one.run.path / "audits")
+        refuse_link(one.run.path / "audits" / one.scenario)
         page = one.run.path / "audits" / one.scenario / "report.html"
         names = [one.class_names]
         write_report([audit], page, show_records=show_records, class_names=names)

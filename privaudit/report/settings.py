@@ -40,6 +40,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
     shown: dict[str, Any] = {
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
+        **_signers(run),
         "trainer": fields.pop("trainer"),
         **{f"trainer: {name}": value for name, value in own.items()},
         **fields,
@@ -50,6 +51,14 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
     }
     return {name: setting(value) for name, value in shown.items()}
+
+
+def _signers(run: Run) -> dict[str, str]:
+    """Say whose keys vouch for the run, and for its audits."""
+    trained, audited = run.signers
+    return {"signed by": str(trained)} | (
+        {"audits signed by": str(audited)} if audited else {}
+    )
 
 
 def _attacked(audit: Audit) -> str:

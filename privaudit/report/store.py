@@ -8,12 +8,15 @@ from jaxtyping import Shaped
 
 from privaudit.audit import Audit
 from privaudit.leak import Leak
-from privaudit.report.stored_audit import CLASS_NAMES, SERVER
-from privaudit.storage import make_private_folder, write_bytes, write_json
+from privaudit.report.stored_audit import AUDIT, CLASS_NAMES, SCORES, SERVER
+from privaudit.runs import AUDITS
+from privaudit.storage import make_private_folder, to_json, write_bytes
 
 
 def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     """Write audit.json and scores.npz, and return the folder they are in.
+
+    In the run they are listed in its header, and signed; a copy elsewhere is not.
 
     That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
@@ -29,8 +32,6 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     Raises:
         StorageError: The folder cannot be written.
     """
-    audits = make_private_folder((folder or audit.run.path) / "audits")
-    place = make_private_folder(audits / audit.scenario.name)
     columns = {
         f"{name}/{column}": values
         for name, leak in _named(audit).items()
@@ -39,9 +40,19 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     columns[CLASS_NAMES] = np.array(audit.run.population.dataset.class_names)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **columns)
-    write_bytes(place / "scores.npz", buffer.getvalue())
-    write_json(place / "audit.json", audit.to_dict())
-    return place
+    below = f"{AUDITS}{audit.scenario.name}"
+    contents = {
+        f"{below}/{SCORES}": buffer.getvalue(),
+        f"{below}/{AUDIT}": to_json(audit.to_dict()),
+    }
+    if folder is None:
+        audit.run.add(contents)
+        return audit.run.path / below
+    make_private_folder(folder / "audits")
+    make_private_folder(folder / below)
+    for name, content in contents.items():
+        write_bytes(folder / name, content)
+    return folder / below
 
 
 def _named(audit: Audit) -> dict[str, Leak]:

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,13 @@ from jaxtyping import Shaped
 from privaudit.config import RunConfig
 from privaudit.errors import MissingFileError, TranscriptError, UnknownNameError
 from privaudit.leak import ClientScores
-from privaudit.ledger import DAMAGE, Ledger
-from privaudit.runs import Run
-from privaudit.storage import read_bytes, read_json
+from privaudit.ledger import DAMAGE
+from privaudit.run_header import HEADER
+from privaudit.runs import AUDITS, Run
+from privaudit.storage import parse_json
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
+AUDIT, SCORES = "audit.json", "scores.npz"
 SERVER = "server model/"  # before the name of an attack on the server's own model
 CLASS_NAMES = "class names"  # beside the columns
 Column = Shaped[np.ndarray, " candidates"]
@@ -82,13 +85,14 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
     """
     place = run.path / "audits" / scenario
     try:
-        contents = read_json(place / "audit.json")
-        stored = read_bytes(place / "scores.npz")
+        said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
+        stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
     except MissingFileError:
         raise MissingFileError(
             f"There is no audit of {scenario} for {run.name}. Make it with "
             f"`privaudit attack {run.name} --scenario {scenario}`."
         ) from None
+    contents = parse_json(said, place / AUDIT)
     try:
         with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
             found = dict(arrays)
@@ -102,6 +106,23 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
             "or is of an earlier run. Make it again with `privaudit attack`."
         ) from None
     return audit
+
+
+def stored_scenarios(run: Run) -> list[str]:
+    """Return the scenarios under which a run was attacked, as its header lists them."""
+    names = [name.removeprefix(AUDITS).split("/") for name in run.files]
+    return sorted(parts[0] for parts in names if parts[1:] == [AUDIT])
+
+
+def check_audit_file(path: Path) -> None:
+    """Hold an audit.json against the run that it lies in, if it lies in one.
+
+    Raises:
+        TranscriptError: The run does not list it so.
+    """
+    folder = path.resolve().parent
+    if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
+        Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")
 
 
 def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
@@ -122,9 +143,7 @@ def _check(audit: StoredAudit) -> None:
     # Parsed, so that a field added since then stands at its default.
     if RunConfig(**audit.contents["config"]) != audit.run.config:
         raise ValueError("its configuration is another")
-    ledger = Ledger.load(audit.run.path / "ledger.npz")
-    if ledger.hash != audit.run.header["ledger_hash"]:
-        raise ValueError("the ledger is not the run's")
+    ledger = audit.run.truth
     for attack in audit.attacks:
         found = audit.columns[attack]
         lengths = {len(found[column]) for column in _COLUMNS}

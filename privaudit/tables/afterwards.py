@@ -9,15 +9,14 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from privaudit.auditor import Auditor
 from privaudit.leak import Leak
 from privaudit.population import records_elsewhere, some_of
-from privaudit.runs import Run
+from privaudit.runs import AUDITS, Run
 from privaudit.scenario import find_scenario
-from privaudit.storage import make_private_folder, read_json, write_json
+from privaudit.storage import parse_json, to_json
 from privaudit.tables.metrics import ELSEWHERE, Metric
 from privaudit.tables.parts import Elsewhere
 from privaudit.writing_utility import measure_writing
@@ -104,20 +103,20 @@ def _remembered(
     run: Run, name: str, asked: Mapping[str, Any], measure: Callable[[], Found]
 ) -> Found:
     """Return what was found when the same was asked of the same run, or ask."""
-    path = run.path / "audits" / "table" / f"{name}.json"
+    place = f"{AUDITS}table/{name}.json"
     key = _key(run, asked)
-    if (kept := _kept(path)).get("key") != key:
+    if (kept := _kept(run, place)).get("key") != key:
         found = measure()
         numbers = {n: v for n, v in found.items() if math.isfinite(v)}
         kept = {"key": key, "asked": asked, "found": numbers}
-        make_private_folder(path.parent.parent)
-        make_private_folder(path.parent)
-        write_json(path, kept)
+        run.add({place: to_json(kept)})
     return dict(kept["found"])
 
 
-def _kept(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+def _kept(run: Run, place: str) -> dict[str, Any]:
+    if place not in run.files or not (run.path / place).exists():
+        return {}
+    return parse_json(run.read(place), run.path / place)
 
 
 def _key(run: Run, asked: Mapping[str, Any]) -> str:

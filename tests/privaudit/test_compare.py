@@ -20,6 +20,7 @@ from privaudit.statistics.change import Difference, judge_changes, p_value_withi
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 from tests.conftest import call, common_cache
+from tests.owner_changes import sign_again
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 
@@ -209,8 +210,7 @@ def copied(runs: Path, to: Path, name: str = "promptfl-0") -> Run:
 
 def test_other_data_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
     other = copied(runs, tmp_path)
-    header = {**other.header, "data_hash": "another"}
-    (other.path / "run.json").write_text(json.dumps(header))
+    sign_again(other.path, data_hash="another")
     with pytest.raises(ConfigError, match="trained on other data"):
         compare("zero-shot-0", other.path)
 
@@ -222,8 +222,7 @@ def test_other_coins_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
     ledger = Ledger.load(other.path / "ledger.npz")
     tossed = Ledger(ledger.owner, ledger.is_member[::-1] & (ledger.owner >= 0))
     tossed.save(other.path / "ledger.npz")
-    header = {**other.header, "ledger_hash": tossed.hash}
-    (other.path / "run.json").write_text(json.dumps(header))
+    sign_again(other.path, ledger_hash=tossed.hash)
     again = Run(other.path)
     save_audit(Auditor(again).attack(shadows=0))
     with pytest.raises(ConfigError, match="toss other membership coins"):
@@ -241,6 +240,7 @@ def test_only_clients_that_both_audits_attacked_are_compared(
     for key in [key for key in arrays if key.startswith("loss-threshold/")]:
         arrays[key] = arrays[key][kept]
     np.savez(place, **arrays)
+    sign_again(other.path)
     found = compare(other, "zero-shot-0", attacks=["loss-threshold"], utility=False)
     method = found.changes[0].change.estimate.method
     assert "averaged over 2 clients" in method
@@ -274,6 +274,9 @@ def test_an_audit_that_was_altered_is_refused(
             arrays = dict(stored)
         arrays["loss-threshold/is_member"] = ~arrays["loss-threshold/is_member"]
         np.savez(place / "scores.npz", **arrays)
+    with pytest.raises(TranscriptError, match="is not the file that the run lists"):
+        compare("zero-shot-0", other)
+    sign_again(other.path)
     with pytest.raises(TranscriptError, match="does not hold an audit of promptfl-0"):
         compare("zero-shot-0", other)
 

@@ -1,6 +1,5 @@
 """A run is found by its name, and what was altered since is refused."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,7 @@ from privaudit.dataset import PixelImages
 from privaudit.errors import MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
 from privaudit.runs import Run, latest_runs, mark_latest
-
-
-def change_header(run: Path, **fields: object) -> None:
-    header = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(header | fields))
+from tests.owner_changes import sign_again
 
 
 def test_a_ledger_with_other_coins_is_refused(whole: Path) -> None:
@@ -32,7 +27,7 @@ def test_a_ledger_that_does_not_fit_the_deal_is_refused(whole: Path) -> None:
     with np.load(whole / "ledger.npz") as stored:
         owner, is_member = np.roll(stored["owner"], 1), stored["is_member"]
     np.savez(whole / "ledger.npz", owner=owner, is_member=is_member)
-    change_header(whole, ledger_hash=Ledger.load(whole / "ledger.npz").hash)
+    sign_again(whole, ledger_hash=Ledger.load(whole / "ledger.npz").hash)
     with pytest.raises(TranscriptError, match="not the ledger that was trained on"):
         _ = run.ledger
 
@@ -51,7 +46,7 @@ def test_a_damaged_ledger_is_one_clear_line(damaged: bytes, whole: Path) -> None
 
 
 def test_another_data_set_is_refused(whole: Path) -> None:
-    change_header(whole, data_hash="0" * 64)
+    sign_again(whole, data_hash="0" * 64)
     with pytest.raises(TranscriptError, match="data set 'digits' has changed since"):
         _ = Run(whole).population
 
@@ -74,7 +69,7 @@ def test_what_was_written_last_is_checked(name: str, whole: Path) -> None:
     read = {"privacy.json": "privacy"}.get(name, "personal_models")
     assert getattr(Run(whole), read)
     (whole / name).write_text("{}")
-    with pytest.raises(TranscriptError, match="is not the file that the run wrote"):
+    with pytest.raises(TranscriptError, match="is not the file that the run lists"):
         getattr(Run(whole), read)
     (whole / name).unlink()
     with pytest.raises(MissingFileError, match=Path(name).name):
@@ -94,7 +89,7 @@ def test_a_damaged_header_is_one_clear_line(text: str, whole: Path) -> None:
 def test_a_header_without_progress_is_one_clear_line(
     progress: object, whole: Path
 ) -> None:
-    change_header(whole, progress=progress)
+    sign_again(whole, progress=progress)
     with pytest.raises(TranscriptError, match=r"run\.json is damaged at progress"):
         load_run(whole)
 

@@ -11,10 +11,11 @@ from privaudit.errors import TranscriptError
 from privaudit.federation import Federation, RoundRecord, run_round
 from privaudit.live import Event
 from privaudit.seeds import Seeds
-from privaudit.storage import read_json, write_json
+from privaudit.storage import read_json
 from privaudit.trace import ClippedNorm, Trace
 from privaudit.trainer import PublicTask, Records
 from privaudit.trainers.dp_fpl import DPFPL
+from tests.owner_changes import sign_again
 
 QUICK: dict[str, Any] = {"mode": "published-paper", "epsilon": 0.4, "rounds": 4}
 
@@ -99,14 +100,14 @@ def test_altered_notes_are_refused(whole: Path) -> None:
 def test_a_run_of_an_earlier_version_has_no_notes(whole: Path) -> None:
     header = read_json(whole / "run.json")
     del header["progress"]["trace_hash"]
-    write_json(whole / "run.json", header)
+    sign_again(whole, progress=header["progress"])
     assert load_run(whole).trace is None
 
 
 def test_such_a_run_is_resumed_without_notes(cut: Path) -> None:
     header = read_json(cut / "run.json")
     del header["progress"]["trace_hash"]
-    write_json(cut / "run.json", header)
+    sign_again(cut, progress=header["progress"])
     (cut / "trace.jsonl").unlink()
     run = train(name="cut", rounds=3, epochs=1, resume=True)
     assert run.is_complete

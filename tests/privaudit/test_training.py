@@ -1,6 +1,5 @@
 """What guards a run: its lock, its names, and the checks before anything is dropped."""
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from privaudit.live import Event, Watcher
 from privaudit.run_files import TRACKED
 from privaudit.runs import Run
 from privaudit.storage import file_hash
+from tests.owner_changes import sign_again
 
 HOLDER = """
 import sys, time
@@ -52,11 +52,6 @@ def content(run: Path) -> dict[str, str]:
 def resume(match: str, error: type[PrivauditError] = TranscriptError) -> None:
     with pytest.raises(error, match=match):
         train(name="cut", rounds=3, epochs=1, resume=True)
-
-
-def change_header(run: Path, **fields: object) -> None:
-    header = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(header | fields))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
@@ -182,12 +177,12 @@ def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
 
 def test_other_threads_or_versions_do_not_go_on_silently(cut: Path) -> None:
     there = torch.get_num_threads()
-    change_header(cut, threads=there + 1)
+    sign_again(cut, threads=there + 1)
     resume(
         f"trained with {there + 1} threads.*OMP_NUM_THREADS={there + 1}", ConfigError
     )
     versions = {name: version(name) for name in TRACKED}
-    change_header(cut, threads=there, libraries=versions | {"torch": "0.1"})
+    sign_again(cut, threads=there, libraries=versions | {"torch": "0.1"})
     before = content(cut)
     resume(r"trained with torch 0\.1, .* is installed.*--fresh", ConfigError)
     assert content(cut) == before

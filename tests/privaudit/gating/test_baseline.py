@@ -19,6 +19,7 @@ from privaudit.errors import (
 from privaudit.gate import gate, write_baseline
 from privaudit.gating.baseline import make_baseline
 from privaudit.gating.settings import GateSettings
+from tests.owner_changes import sign_again
 
 AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",))
 
@@ -169,9 +170,7 @@ def test_only_clients_that_both_audits_attacked_are_compared(
 
 def test_a_run_that_stopped_writes_no_baseline(runs: Path, tmp_path: Path) -> None:
     other = Run(Path(shutil.copytree(runs / "plain", tmp_path / "stopped")))
-    header = json.loads((other.path / "run.json").read_text())
-    header["config"]["rounds"] = 2
-    (other.path / "run.json").write_text(json.dumps(header))
+    sign_again(other.path, config=other.config.model_dump() | {"rounds": 2})
     with pytest.raises(ConfigError, match="stopped after 1 of 2 rounds"):
         write_baseline(Run(other.path), tmp_path / "b.json")
 

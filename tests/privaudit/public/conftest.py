@@ -14,8 +14,8 @@ from privaudit.leak import measure_leak
 from privaudit.ledger import Ledger
 from privaudit.report.store import save_audit
 from privaudit.report.stored_audit import read_audit
-from privaudit.storage import file_hash
 from tests.conftest import common_cache
+from tests.owner_changes import sign_again
 
 SEED = 987654321
 NAME = "zebra-987654321"
@@ -44,10 +44,8 @@ def run(zebra: Path) -> Run:
 
 def edit(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content))
-    if path.name == "privacy.json":  # whose hash is recorded
-        header = json.loads((path.parent / "run.json").read_text())
-        header["files"]["privacy.json"] = file_hash(path)
-        (path.parent / "run.json").write_text(json.dumps(header))
+    (folder,) = (place for place in path.parents if (place / "run.json").exists())
+    sign_again(folder)
 
 
 def make_small(run: Run, *, members: int) -> None:
@@ -58,9 +56,7 @@ def make_small(run: Run, *, members: int) -> None:
     owner[gone], is_member[gone] = -1, False
     small = Ledger(owner, is_member)
     small.save(run.path / "ledger.npz")
-    header = json.loads((run.path / "run.json").read_text())
-    header["ledger_hash"] = small.hash
-    edit(run.path / "run.json", header)
+    sign_again(run.path, ledger_hash=small.hash)
     for path in run.path.glob("audits/*/scores.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             columns = dict(arrays)
@@ -70,6 +66,7 @@ def make_small(run: Run, *, members: int) -> None:
             for key in [key for key in columns if key.rpartition("/")[0] == attack]:
                 columns[key] = columns[key][kept]
         np.savez(path, allow_pickle=False, **columns)
+        sign_again(run.path)
         again = Run(run.path)
         stored = read_audit(again, path.parent.name)
         content = json.loads((path.parent / "audit.json").read_text())

@@ -16,6 +16,7 @@ from privaudit.public import export as export_module
 from privaudit.public import export_public
 from privaudit.public.verify import leaves
 from privaudit.storage import file_hash
+from tests.owner_changes import sign_again
 from tests.privaudit.public.conftest import NAME, SEED, edit
 
 CANARY = "Patient 17 has a red hat, see /home/ward/17.png"
@@ -189,6 +190,7 @@ def test_other_peoples_data_are_named_by_a_sealed_hash_only(
     for path in [run.path / "run.json", *run.path.glob("audits/*/audit.json")]:
         text = path.read_text()
         path.write_text(text.replace('"dataset": "digits"', '"dataset": "cifar10"'))
+    sign_again(run.path)
     found = export_public(Run(run.path), tmp_path / "out")
     assert set(found.card["data"]) == {"sealed"}
     assert run.header["data_hash"] not in everything(tmp_path / "out")

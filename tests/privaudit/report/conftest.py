@@ -19,6 +19,7 @@ from privaudit.leak_by_round import RoundLeak
 from privaudit.one_run import OneRunAudit
 from privaudit.runs import Run
 from privaudit.scenario import Scenario
+from privaudit.signing import OWN, Signer
 from privaudit.source_inference import SourceInference
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
@@ -121,6 +122,7 @@ def fake_run(
         metrics=[{"local_accuracy": 0.5, "bytes_up": 10, "bytes_down": 20}] * 3,
         population=SimpleNamespace(dataset=dataset),
         header={"privaudit": "0.1.0", "model_hash": "abc"},
+        signers=(Signer("ab" * 32, OWN), None),
     )
     return run
 

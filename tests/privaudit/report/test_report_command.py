@@ -14,6 +14,7 @@ from privaudit.report.sweep import write_sweep
 from privaudit.runs import load_run
 from privaudit.sweep_result import judge_sweep
 from tests.conftest import call, common_cache
+from tests.owner_changes import sign_again
 from tests.privaudit.report.test_stored_sweep import point
 
 pytestmark = pytest.mark.slow  # trains and attacks once
@@ -181,6 +182,10 @@ def test_figures_that_the_scores_do_not_give_are_damage(
     said = json.loads(place.read_text())
     said["leaks"]["loss-threshold"]["auroc"].update(value=0.5, low=0.4, high=0.6)
     place.write_text(json.dumps(said))
+    code, _, err = report("whole")
+    assert code == 2
+    assert "is not the file that the run lists" in err
+    sign_again(whole)
     code, _, err = report("whole")
     assert code == 2
     assert "its scores give" in err

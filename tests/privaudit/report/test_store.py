@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from privaudit import Auditor, Run
 from privaudit.audit import Audit
 from privaudit.report.store import save_audit
 from privaudit.statistics.estimate import Estimate
@@ -49,9 +50,13 @@ def test_folders_are_private_and_hold_nothing_else(
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_run_folder_is_the_default(make_audit: Callable[..., Audit]) -> None:
-    audit = make_audit()
-    assert save_audit(audit).is_relative_to(audit.run.path)
+def test_the_run_folder_is_the_default_and_lists_the_audit(whole: Path) -> None:
+    place = save_audit(Auditor(Run(whole)).attack(clients=1, shadows=0))
+    assert place == whole / "audits" / "server-reconstruct"
+    listed = {name for name in Run(whole).files if name.startswith("audits/")}
+    assert listed == {
+        f"audits/server-reconstruct/{name}" for name in ("audit.json", "scores.npz")
+    }
 
 
 def test_scores_on_the_servers_model_are_kept_too(

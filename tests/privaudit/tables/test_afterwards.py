@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from privaudit.tables.parts import Elsewhere
 from privaudit.tables.plan import Plan
 from privaudit.tables.schedule import schedule
 from privaudit.tables.table import make_table
+from tests.owner_changes import sign_again
 
 LOSS = "client loss-threshold"
 ASKED = Afterwards((LOSS,), "server-reconstruct")
@@ -54,9 +54,7 @@ def test_another_run_in_the_folder_is_attacked_anew(
     whole: Path, attacks: list[str]
 ) -> None:
     measure_afterwards(Run(whole), ASKED)
-    header = json.loads((whole / "run.json").read_text())
-    header["privaudit"] = "0.0.1"
-    (whole / "run.json").write_text(json.dumps(header))
+    sign_again(whole, privaudit="0.0.1")
     measure_afterwards(Run(whole), ASKED)
     assert attacks == ["whole"] * 2
 
