@@ -126,8 +126,9 @@ def list_names(
             typer.echo(f"{'':20} {line}")
 
 
-for _command in (*app.registered_commands, *pretrain_app.registered_commands):
-    _command.cls = _Command
+for _app in (app, pretrain_app, key_app):
+    for _command in _app.registered_commands:
+        _command.cls = _Command
 
 
 def run() -> None:
