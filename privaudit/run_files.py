@@ -153,7 +153,7 @@ def truncate_trace(path: Path, kept: Sequence[RoundTrace]) -> None:
         with storage_errors(file):
             file.unlink(missing_ok=True)
             file.touch(mode=0o600)
-    elif read_bytes(file) != content.encode():
+    elif file.is_symlink() or read_bytes(file) != content.encode():
         write_bytes(file, content.encode())
 
 

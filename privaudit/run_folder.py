@@ -46,8 +46,8 @@ def check_place(path: Path, *, fresh: bool) -> None:
         ConfigError: It is not empty and no run; the text says what to do.
         StorageError: It cannot be read.
     """
-    for name in FOLDERS:
-        refuse_link(path / name)
+    for folder in (path, *(path / name for name in FOLDERS)):
+        refuse_link(folder)
     if fresh or (path / HEADER).exists() or (path / BEGUN).exists():
         return
     foreign, own = _split(path)
@@ -71,8 +71,7 @@ def clear_run(path: Path) -> None:
     run.json goes first, so that a kill leaves no mixture; a mark says that the rest may
     go, too. Files that no run writes stay, and so do the folders that they are in.
     """
-    for name in FOLDERS:
-        refuse_link(path / name)
+    check_place(path, fresh=True)
     write_bytes(path / BEGUN, b"")
     with storage_errors(path):
         (path / HEADER).unlink(missing_ok=True)

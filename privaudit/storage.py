@@ -75,7 +75,7 @@ def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     import fcntl
 
     with storage_errors(folder / LOCK):
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         with suppress(OSError):  # a file system without locks
             give_up = time.monotonic() + patience

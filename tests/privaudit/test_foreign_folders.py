@@ -101,6 +101,25 @@ def test_a_link_is_not_followed_out_of_the_folder(name: str, tmp_path: Path) -> 
     assert content(elsewhere) == before
 
 
+def test_a_run_is_not_written_through_a_link_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    runs_folder().mkdir(exist_ok=True)
+    (runs_folder() / "linked").symlink_to(tmp_path / "elsewhere")
+    for fresh in (False, True):
+        with pytest.raises(ConfigError, match="linked is a link"):
+            train(name="linked", **QUICK, fresh=fresh)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_linked_trace_grows_in_the_run_only(cut: Path, tmp_path: Path) -> None:
+    shutil.move(cut / "trace.jsonl", tmp_path / "trace")
+    (cut / "trace.jsonl").symlink_to(tmp_path / "trace")
+    before = (tmp_path / "trace").read_bytes()
+    assert train(name="cut", rounds=3, epochs=1, resume=True).is_complete
+    assert (tmp_path / "trace").read_bytes() == before
+    assert not (cut / "trace.jsonl").is_symlink()
+
+
 def test_a_linked_file_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     (tmp_path / "ledger").write_text("of somebody else")
     folder = runs_folder() / "linked"
