@@ -133,19 +133,19 @@ def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
     Raises:
         MissingFileError: There is none.
     """
-    head, found = card["run"]["progress"]["head"], []
+    head, found, refused = card["run"]["progress"]["head"], [], []
     for path in sorted(folder.glob("*/run.json")):
         run = Run(path.parent)
         try:
             if run.header["progress"]["head"] == head:
                 found.append(run)
-        except PrivauditError:
-            continue  # damaged, or of another version: it cannot be this one
+        except PrivauditError as error:
+            refused.append(f" {run.name} there was refused: {error}")
     if not found:
         raise MissingFileError(
             f"No run in {folder} has the card's transcript, which ends in {head}: its "
             "run is elsewhere, or run.json was altered. Name the run, or say with "
-            "--runs where it is kept."
+            f"--runs where it is kept.{''.join(refused[:1])}"
         )
     return found
 
