@@ -1,6 +1,9 @@
 """All the words in a row, on real input: train, view, rebuild, attack, audit."""
 
 import json
+import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +20,27 @@ from privaudit.ledger import Ledger
 from privaudit.live import Event
 from privaudit.report.page import write_report
 from privaudit.report.store import save_audit
-from privaudit.runs import Run
+from privaudit.runs import Run, mark_latest
+from tests.conftest import common_cache
 from tests.owner_changes import sign_again
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    with common_cache(tmp_path_factory):
+        return train(folder=folder, rounds=2, seed=3, settings={"epochs": 3}).path
+
+
 @pytest.fixture
-def run() -> Run:
-    return train("promptfl", rounds=2, seed=3, settings={"epochs": 3})
+def run(trained: Path) -> Run:
+    """Return a copy of its own, which a test may spoil, as the latest run."""
+    path = Path(os.environ["PRIVAUDIT_RUNS"]) / trained.name
+    run = Run(shutil.copytree(trained, path))
+    mark_latest([run])
+    return run
 
 
 def test_a_run_can_be_read_back_and_attacked(run: Run) -> None:
