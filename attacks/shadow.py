@@ -15,6 +15,7 @@ from privaudit.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.shadow_table import Known, ShadowTable
 from privaudit.shadows import shadow_tables
 from privaudit.signals import SignalTable
+from privaudit.streams import Stream
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps
@@ -74,9 +75,9 @@ class Shadow:
         pool, asked = table.pool, table.candidates.target
         train = _Examples.of_shadows(self, pool, slice(held, None))
         check = _Examples.of_shadows(self, pool, slice(0, held))
-        generator = adversary.seeds.generator("attack model", client=target.client)
+        stream = adversary.seeds.stream("attack model", client=target.client)
         classes = _classes(asked).shape[-1] if self.attack_models == "class-wise" else 1
-        attack_model = _fit(self, train, check, classes, generator)
+        attack_model = _fit(self, train, check, classes, stream)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
         scores = attack_model(*self._seen(asked))
         how = f"best on {held} shadows that trained no attack model"
@@ -120,14 +121,14 @@ class _AttackModels:
     """One perceptron for each class, all of them stacked."""
 
     def __init__(
-        self, inputs: Tensor, classes: int, hidden: int, generator: torch.Generator
+        self, inputs: Tensor, classes: int, hidden: int, stream: Stream
     ) -> None:
         self.mean = inputs.mean(dim=0)
         self.std = inputs.std(dim=0).clamp(min=1e-6)
         sizes = [inputs.shape[1], hidden, hidden, 1]
         self.parameters: list[Tensor] = []
         for fan_in, fan_out in itertools.pairwise(sizes):
-            weight = torch.randn(classes, fan_in, fan_out, generator=generator)
+            weight = stream.normal_tensor((classes, fan_in, fan_out))
             self.parameters += [
                 (weight * (2 / fan_in) ** 0.5).requires_grad_(),
                 torch.zeros(classes, 1, fan_out, requires_grad=True),
@@ -162,10 +163,10 @@ def _fit(
     train: _Examples,
     check: _Examples,
     classes: int,
-    generator: torch.Generator,
+    stream: Stream,
 ) -> _AttackModels:
     """Train until the shadows that train no attack model are guessed no better."""
-    model = _AttackModels(train.inputs, classes, attack.hidden, generator)
+    model = _AttackModels(train.inputs, classes, attack.hidden, stream)
     learn, held = _Batch.of(model, train), _Batch.of(model, check)
     optimizer = torch.optim.AdamW(
         model.parameters, lr=attack.learning_rate, weight_decay=attack.weight_decay

@@ -66,8 +66,8 @@ class UpdateAlignment:
     def _reference(self, adversary: Adversary) -> Records:
         """Draw the public records: the same ones for all clients and rounds."""
         public = adversary.task.public
-        rng = adversary.seeds.numpy("alignment")
-        order = rng.permutation(len(public))[: self.reference]
+        stream = adversary.seeds.stream("alignment")
+        order = stream.permutation(len(public))[: self.reference]
         return public.pick(torch.from_numpy(np.sort(order)))
 
     def _score(self, watched: "_Watched", target: Target) -> Scores:

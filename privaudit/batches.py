@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked
 from privaudit.trainer import Cohort, Round
 from privaudit.words import Words
@@ -39,7 +40,7 @@ def epochs_of_batches(
     sizes = [int(size) for size in cohort.sizes]
     passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
     plans = [
-        _plan_epochs(size, often, batch_size, at.generator("batches", client))
+        _plan_epochs(size, often, batch_size, at.stream("batches", client))
         for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
     ]
     steps = max(len(plan) for plan in plans)
@@ -54,27 +55,29 @@ def epochs_of_batches(
 
 
 def _plan_epochs(
-    size: int, epochs: int, batch_size: int, generator: torch.Generator
+    size: int, epochs: int, batch_size: int, stream: Stream
 ) -> list[Tensor]:
     if size == 0:
         return []
     plan: list[Tensor] = []
     for _ in range(epochs):
-        order = torch.randperm(size, generator=generator)
+        order = torch.from_numpy(stream.permutation(size))
         plan.extend(order.split(batch_size or size))
     return plan
 
 
 def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n"]:
-    """Return which records each client's Poisson sample holds; padding never does."""
-    longest = cohort.mask.shape[1]
-    draws = torch.zeros(len(cohort), longest)
+    """Return which records each client's Poisson sample holds; padding never does.
+
+    The coins are secret: sampling amplifies privacy against those who don't know them.
+    """
+    drawn = torch.zeros_like(cohort.mask)
     for row, (client, size) in enumerate(
         zip(cohort.clients, cohort.sizes.tolist(), strict=True)
     ):
-        generator = at.generator("poisson", client)
-        draws[row, :size] = torch.rand(size, generator=generator)
-    return (draws < rate) & cohort.mask
+        coins = at.secret("poisson", client).coins(rate, size)
+        drawn[row, :size] = torch.from_numpy(coins)
+    return drawn & cohort.mask
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def blind_scores(
             f"Features must be finite, and those of {bad} of {len(features)} records "
             "are not. Leave these records out, or mend what computes them."
         )
-    folds = _deal_folds(is_member, Seeds(seed).numpy("blind attacker"))
+    folds = _deal_folds(is_member, Seeds(seed).stream("blind attacker").numpy())
     scores = np.empty(len(features))
     for fold in range(int(folds.max()) + 1):
         mine = folds == fold

@@ -78,7 +78,7 @@ class Canaries:
                 f"{per_client} canaries were asked for in each client, and one has "
                 f"{fewest} candidates. Ask for fewer, or for fewer clients."
             )
-        rng = seeds.numpy("canaries")
+        rng = seeds.stream("canaries").numpy()
         drawn = [rng.choice(mine, per_client, replace=False) for mine in candidates]
         return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
 
@@ -88,8 +88,8 @@ class Canaries:
         """Return the labels, those of mislabelled canaries drawn anew, and wrong."""
         if self.kind != "mislabelled":
             return labels
-        rng = self.seeds.numpy("canary labels")
-        shift = torch.from_numpy(rng.integers(1, classes, len(self.indices)))
+        drawn = self.seeds.stream("canary labels").below(classes - 1, len(self.indices))
+        shift = 1 + torch.from_numpy(drawn)
         wrong, places = labels.clone(), torch.from_numpy(self.indices)
         wrong[places] = (labels[places] + shift) % classes
         return wrong
@@ -119,7 +119,7 @@ class Canaries:
         found = torch.zeros(len(indices), *self.shape)
         for row in np.flatnonzero(np.isin(indices, self.indices)):
             name = f"record-{indices[row]}"
-            generator = self.seeds.generator("canary gradient", client=name)
-            direction = torch.randn(self.shape, generator=generator)
+            stream = self.seeds.stream("canary gradient", client=name)
+            direction = stream.normal_tensor(self.shape)
             found[row] = self.norm * direction / direction.norm()
         return found

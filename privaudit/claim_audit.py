@@ -126,7 +126,7 @@ def audit_claim(
     _refuse_impossible(trainer, method, claim, runs, records)
     seeds = Seeds(seed).child("claim audit")
     bench = Bench.prepare(method, task, canary, records, seeds)
-    coins = seeds.numpy("canary coins").random(runs) < 0.5
+    coins = seeds.stream("canary coins").coins(0.5, runs)
     scores, events = bench.scores(coins, where, progress)
     certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
     bound = SplitThreshold(delta=claim.delta)(IndependentRuns(scores, coins))

@@ -58,7 +58,7 @@ class Bench:
         seeds: Seeds,
     ) -> "Bench":
         """Choose the records and the canary before any run."""
-        order = seeds.numpy("ordinary records").permutation(len(task.public))
+        order = seeds.stream("ordinary records").permutation(len(task.public))
         mine, others, rest = np.split(order, [records, 2 * records])
         if not len(rest):
             raise ConfigError(
@@ -173,7 +173,7 @@ def _hardest(
     """Return the record with the largest gradient at a start of no run."""
     if kind == "mislabelled":
         classes = int(task.public.labels.max()) + 1
-        shift = seeds.numpy("wrong labels").integers(1, classes, len(spare))
+        shift = 1 + seeds.stream("wrong labels").below(classes - 1, len(spare))
         wrong = (spare.labels + torch.from_numpy(shift)) % classes
         spare = replace(spare, labels=wrong)
     start = trainer.start(task, seeds.child("a start of no run"))["context"]
@@ -189,7 +189,7 @@ def _direction(
 ) -> Float[Tensor, "tokens width"]:
     """Return a gradient that is clipped, also in the mean with all other records."""
     shape = (task.prompts.context_tokens, task.prompts.width)
-    drawn = torch.randn(shape, generator=seeds.generator("canary direction"))
+    drawn = seeds.stream("canary direction").normal_tensor(shape)
     return crafted_norm(trainer, records + 2) * drawn / drawn.norm()
 
 

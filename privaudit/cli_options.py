@@ -103,12 +103,12 @@ Dropout = Annotated[
         "or in the protocol of masked sums. By default: 0."
     ),
 ]
-MaskSecrets = Annotated[
+Randomness = Annotated[
     str | None,
     typer.Option(
-        help="Where the masks of a masked sum come from: seed, so that the run can be "
-        "repeated, and whoever guesses the seed removes them; or system: drawn once, "
-        "and kept with the run. By default: seed."
+        help="Where noise, secret samples and masks come from: system, drawn once and "
+        "kept with the run; or seed, so that the run is repeatable, and not private. "
+        "By default (auto): system where there are any and no --seed is given."
     ),
 ]
 TestShare = Annotated[

@@ -35,6 +35,7 @@ FOLDER_MODELS = ("surrogate", "language")
 HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
 """Kinds that are folders, or names on the hub."""
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Randomness = Literal["seed", "system"]
 
 
 class RunConfig(BaseModel):
@@ -61,7 +62,8 @@ class RunConfig(BaseModel):
         public_share: Part that belongs to nobody: the adversary's own data; None is
             the data set's own validation part, or 0.4.
         publish: Whether the personal models are given away at the end.
-        seed: Moves the partition, the coin, the batches, the start and the noise.
+        seed: Moves the partition, the coin, the batches and the start; with the
+            randomness of the seed, also the noise.
         cohort_size: Clients trained together; a resumed run needs the same.
         measured_rounds: Utility is measured after the last so many rounds, at least 1;
             None measures it after every round.
@@ -78,9 +80,10 @@ class RunConfig(BaseModel):
         dropout: Chance that a participant of a round is lost before its upload counts,
             in [0, 1): between the rounds of that protocol, or, in the clear, on the
             way.
-        mask_secrets: "seed" derives what masks are made of from seed and configuration,
-            so that equal configurations give equal transcripts, and whoever guesses the
-            seed can remove the masks; "system" draws it once, and keeps it in the run.
+        randomness: Where the secret key comes from that noise, secret samples and masks
+            follow from. "system": drawn once, and kept with the run. "seed": of the
+            seed, so that equal configurations give equal transcripts, and whoever
+            guesses the seed subtracts the noise: repeatable, not private.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,7 +114,7 @@ class RunConfig(BaseModel):
     canaries: Annotated[int, Field(ge=1)] = 10
     secure_aggregation: Literal["ideal", "masked"] = "ideal"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    mask_secrets: Literal["seed", "system"] = "seed"
+    randomness: Randomness = "seed"
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
@@ -158,7 +161,9 @@ def make_config(
     Args:
         trainer: Its name.
         settings: The trainer's parameters that differ from their defaults.
-        **fields: Fields of :class:`RunConfig`.
+        **fields: Fields of :class:`RunConfig`. Without ``randomness``, or with "auto",
+            it is "system" where noise or masks are to hide something and no seed is
+            named; a named seed asks for a run that repeats.
 
     Raises:
         UnknownNameError: No trainer has that name.
@@ -178,6 +183,8 @@ def make_config(
     if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
+    if fields.get("randomness", "auto") == "auto":
+        fields["randomness"] = _usual_randomness(built, fields)
     try:
         config = RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
@@ -186,14 +193,14 @@ def make_config(
     return config
 
 
+def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness:
+    hides = trainer.is_noised or fields.get("secure_aggregation") == "masked"
+    return "system" if hides and "seed" not in fields else "seed"
+
+
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
     """Refuse masks where no sum could be made of what is sent."""
     if not config.is_masked:
-        if config.mask_secrets == "system":
-            raise ConfigError(
-                "Secrets of the system were asked for, and nothing is masked. Add "
-                "--secure-aggregation masked, or leave --mask-secrets out."
-            )
         return
     if trainer.aggregation != "sum":
         raise ConfigError(

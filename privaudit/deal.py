@@ -90,7 +90,7 @@ def deal_records(
         ConfigError: The shares leave no candidates, no test record or hardly a public
             one, or a client would have too few.
     """
-    rng = seeds.numpy("deal")
+    rng = seeds.stream("deal").numpy()
     owner = _set_apart(len(labels), shares, clients, split, known, rng)
     rest = np.flatnonzero(owner == UNUSED)
     if shares.shots is not None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from privaudit.local_training import Place, Trained
 from privaudit.privacy.mechanism import MechanismEvent
 from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
@@ -78,9 +76,7 @@ def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:
 
 
 def _is_lost(at: Round, client: ClientId, dropout: float) -> bool:
-    if not dropout:
-        return False
-    return torch.rand((), generator=at.generator("dropout", client)).item() < dropout
+    return at.stream("dropout", client).coin(dropout)
 
 
 def events_of(events: Events, asked: Round, delivery: Delivery) -> Events:

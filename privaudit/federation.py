@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from privaudit.delivery import Delivery, deliver, events_of, inbox_of, not_empty
 from privaudit.errors import ConfigError
 from privaudit.local_training import Place, Trained, train_places
@@ -34,6 +32,7 @@ class Federation:
         server: The server's state.
         kept: Each client's private state.
         losses: Each participant's mean training loss in the last round.
+        secrets: Of the run's secret key; None takes the seeds.
     """
 
     shards: Mapping[ClientId, Records]
@@ -42,6 +41,7 @@ class Federation:
     server: Tensors = field(default_factory=dict)
     kept: dict[ClientId, Tensors] = field(default_factory=dict)
     losses: dict[ClientId, float] = field(default_factory=dict)
+    secrets: Seeds | None = field(default=None, repr=False)
 
     @classmethod
     def begin(
@@ -51,10 +51,12 @@ class Federation:
         shards: Mapping[ClientId, Records],
         seeds: Seeds,
         name: str = "",
+        secrets: Seeds | None = None,
     ) -> "Federation":
         """Return a federation before its first round."""
         kept = {c: trainer.start_client(task, c, seeds) for c in shards}
-        return cls(shards, seeds, name, trainer.start(task, seeds), kept)
+        start = trainer.start(task, seeds)
+        return cls(shards, seeds, name, start, kept, secrets=secrets)
 
     def stream(self, client: ClientId) -> str:
         """Return the name of one client's random streams."""
@@ -68,8 +70,9 @@ class Federation:
 
     def at(self, index: int, participation: float) -> Round:
         """Return one of its rounds."""
-        drawn = participants_of(list(self.shards), participation, self.seeds, index)
-        return Round(index, self.seeds, drawn)
+        secrets = self.secrets or self.seeds
+        drawn = participants_of(list(self.shards), participation, secrets, index)
+        return Round(index, self.seeds, drawn, secrets=self.secrets)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def participants_of(
     Args:
         clients: All of them.
         rate: Share that takes part, in (0, 1].
-        seeds: Of the run.
+        seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
         index: The round.
 
     Raises:
@@ -111,9 +114,8 @@ def participants_of(
             "most 1."
         )
     count = count_participants(len(clients), rate)
-    generator = seeds.generator("participants", round=index)
-    order = torch.randperm(len(clients), generator=generator)[:count]
-    return tuple(clients[i] for i in sorted(order.tolist()))
+    order = seeds.stream("participants", round=index).permutation(len(clients))
+    return tuple(clients[i] for i in sorted(order[:count].tolist()))
 
 
 def count_participants(clients: int, rate: float) -> int:
@@ -217,7 +219,7 @@ def give_away(
         publish: Whether the personal models are given away.
     """
     clients = tuple(federation.shards)
-    at = Round(index, federation.seeds, clients)
+    at = Round(index, federation.seeds, clients, secrets=federation.secrets)
     received = [trainer.broadcast(federation.server, c, at) for c in clients]
     models = _release(trainer, task, federation, received)
     down = [

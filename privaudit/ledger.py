@@ -41,7 +41,7 @@ class Ledger:
     @classmethod
     def toss(cls, deal: Deal, seeds: Seeds) -> "Ledger":
         """Toss a fair coin for each candidate, if the deal's rule is the coin."""
-        heads = seeds.numpy("membership").random(len(deal.owner)) < 0.5
+        heads = seeds.stream("membership").coins(0.5, len(deal.owner))
         if deal.members == "all":
             heads[:] = True
         return cls(deal.owner, heads & (deal.owner >= 0))

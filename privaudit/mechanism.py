@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import pydantic.dataclasses
-import torch
 from pydantic import Field
 
 from privaudit.registry import Registry
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Tunable, Tuning
 
@@ -45,8 +45,8 @@ class Mechanism(Protocol):
         """
         ...
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
-        """Return the parameters before training; equal generators, equal numbers.
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
+        """Return the parameters before training; equal streams, equal numbers.
 
         Raises:
             ConfigError: The model has no place for it.

@@ -4,7 +4,7 @@ runs/<name>/
   run.json            configuration, versions, progress, the hash of every file below,
                       and signatures: see :mod:`privaudit.run_header`
   transcript/         manifest.jsonl and one safetensors file for each round
-  kept/               the latest checkpoint: server and private states; keys of masks
+  kept/               the latest checkpoint: server and private states; the secret key
   ledger.npz          the truth about membership
   metrics.jsonl       utility, bytes and seconds for each round
   trace.jsonl         batches, norms and noise, for the owner: no view holds them
@@ -26,7 +26,6 @@ from pydantic import ValidationError
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
-from privaudit.mask_key import MASK_KEY, masking_of
 from privaudit.population import Population, populate
 from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.run_files import (
@@ -37,6 +36,8 @@ from privaudit.run_files import (
     split_names,
 )
 from privaudit.run_header import SignedHeader, add_files, read_header
+from privaudit.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.seeds import Seeds
 from privaudit.signing import Signer
 from privaudit.storage import parse_json, parse_tensors, read_bytes, write_bytes
 from privaudit.tensors import Tensors
@@ -220,10 +221,23 @@ class Run:
         """How uploads are masked; None if they are sent in the clear.
 
         Raises:
-            MissingFileError: The key of the masks is gone.
+            MissingFileError: The run's key is gone.
             TranscriptError: It was altered.
         """
-        return masking_of(self.config, self.header, lambda: self.read(MASK_KEY))
+        return masking_of(self.config, self.header, self._read_key)
+
+    @cached_property
+    def secrets(self) -> Seeds:
+        """Where noise and secret samples come from.
+
+        Raises:
+            MissingFileError: The run's key is gone.
+            TranscriptError: It was altered.
+        """
+        return secrets_of(self.config, self._read_key)
+
+    def _read_key(self) -> bytes:
+        return self.read(RUN_KEY)
 
     @cached_property
     def privacy(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from privaudit.attack import Adversary, Target
+from privaudit.streams import Stream
 from privaudit.trainer import ClientId, PublicTask, Records
 
 Source = Literal["public", "candidates"]
@@ -64,14 +65,14 @@ class Pool:
     ) -> "Pool":
         """Toss coins so that a shadow is as large as the target probably is."""
         public = adversary.task.public
-        generator = adversary.seeds.generator("shadow-coin", client=target.client)
+        stream = adversary.seeds.stream("shadow-coin", client=target.client)
         nothing = torch.zeros(shadows, len(public), dtype=torch.bool)
         if source == "candidates":
-            is_in = paired_coins(target.candidates, shadows, generator)
+            is_in = paired_coins(target.candidates, shadows, stream)
             return cls(source, target.candidates, is_in, nothing, ~nothing)
         share = _wanted_share(adversary, target)
         used = share > 0
-        drawn = torch.rand(shadows, int(used.sum()), generator=generator)
+        drawn = stream.uniform_tensor((shadows, int(used.sum())))
         nothing[:, used] = drawn < share[used]
         return cls(source, public.pick(used), nothing[:, used], nothing, ~nothing)
 
@@ -81,7 +82,7 @@ class Pool:
 
 
 def paired_coins(
-    records: Records, shadows: int, generator: torch.Generator
+    records: Records, shadows: int, stream: Stream
 ) -> Bool[Tensor, "shadows records"]:
     """Return which shadow is trained on which record: one of each pair of shadows.
 
@@ -91,7 +92,7 @@ def paired_coins(
     contents = [row.tobytes() for row in records.identities.numpy()]
     place = {content: number for number, content in enumerate(sorted(set(contents)))}
     pairs = (shadows + 1) // 2
-    coins = torch.rand(pairs, len(place), generator=generator) < 0.5
+    coins = torch.from_numpy(stream.coins(0.5, (pairs, len(place))))
     is_in = coins[:, [place[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
 
@@ -150,8 +151,7 @@ class Dealt:
             ]
         )
         shares = shares / (shares.sum(dim=0) / 0.5).clamp(min=1)  # half stays out
-        generator = adversary.seeds.generator("shadow deal")
-        draw = torch.rand(shadows, count, generator=generator)
+        draw = adversary.seeds.stream("shadow deal").uniform_tensor((shadows, count))
         owner = torch.searchsorted(
             shares.cumsum(dim=0).T.contiguous(), draw.T.contiguous(), right=True
         ).T

@@ -152,7 +152,7 @@ def _strangers(
 def _deal(
     records: int, most: int, clients: int, seed: int
 ) -> list[Int[np.ndarray, " _"]]:
-    order = Seeds(seed).numpy("foreign records").permutation(records)[:most]
+    order = Seeds(seed).stream("foreign records").permutation(records)[:most]
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 

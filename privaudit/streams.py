@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from jaxtyping import Bool, Float64, Int64, UInt64
+from jaxtyping import Bool, Float32, Float64, Int64, UInt64
+from torch import Tensor
 
 from privaudit.errors import ConfigError
 
@@ -153,6 +155,15 @@ class Stream:
         radius, angle = self.uniform((2, count))  # of 1 - radius: 0 has no logarithm
         draws = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
         return np.asarray(draws).reshape(shape)
+
+    def normal_tensor(self, shape: Sequence[int]) -> Float32[Tensor, "..."]:
+        """Return what :meth:`normal` draws, as a tensor of single precision."""
+        return torch.from_numpy(self.normal(shape)).float()
+
+    def uniform_tensor(self, shape: Sequence[int]) -> Float32[Tensor, "..."]:
+        """Return multiples of 2^-24 in [0, 1), all equally likely, as a tensor."""
+        drawn = (self.words(math.prod(shape)) >> np.uint64(40)) * 2.0**-24
+        return torch.from_numpy(drawn.reshape(shape)).float()
 
     def numpy(self) -> np.random.Generator:
         """Return a numpy generator whose whole state, 384 bits, is of this stream.

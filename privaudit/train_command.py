@@ -44,7 +44,7 @@ def train(
     canaries: options.Canaries = None,
     secure_aggregation: options.SecureAggregation = None,
     dropout: options.Dropout = None,
-    mask_secrets: options.MaskSecrets = None,
+    randomness: options.Randomness = None,
     name: options.RunName = None,
     runs: options.RunsFolder = None,
     resume: options.Resume = False,
@@ -74,7 +74,7 @@ def train(
         canaries=canaries,
         secure_aggregation=secure_aggregation,
         dropout=dropout,
-        mask_secrets=mask_secrets,
+        randomness=randomness,
     )
     specs = _checked_specs(
         trainer or ["promptfl"], options.settings(setting), epsilon, fields

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -166,10 +165,6 @@ class Round:
         secrets = self.secrets and self.secrets.child(purpose, index)
         return replace(self, seeds=self.seeds.child(purpose, index), secrets=secrets)
 
-    def generator(self, purpose: str, client: ClientId = "") -> torch.Generator:
-        """Return this round's stream for one purpose and client."""
-        return self.seeds.generator(purpose, round=self.index, client=client)
-
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -260,6 +255,11 @@ class Trainer(Protocol):
     rebuilds_from_all: ClassVar[bool]
     takes_crafted: ClassVar[bool]
     starts_public: ClassVar[bool]
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether noise hides something: then a run draws a secret key of its own."""
+        ...
 
     @property
     def image_tokens(self) -> bool:

@@ -23,7 +23,6 @@ from privaudit.federation import (
 from privaudit.ledger import Ledger
 from privaudit.live.events import Watcher
 from privaudit.live.rounds import RoundNumbers
-from privaudit.mask_key import draw_mask_key
 from privaudit.model_queries import queries_of
 from privaudit.population import Population, populate
 from privaudit.privacy.record import privacy_record
@@ -44,6 +43,7 @@ from privaudit.run_files import (
 )
 from privaudit.run_folder import check_place, clear_run, remove_unfinished
 from privaudit.run_header import save_header
+from privaudit.run_key import draw_run_key
 from privaudit.runs import Run, check_name, mark_latest, runs_folder
 from privaudit.seeds import Seeds
 from privaudit.signing import own_key
@@ -163,7 +163,7 @@ def _begin(run: Run, config: RunConfig, population: Population) -> None:
     ledger.save(run.path / "ledger.npz")
     write_bytes(run.path / "metrics.jsonl", b"")
     TranscriptFolder(run.path / "transcript").clear()
-    drawn = draw_mask_key(run.path, config)
+    drawn = draw_run_key(run.path, config)
     header = new_header(config, population, ledger)
     save_header(run.path, header | ({"files": drawn} if drawn else {}))
     remove_unfinished(run.path)
@@ -247,7 +247,7 @@ def _restore(run: Run) -> _Training:
     Everything is checked before anything is dropped.
     """
     check_environment(run.path, run.header)
-    _ = run.masking  # raises if its key is gone
+    _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
@@ -255,7 +255,9 @@ def _restore(run: Run) -> _Training:
         client: _members(run, population, number)
         for number, client in enumerate(population.task.clients)
     }
-    federation = Federation.begin(trainer, population.task, shards, seeds)
+    federation = Federation.begin(
+        trainer, population.task, shards, seeds, secrets=run.secrets
+    )
     if rounds:
         load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
     lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace

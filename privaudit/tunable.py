@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.streams import Stream
 from privaudit.words import Words
 
 Change = Callable[[Tensor], Tensor]
@@ -113,9 +113,7 @@ class Tunable(Protocol):
         """All frozen weights by name: where full fine-tuning begins."""
         ...
 
-    def start_vectors(
-        self, count: int, generator: torch.Generator
-    ) -> Float[Tensor, "count width"]:
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Draw vectors for a prompt to begin at."""
         ...
 

@@ -54,7 +54,7 @@ def score_writing(said: Sequence[Sequence[str]], records: Records) -> Written:
     references = [dialogue.answers for dialogue in dialogues]
     scores = [caption_scores(texts, references) for texts in said]
     likeness = np.stack([score.per_image[LIKENESS] for score in scores])
-    captions = mean_estimates(scores, Seeds(0).numpy("captions"))
+    captions = mean_estimates(scores, Seeds(0).stream("captions").numpy())
     return Written(LIKENESS, likeness, captions)
 
 
@@ -63,7 +63,7 @@ def _score_short(
 ) -> Written:
     """Compare short answers by their words, as SQuAD does."""
     scores = np.stack([short_answer_scores(texts, dialogues) for texts in said])
-    rng = Seeds(0).numpy("short answers")
+    rng = Seeds(0).stream("short answers").numpy()
     return Written(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
 
 

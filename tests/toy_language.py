@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.streams import Stream
 from privaudit.trainer import PublicTask, Records
 from privaudit.tunable import Site, Target, Tuning
 from privaudit.words import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue, Words
@@ -42,8 +43,8 @@ class ToyLanguage:
     def vocabulary(self) -> int:
         return VOCABULARY
 
-    def start_vectors(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(count, WIDTH, generator=generator)
+    def start_vectors(self, count: int, stream: Stream) -> Tensor:
+        return stream.normal_tensor((count, WIDTH))
 
     def logits(
         self,

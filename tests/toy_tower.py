@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from privaudit.streams import Stream
 from privaudit.tunable import Head, Site, Target, Tuning
 from privaudit.words import Words
 
@@ -39,8 +40,8 @@ class ToyTower:
     def weights(self) -> Mapping[str, Tensor]:
         return {"layer.weight": self.weight}
 
-    def start_vectors(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(count, self.width, generator=generator)
+    def start_vectors(self, count: int, stream: Stream) -> Tensor:
+        return stream.normal_tensor((count, self.width))
 
     def logits(
         self,

@@ -132,7 +132,7 @@ class DPFedPT(PrivateUpdates):
         total = inbox[MOVED]
         std = self._noise(task, at).server
         if std:
-            total = total + self.noise(total, std, at.generator("server noise"))
+            total = total + self.noise(total, std, at.secret("server noise"))
         places = self._places(server, at)
         if places is not None:
             total = scattered(total, places, size_of(server))
@@ -155,7 +155,7 @@ class DPFedPT(PrivateUpdates):
         size = size_of(server)
         if not 0 < self.coordinates < size:
             return None
-        order = torch.randperm(size, generator=at.generator("coordinates"))
+        order = torch.from_numpy(at.secret("coordinates").permutation(size))
         return order[: self.coordinates].sort().values
 
     def _noise(self, task: PublicTask, at: Round) -> _Whose:

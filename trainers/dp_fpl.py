@@ -114,8 +114,8 @@ class DPFPL(PrivateTrainer):
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random local prompt of the client's own, N(0, 0.02^2)."""
         shape = (task.prompts.context_tokens, task.prompts.width)
-        generator = seeds.generator("local prompt", client=client)
-        local = torch.randn(shape, generator=generator) * CONTEXT_STD
+        stream = seeds.stream("local prompt", client=client)
+        local = stream.normal_tensor(shape) * CONTEXT_STD
         return self.begin({"local": local})
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
@@ -172,8 +172,8 @@ class DPFPL(PrivateTrainer):
         total, parties = inbox["gradient"], len(at.participants)
         assert isinstance(total, Tensor)
         mechanisms = self._mechanisms(task, parties)
-        generator = at.generator("server noise")
-        noise = self.noise(total, mechanisms.server_std, generator)
+        stream = at.secret("server noise")
+        noise = self.noise(total, mechanisms.server_std, stream)
         mean = (total + noise) / (parties * self.divisor(task))
         moved = self.step_along(server, {"context": mean}, self.learning_rate_global)
         return moved, self._events(task, mechanisms, by_client=False)

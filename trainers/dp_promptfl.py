@@ -109,7 +109,7 @@ class DPPromptFL(PrivateLocalTrainer):
             return {"context": inbox["context"] / parties}, ()
         mean = inbox["gradient"] / parties
         std = self.noise_std(task) / parties
-        noise = self.noise(mean, std, at.generator("server noise"))
+        noise = self.noise(mean, std, at.secret("server noise"))
         return self.descend(server, {"context": mean + noise}), ()
 
     def release(

@@ -182,7 +182,7 @@ class FedPTDhapa(DhapaClient):
     def _centres(
         self, server: Tensors, uploads: Stacked, at: Round
     ) -> Float[Tensor, "clusters dim"] | None:
-        seed = int(at.seeds.numpy("clusters").integers(2**31))
+        seed = int(at.seeds.stream("clusters").below(2**31, 1)[0])
         before = server.get(CENTRES)
         return find_centres(uploads[EMBEDDING], self.clusters, before, seed)
 

@@ -62,7 +62,7 @@ class FedPTZerothOrder(PromptTuner):
         """Return how gradients are found: each client has directions of its own."""
         if not self.directions:
             return gradients_of
-        streams = [at.generator("directions", client) for client in cohort.clients]
+        streams = [at.stream("directions", client) for client in cohort.clients]
         step, most = self.perturbation, self.models_at_once
         return two_point(self.directions, step, streams, most)
 

@@ -129,7 +129,7 @@ class FedRand(LoraTrainer):
 
     def _coin(self, at: Round, client: ClientId) -> Bool[Tensor, ""]:
         """Say whether a client takes and sends A."""
-        return torch.rand((), generator=at.generator("factor", client)) < self.send_a
+        return torch.tensor(at.stream("factor", client).coin(self.send_a))
 
     def _other_factor(
         self, view: View, client: ClientId, uploads: tuple[Message, ...]

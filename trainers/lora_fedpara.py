@@ -37,8 +37,8 @@ class LoraFedPara(LoraTrainer):
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a private pair for each layer, which changes nothing as yet."""
-        generator = seeds.generator("private adapters", client=client)
-        return start_pairs(task.language.targets, self.rank, generator, suffix="2")
+        stream = seeds.stream("private adapters", client=client)
+        return start_pairs(task.language.targets, self.rank, stream, suffix="2")
 
     def local_update(
         self,

@@ -71,8 +71,7 @@ class FineTunedPromptFL(AveragingTrainer):
                 epochs=self.tuning_epochs,
                 learning_rate=self.tuning_rate or self.learning_rate,
             )
-            batches = replace(at, seeds=at.seeds.child("tuning"))
-            tuned, _ = tuner.train(task, cohort, contexts, batches)
+            tuned, _ = tuner.train(task, cohort, contexts, at.part("tuning"))
         done = torch.ones(len(cohort), dtype=torch.bool)
         mine = {"tuned": tuned, "is tuned": done}
         return LocalResult(weigh(cohort, {"context": contexts}), mine, loss)

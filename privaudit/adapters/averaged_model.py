@@ -55,6 +55,11 @@ class AveragedModel:
         """Return the trainer: an upload shows no choice."""
         return self
 
+    @property
+    def is_noised(self) -> bool:
+        """No noise is added."""
+        return False
+
     def claim(self, task: PublicTask) -> Claim:
         """Claim nothing: there is no privacy mechanism."""
         return Claim()

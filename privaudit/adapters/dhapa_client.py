@@ -119,6 +119,11 @@ class DhapaClient(PromptTuner):
         count = len(next(iter(models.values())))
         return self._contributions(task, models, as_batch(records, count))
 
+    @property
+    def is_noised(self) -> bool:
+        """Whether statistics carry noise."""
+        return self.statistics_noise > 0
+
     def noise_std(self, task: PublicTask) -> Mapping[str, float]:
         """Return the standard deviation of the noise on each sum; empty without."""
         if not self.statistics_noise:
@@ -200,7 +205,7 @@ class DhapaClient(PromptTuner):
     ) -> dict[str, Tensor]:
         """Add each client's own noise to its sums."""
         bounds, stds = self._bounds(task), self.noise_std(task)
-        streams = [at.generator("statistics noise", c) for c in cohort.clients]
+        streams = [at.secret("statistics noise", c) for c in cohort.clients]
         drawn = {
             name: torch.stack(
                 [gaussian(some.shape[1:], stds[name], s) for s in streams]

@@ -31,8 +31,8 @@ def held_out(cohort: Cohort, at: Round, share: float) -> Bool[Tensor, "clients n
         if size < 2 or share == 0:
             continue
         count = min(size - 1, max(1, round(share * size)))
-        generator = at.seeds.generator("validation", client=client)
-        chosen[row, torch.randperm(size, generator=generator)[:count]] = True
+        order = at.seeds.stream("validation", client=client).permutation(size)
+        chosen[row, order[:count]] = True
     return chosen
 
 

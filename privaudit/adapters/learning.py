@@ -104,8 +104,8 @@ class LoraTrainer(AveragedModel):
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return one pair for each linear layer, the same for equal seeds."""
-        generator = seeds.generator("adapters")
-        return start_pairs(task.language.targets, self.rank, generator)
+        stream = seeds.stream("adapters")
+        return start_pairs(task.language.targets, self.rank, stream)
 
     def train(
         self, task: PublicTask, cohort: Cohort, parameters: Stacked, at: Round

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.errors import ConfigError
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Change, Target
 
@@ -22,7 +23,7 @@ Targets = Mapping[str, Target]
 
 
 def start_pairs(
-    targets: Targets, rank: int, generator: torch.Generator, suffix: str = ""
+    targets: Targets, rank: int, stream: Stream, suffix: str = ""
 ) -> dict[str, Tensor]:
     """Return A drawn from U(-1/√inputs, 1/√inputs), and B of zeros, for each layer.
 
@@ -30,7 +31,7 @@ def start_pairs(
     """
     pairs: dict[str, Tensor] = {}
     for name, target in targets.items():
-        draw = torch.rand(rank, target.inputs, generator=generator)
+        draw = stream.uniform_tensor((rank, target.inputs))
         pairs[f"{name}.A{suffix}"] = (2 * draw - 1) * target.inputs**-0.5
         pairs[f"{name}.B{suffix}"] = torch.zeros(target.outputs, rank)
     return pairs

@@ -15,7 +15,8 @@ from privaudit.adapters.prompt_tuning import PromptTuner
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.mechanism import Adjacency, MechanismEvent, NoiseAt, Release
-from privaudit.privacy.noise import gaussian, secure_gaussian
+from privaudit.privacy.noise import gaussian
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
 from privaudit.trainer import Claim, ClientId, Cohort, PublicTask, Rebuilt, Round
@@ -50,8 +51,6 @@ class PrivateUpdates(PromptTuner):
         clip_norm: C, the largest norm of a client's move, above 0. The default is about
             what a soft prompt on the embedded model moves in a round.
         adjacency: Which clients' data are neighbours.
-        secure_noise: Draw noise from the operating system's entropy: no seed of the run
-            repeats it. Such a run cannot be repeated.
     """
 
     rebuilds_from_all: ClassVar[bool] = True
@@ -61,11 +60,15 @@ class PrivateUpdates(PromptTuner):
     delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
     adjacency: Adjacency = "replace-one"
-    secure_noise: bool = False
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on the whole shard."""
         return with_settings(self, epochs=1, batch_size=0, epsilon=None)
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether there is an epsilon to be kept."""
+        return self.epsilon is not None
 
     @property
     def clips(self) -> bool:
@@ -129,19 +132,15 @@ class PrivateUpdates(PromptTuner):
         """Add each client's own noise, from a stream of that purpose."""
         if std == 0:
             return values
-        streams = [at.generator(purpose, client) for client in cohort.clients]
+        streams = [at.secret(purpose, client) for client in cohort.clients]
         drawn = torch.stack([self.noise(values[0], std, stream) for stream in streams])
         if at.trace is not None:
             at.trace.noise(release, {MOVED: drawn}, 1.0)
         return values + drawn
 
-    def noise(
-        self, like: Tensor, std: float, generator: torch.Generator
-    ) -> Float[Tensor, "..."]:
-        """Return noise from the stream, or from the operating system."""
-        if self.secure_noise:
-            return secure_gaussian(like.shape, std, like.dtype)
-        return gaussian(like.shape, std, generator, like.dtype)
+    def noise(self, like: Tensor, std: float, stream: Stream) -> Float[Tensor, "..."]:
+        """Return noise from a stream of the secret key."""
+        return gaussian(like.shape, std, stream, like.dtype)
 
     def event(
         self,

@@ -6,17 +6,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked
 
 PLAIN = "embedding.weight"
 """Where a module has this parameter only, its prompt is that parameter."""
 
 
-def started(
-    build: type[nn.Module], config: Any, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """Return a module's parameters as peft initialises them, from our own generator."""
-    seed = int(torch.randint(2**31, (), generator=generator))
+def started(build: type[nn.Module], config: Any, stream: Stream) -> dict[str, Tensor]:
+    """Return a module's parameters as peft initialises them, seeded by our stream.
+
+    They are public: torch's generator keeps 32 bits of a seed.
+    """
+    seed = int(stream.below(2**31, 1)[0])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = build(config)

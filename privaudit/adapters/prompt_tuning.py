@@ -117,9 +117,9 @@ class PromptTuner(AveragedModel):
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return the mechanism's parameters and a head, the same for equal seeds."""
-        generator = seeds.generator("prompts")
-        learned = self.learns.start(task.tunable, generator)
-        return {**learned, **start_head(task, generator)}
+        stream = seeds.stream("prompts")
+        learned = self.learns.start(task.tunable, stream)
+        return {**learned, **start_head(task, stream)}
 
     def local_update(
         self,

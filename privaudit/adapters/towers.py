@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from privaudit.streams import Stream
 from privaudit.tensors import Tensors
 from privaudit.trainer import PublicTask, Records, Signals
 from privaudit.tunable import Tower, Tuning
@@ -14,12 +15,12 @@ HEAD_SPREAD = 0.02
 LOGITS_AT_ONCE = 4096  # models times records
 
 
-def start_head(task: PublicTask, generator: torch.Generator) -> Tensors:
+def start_head(task: PublicTask, stream: Stream) -> Tensors:
     """Return a small random head where the classifier needs one, else nothing."""
     head = None if task.writes else task.classifier.tower.head
     if head is None:
         return {}
-    weight = torch.randn(head.classes, head.width, generator=generator)
+    weight = stream.normal_tensor((head.classes, head.width))
     return {
         f"{HEAD}weight": HEAD_SPREAD * weight,
         f"{HEAD}bias": torch.zeros(head.classes),

@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.batches import Batch, Gradients, Objective
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked
 
 
 def two_point(
     directions: int,
     step: float,
-    streams: Sequence[torch.Generator],
+    streams: Sequence[Stream],
     models_at_once: int = 256,
 ) -> Gradients:
     """Return a way to estimate gradients from 2 ``directions`` values of the loss.
@@ -70,12 +71,12 @@ def two_point(
 
 
 def _draw(
-    parameters: Stacked, directions: int, stream: torch.Generator
+    parameters: Stacked, directions: int, stream: Stream
 ) -> dict[str, Float[Tensor, "directions ..."]]:
     """Draw one client's directions, all of radius sqrt(n)."""
     sizes = {name: tensor[0].numel() for name, tensor in parameters.items()}
     total = sum(sizes.values())
-    flat = torch.randn(directions, total, generator=stream)
+    flat = stream.normal_tensor((directions, total))
     flat = flat * (math.sqrt(total) / flat.norm(dim=1, keepdim=True))
     parts = flat.split(list(sizes.values()), dim=1)
     return {

@@ -20,7 +20,7 @@ from privaudit.models.tiny_clip.strokes import (
     distance_field,
     write_variant,
 )
-from privaudit.seeds import Seeds
+from privaudit.seeds import FixedSeed
 
 RECORDS = 1000
 BITMAP, BLOCK = 32, 4
@@ -38,7 +38,7 @@ def drawn_digits() -> Dataset:
     Grey levels are in [0, 1], bright ink on dark ground.
     """
     labels = torch.arange(RECORDS) % len(NAMES)
-    generator = Seeds(_SEED).generator("drawn-digits")
+    generator = FixedSeed(_SEED).torch("drawn-digits")
     ink = torch.empty(RECORDS, BITMAP, BITMAP)
     for digit in range(len(NAMES)):
         mine = labels == digit

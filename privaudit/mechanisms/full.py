@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from privaudit.mechanism import MECHANISMS, MechanismOptions
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Tunable, Tuning
 
@@ -27,7 +26,7 @@ class Full:
         """Return None: peft is for less than all weights."""
         return None
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the frozen model's own weights."""
         return {name: tensor.detach().clone() for name, tensor in model.weights.items()}
 

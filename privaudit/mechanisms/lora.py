@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from privaudit.adapters.lora import changes_of, start_pairs
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.hugging_face import import_peft
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Tunable, Tuning
 
@@ -34,9 +33,9 @@ class Lora:
             target_modules=list(model.targets),
         )
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return one pair for each target, which changes nothing yet."""
-        return start_pairs(model.targets, self.options.rank, generator)
+        return start_pairs(model.targets, self.options.rank, stream)
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return what each model adds to each target."""

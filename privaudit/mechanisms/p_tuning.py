@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from privaudit.adapters.prompt_encoder import encoded, started
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.hugging_face import import_peft
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Tunable, Tuning
 
@@ -41,9 +40,9 @@ class PTuning:
             encoder_num_layers=1,
         )
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the encoder's parameters as peft initialises them."""
-        return started(import_peft().PromptEncoder, self.config(model), generator)
+        return started(import_peft().PromptEncoder, self.config(model), stream)
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return what each model's LSTM makes."""

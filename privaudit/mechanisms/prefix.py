@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -11,6 +10,7 @@ from privaudit.adapters.prompt_encoder import encoded, started
 from privaudit.errors import ConfigError
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.hugging_face import import_peft
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Prefix, Site, Tunable, Tuning
 
@@ -49,9 +49,9 @@ class PrefixTuning:
             prefix_projection=self.options.projected,
         )
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the encoder's parameters as peft initialises them."""
-        return started(import_peft().PrefixEncoder, self.config(model), generator)
+        return started(import_peft().PrefixEncoder, self.config(model), stream)
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return each model's keys and values by site."""

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from privaudit.adapters.prompt_encoder import PLAIN
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.hugging_face import import_peft
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.tunable import Tunable, Tuning
 
@@ -32,10 +31,10 @@ class SoftPrompt:
             num_virtual_tokens=self.options.virtual_tokens, token_dim=model.width
         )
 
-    def start(self, model: Tunable, generator: torch.Generator) -> Tensors:
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return embeddings of tokens drawn from the vocabulary."""
         count = self.options.virtual_tokens
-        return {PLAIN: model.start_vectors(count, generator)}
+        return {PLAIN: model.start_vectors(count, stream)}
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return the vectors themselves."""

@@ -13,6 +13,7 @@ from privaudit.errors import ConfigError
 from privaudit.models.greedy import PromptGroup, greedy, prompt_groups
 from privaudit.models.language_targets import TargetNames
 from privaudit.models.tuned_modules import TunedModules, in_front
+from privaudit.streams import Stream
 from privaudit.tunable import Tuning
 from privaudit.words import ANSWER, PADDING, PICTURE, Words
 
@@ -277,11 +278,9 @@ class StackedLanguageModel(TunedModules):
         empty = torch.zeros(1, 3, self.width, device=self.device)
         return self._run(empty.to(self._embedding.weight.dtype), 0, use_cache=False)
 
-    def start_vectors(
-        self, count: int, generator: torch.Generator
-    ) -> Float[Tensor, "count width"]:
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embedding.weight, count, generator)
+        return drawn_embeddings(self._embedding.weight, count, stream)
 
     def _check_length(self, length: int, tuning: Tuning) -> None:
         added = tuning.virtual_tokens + tuning.skipped_positions
@@ -303,10 +302,10 @@ def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
 
 
 def drawn_embeddings(
-    table: Float[Tensor, "vocabulary width"], count: int, generator: torch.Generator
+    table: Float[Tensor, "vocabulary width"], count: int, stream: Stream
 ) -> Float[Tensor, "count width"]:
     """Return rows of an embedding's table, drawn with replacement."""
-    rows = torch.randint(len(table), (count,), generator=generator)
+    rows = torch.from_numpy(stream.below(len(table), count))
     return table[rows.to(table.device)].detach().clone().float()
 
 

@@ -1,74 +1,36 @@
 """Gaussian noise, and how much of it DP-FPL's paper asks for."""
 
 import math
-import os
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.errors import ConfigError
 from privaudit.privacy.ranges import above_zero, at_least_one, probability
+from privaudit.streams import Stream
 
 
 def gaussian(
     shape: Sequence[int],
     std: float,
-    generator: torch.Generator,
+    stream: Stream,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "..."]:
-    """Return draws from N(0, std^2) that ``generator`` repeats from the same state.
-
-    Whoever knows the seed can subtract this noise: use :func:`secure_gaussian` for a
-    run whose seeds others will see.
+    """Return draws from N(0, std^2) that follow from a stream, and so from its key.
 
     Args:
         shape: Shape of the draws.
         std: Standard deviation, at least 0; 0 gives zeros.
-        generator: State is advanced.
+        stream: Whoever has its key can subtract the noise.
         dtype: Type of the draws.
 
     Raises:
         ConfigError: ``std`` is negative or not finite.
     """
     _check_std(std)
-    return std * torch.randn(tuple(shape), generator=generator, dtype=dtype)
-
-
-def secure_gaussian(
-    shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
-) -> Float[Tensor, "..."]:
-    """Return draws from N(0, std^2) made of the operating system's entropy alone.
-
-    No seed exists, so none can be stored or guessed, and no draw can be repeated.
-    (Seeding a generator would not do: torch's CPU generator keeps 32 bits of a seed,
-    few enough to try them all.) Box-Muller on 53-bit uniforms, largest draw 8.6 std.
-
-    It does not stop attacks on floating point: only some floats can be a result of
-    value + noise, and the low bits of a release can so tell neighbouring values apart
-    (Mironov, "On significance of the least significant bits for differential privacy",
-    CCS 2012); nor attacks on how long a draw takes. Accountants assume real numbers.
-
-    Args:
-        shape: Shape of the draws.
-        std: Standard deviation, at least 0.
-        dtype: Type of the draws.
-
-    Raises:
-        ConfigError: ``std`` is negative or not finite.
-
-    Source: Box and Muller, "A note on the generation of random normal deviates",
-    Annals of Mathematical Statistics 29 (1958).
-    """
-    _check_std(std)
-    count = math.prod(shape)
-    words = np.frombuffer(os.urandom(16 * count), dtype=np.uint64).reshape(2, count)
-    # In (0, 1]: a uniform of 0 would make an infinite radius.
-    uniform = ((words >> np.uint64(11)) + 1) * 2.0**-53
-    draws = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])
-    return torch.from_numpy(std * draws).reshape(tuple(shape)).to(dtype)
+    return torch.from_numpy(std * stream.normal(tuple(shape))).to(dtype)
 
 
 def noise_std_published(

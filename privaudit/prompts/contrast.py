@@ -51,10 +51,10 @@ def low_rank_start(
     task: PublicTask, client: ClientId, rank: int, seeds: Seeds
 ) -> dict[str, Tensor]:
     """Return a client's own random factors, U and V, both N(0, 0.02^2)."""
-    generator = seeds.generator("low-rank prompt", client=client)
+    stream = seeds.stream("low-rank prompt", client=client)
     tokens, width = task.prompts.context_tokens, task.prompts.width
-    u = torch.randn(tokens, rank, generator=generator)
-    v = torch.randn(rank, width, generator=generator)
+    u = stream.normal_tensor((tokens, rank))
+    v = stream.normal_tensor((rank, width))
     return {"u": u * CONTEXT_STD, "v": v * CONTEXT_STD}
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.errors import ConfigError
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked
 
 GateScale = float | Literal["sqrt"]
@@ -44,28 +45,24 @@ def pool(features: Float[Tensor, "*rest d"], size: int) -> Float[Tensor, "*rest 
     return features[..., :: features.shape[-1] // size]
 
 
-def start_attention(size: int, generator: torch.Generator) -> dict[str, Tensor]:
+def start_attention(size: int, stream: Stream) -> dict[str, Tensor]:
     """Return four linear layers, uniform in +-1/sqrt(size) as torch begins them."""
     layers: dict[str, Tensor] = {}
     for part in PARTS:
-        layers |= _linear(part, size, size, generator)
+        layers |= _linear(part, size, size, stream)
     return layers
 
 
-def start_linear(
-    size: int, experts: int, generator: torch.Generator
-) -> dict[str, Tensor]:
+def start_linear(size: int, experts: int, stream: Stream) -> dict[str, Tensor]:
     """Return one linear layer from a pooled picture to every expert's weight."""
-    return _linear("share", experts, size, generator)
+    return _linear("share", experts, size, stream)
 
 
-def _linear(
-    part: str, outputs: int, inputs: int, generator: torch.Generator
-) -> dict[str, Tensor]:
+def _linear(part: str, outputs: int, inputs: int, stream: Stream) -> dict[str, Tensor]:
     bound = 1 / math.sqrt(inputs)
 
     def draw(*shape: int) -> Tensor:
-        return (2 * torch.rand(shape, generator=generator) - 1) * bound
+        return (2 * stream.uniform_tensor(shape) - 1) * bound
 
     return {f"{part}_weight": draw(outputs, inputs), f"{part}_bias": draw(outputs)}
 

@@ -23,6 +23,7 @@ from privaudit.prompts.expert_gate import (
 )
 from privaudit.prompts.expert_pool import Choose, expert_features
 from privaudit.prompts.learning import PromptTrainer
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import PublicTask, Records, Signal, Signals
 
@@ -62,15 +63,13 @@ class ExpertMixture(PromptTrainer):
     mixing: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     gate_learning_rate: Rate = 0.003
 
-    def new_gate(
-        self, task: PublicTask, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def new_gate(self, task: PublicTask, stream: Stream) -> dict[str, Tensor]:
         """Return an untrained gate."""
         size = self.gate_size(task)
         if self.gate != "linear":
-            return named_gate(start_attention(size, generator))
+            return named_gate(start_attention(size, stream))
         others = len(task.clients) - 1 if self.choose == "all" else self.experts
-        return named_gate(start_linear(size, others + 1, generator))
+        return named_gate(start_linear(size, others + 1, stream))
 
     def gate_size(self, task: PublicTask) -> int:
         """Return the size of pooled features."""

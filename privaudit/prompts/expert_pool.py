@@ -56,7 +56,7 @@ def draw_experts(
     if choose == "nearest":
         distances = (stacked - pool[client]).flatten(1).norm(dim=1)
         stacked = stacked[distances.argsort(stable=True)[:count]]
-    order = torch.randperm(len(stacked), generator=at.generator("experts", client))
+    order = at.stream("experts", client).permutation(len(stacked))
     return stacked[order if choose == "all" else order[:count]]
 
 

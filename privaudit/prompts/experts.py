@@ -47,14 +47,14 @@ class PromptExperts(ExpertMixture):
         """Return a random context and an empty pool; the gate, if it is everybody's."""
         server = {"context": start_context(task, seeds)}
         if self.gate == "aggregated" and self.experts:
-            server |= self.new_gate(task, seeds.generator("gate"))
+            server |= self.new_gate(task, seeds.stream("gate"))
         return server
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random gate of the client's own."""
         if self.gate == "aggregated" or not self.experts:
             return {}
-        return self.new_gate(task, seeds.generator("gate", client=client))
+        return self.new_gate(task, seeds.stream("gate", client=client))
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send the mean prompt, and experts to whoever has a prompt in the pool."""

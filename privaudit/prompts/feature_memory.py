@@ -48,7 +48,8 @@ def fill_memory(
     filled = torch.zeros(len(cohort), slots, dtype=torch.bool)
     for row, client in enumerate(cohort.clients):
         size = int(cohort.sizes[row])
-        order = torch.randperm(size, generator=seeds.generator("memory", client=client))
+        stream = seeds.stream("memory", client=client)
+        order = torch.from_numpy(stream.permutation(size))
         out = max(1, int(held_out * size)) if held_out and size > 1 else 0
         rest[row, order[:out]] = True
         kept = order[out:][:slots]

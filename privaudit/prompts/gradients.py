@@ -8,11 +8,9 @@ product: many at once where the cohort is small, one position of the batch after
 other where it is large (measured on two cores; more at once is slower there).
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -25,19 +23,15 @@ from privaudit.trainer import Cohort, PublicTask, Round
 PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
 
 
-def poisson_batch(
-    cohort: Cohort, at: Round, rate: float, *, secure: bool = False
-) -> Batch:
+def poisson_batch(cohort: Cohort, at: Round, rate: float) -> Batch:
     """Draw every record by its own coin, and cut none: padded to the largest sample.
 
     Args:
         cohort: Who trains.
         at: Names the random streams, one for each client.
         rate: Chance of a record, in (0, 1].
-        secure: Toss the operating system's coins instead, which no seed repeats:
-            amplification by sampling counts only against those who don't know them.
     """
-    drawn = _secret_coins(cohort, rate) if secure else poisson_batches(cohort, at, rate)
+    drawn = poisson_batches(cohort, at, rate)
     width = max(1, int(drawn.sum(dim=1).max()))
     chosen = drawn.int().argsort(dim=1, descending=True, stable=True)[:, :width]
     return _noted_batch(cohort, at, chosen, drawn.gather(1, chosen))
@@ -49,10 +43,8 @@ def fixed_batch(cohort: Cohort, at: Round, size: int) -> Batch:
     chosen = torch.zeros(len(cohort), max(1, int(sizes.max())), dtype=torch.long)
     mask = torch.arange(chosen.shape[1]) < sizes[:, None]
     for row, client in enumerate(cohort.clients):
-        order = torch.randperm(
-            int(cohort.sizes[row]), generator=at.generator("batches", client)
-        )
-        chosen[row, : int(sizes[row])] = order[:size]
+        order = at.stream("batches", client).permutation(int(cohort.sizes[row]))
+        chosen[row, : int(sizes[row])] = torch.from_numpy(order[:size])
     return _noted_batch(cohort, at, chosen, mask)
 
 
@@ -138,9 +130,3 @@ class ContextGradients:
             self._text, self._contexts, behind, retain_graph=True, is_grads_batched=many
         )
         return product
-
-
-def _secret_coins(cohort: Cohort, rate: float) -> Bool[Tensor, "k n"]:
-    words = np.frombuffer(os.urandom(8 * cohort.mask.numel()), dtype=np.uint64)
-    draws = torch.from_numpy((words >> np.uint64(11)) * 2.0**-53)
-    return (draws.view(cohort.mask.shape) < rate) & cohort.mask

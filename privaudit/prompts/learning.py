@@ -47,8 +47,7 @@ QUERY_CHUNK = 1024
 def start_context(task: PublicTask, seeds: Seeds, client: str = "") -> Tensor:
     """Return a random context [tokens, width], the same for equal seeds."""
     shape = (task.prompts.context_tokens, task.prompts.width)
-    generator = seeds.generator("context", client=client)
-    return torch.randn(shape, generator=generator) * CONTEXT_STD
+    return seeds.stream("context", client=client).normal_tensor(shape) * CONTEXT_STD
 
 
 def logits_of(
@@ -183,6 +182,11 @@ class PromptTrainer:
     def choosing_as(self, sent: Tensors) -> Any:
         """Return the trainer: an upload shows no choice."""
         return self
+
+    @property
+    def is_noised(self) -> bool:
+        """No noise is added."""
+        return False
 
     def claim(self, task: PublicTask) -> Claim:
         """Claim nothing: there is no privacy mechanism."""

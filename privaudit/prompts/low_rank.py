@@ -37,8 +37,8 @@ def draw_factors(
         return None
     tokens, width = local.shape[1:]
     columns = min(rank, tokens, width)
-    streams = [at.generator("factorization", client) for client in cohort.clients]
-    starts = [torch.randn(width, columns, generator=s) for s in streams]
+    streams = [at.stream("factorization", client) for client in cohort.clients]
+    starts = [s.normal_tensor((width, columns)) for s in streams]
     return factorize(local, torch.stack(starts), kind)
 
 

@@ -91,7 +91,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         if self.mode == "sound":
             return {self.shared: mean}, ()
         std = self.noise_std(task) / parties
-        mean = mean + self.noise(mean, std, at.generator("server noise"))
+        mean = mean + self.noise(mean, std, at.secret("server noise"))
         if code:
             events = self.gradient_event(task, "global", "server", parties)
             return self.descend(server, {self.shared: mean}), events

@@ -125,7 +125,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         std = self.noise_std(task) if self.mode == "sound" else 0.0
         unit = self.event_unit(task)
         for number in range(self.local_steps):
-            step = replace(at, seeds=at.seeds.child("local step", number))
+            step = at.part("local step", number)
             gradients, losses = self.gradients(
                 task, cohort, state, record_losses, step, penalty
             )

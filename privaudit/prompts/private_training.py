@@ -16,9 +16,10 @@ from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
-from privaudit.privacy.noise import gaussian, noise_std_published, secure_gaussian
+from privaudit.privacy.noise import gaussian, noise_std_published
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
 from privaudit.prompts.learning import PromptTrainer
+from privaudit.streams import Stream
 from privaudit.tensors import Stacked
 from privaudit.trainer import Claim, Cohort, PublicTask, Round
 
@@ -52,9 +53,6 @@ class PrivateTrainer(PromptTrainer):
         batch_size: Records in a batch, at least 1: expected in "sound", exact in the
             others (a client with fewer takes all it has). By default the mode's own: 8,
             which suits small shards, and 32 as published.
-        secure_noise: Draw noise, and the coins of Poisson samples, from the operating
-            system's entropy: no seed of the run repeats them. Such a run cannot be
-            repeated, nor resumed to the same bytes.
     """
 
     mode: Mode = "sound"
@@ -63,7 +61,6 @@ class PrivateTrainer(PromptTrainer):
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     clip: Clip | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
-    secure_noise: bool = False
 
     @model_validator(mode="after")
     def _check_clip(self) -> "PrivateTrainer":
@@ -88,6 +85,11 @@ class PrivateTrainer(PromptTrainer):
     def clips_records(self) -> bool:
         """Whether each record's gradient is clipped, not the batch's."""
         return self.mode == "sound" or self.clip == "sample"
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether there is an epsilon to be kept."""
+        return self.epsilon is not None
 
     @property
     def clips(self) -> bool:
@@ -119,7 +121,7 @@ class PrivateTrainer(PromptTrainer):
         """Draw this round's batch of every client."""
         if self.mode == "sound":
             rate = self.sampling_rate(task)
-            return poisson_batch(cohort, at, rate, secure=self.secure_noise)
+            return poisson_batch(cohort, at, rate)
         return fixed_batch(cohort, at, self.batch)
 
     def noise_multiplier(self, task: PublicTask) -> float:
@@ -142,13 +144,9 @@ class PrivateTrainer(PromptTrainer):
         )
         return of_means * self.divisor(task)
 
-    def noise(
-        self, like: Tensor, std: float, generator: torch.Generator
-    ) -> Float[Tensor, "..."]:
-        """Return noise from the stream, or from the operating system."""
-        if self.secure_noise:
-            return secure_gaussian(like.shape, std, like.dtype)
-        return gaussian(like.shape, std, generator, like.dtype)
+    def noise(self, like: Tensor, std: float, stream: Stream) -> Float[Tensor, "..."]:
+        """Return noise from a stream of the secret key."""
+        return gaussian(like.shape, std, stream, like.dtype)
 
     def add_noise(
         self,
@@ -173,7 +171,7 @@ class PrivateTrainer(PromptTrainer):
         """
         if std == 0:
             return dict(stacked)
-        streams = [at.generator(purpose, client) for client in cohort.clients]
+        streams = [at.secret(purpose, client) for client in cohort.clients]
         drawn = {
             name: torch.stack([self.noise(tensor[0], std, s) for s in streams])
             for name, tensor in stacked.items()

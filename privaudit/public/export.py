@@ -128,7 +128,7 @@ _KINDS = {
     r"run\.json": "header, of which a part is in the card",
     r"privacy\.json": "privacy record, of which most is in the card",
     r"transcript/.*": "transcript: what was sent",
-    r"kept/mask\.key": "key of the masks of its uploads",
+    r"kept/run\.key": "secret key of the run",
     r"kept/.*": "kept states: personal models",
     r"ledger\.npz": "ledger: the truth about membership",
     r"metrics\.jsonl": "utility by round",

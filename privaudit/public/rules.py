@@ -126,7 +126,7 @@ CONFIG = entries(
         "canaries": number,
         "secure_aggregation": SLUG,
         "dropout": number,
-        "mask_secrets": SLUG,
+        "randomness": SLUG,
     }
 )
 HEADER = entries(

@@ -98,8 +98,11 @@ def run_checks(
     for check in checks:
         if progress is not None:
             progress(check.name)
-        rng, start = Seeds(seed).child("selftest").numpy(check.name), time.monotonic()
-        observed = check.measure(rng)
+        stream, start = (
+            Seeds(seed).child("selftest").stream(check.name),
+            time.monotonic(),
+        )
+        observed = check.measure(stream.numpy())
         outcomes.append(Outcome(check, observed, time.monotonic() - start))
     return outcomes
 

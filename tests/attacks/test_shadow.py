@@ -27,10 +27,10 @@ def test_members_and_others_weigh_the_same_in_each_class() -> None:
 
 def test_each_record_is_judged_by_its_own_class() -> None:
     """Stacked perceptrons equal one perceptron at a time."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(20, 5, generator=generator)
+    stream = Seeds(0).stream("perceptrons")
+    inputs = stream.normal_tensor((20, 5))
     labels = torch.arange(20) % 3
-    models = _AttackModels(inputs, 3, hidden=4, generator=generator)
+    models = _AttackModels(inputs, 3, hidden=4, stream=stream)
     together = models(inputs, labels)
     for row in range(20):
         alone = models(inputs[row : row + 1], labels[row : row + 1])

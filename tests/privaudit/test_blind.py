@@ -53,7 +53,7 @@ def test_each_record_is_scored_by_a_fit_to_the_other_folds() -> None:
     from privaudit.seeds import Seeds
 
     features, truth = drawn(3, apart=1.0)
-    folds = _deal_folds(truth, Seeds(7).numpy("blind attacker"))
+    folds = _deal_folds(truth, Seeds(7).stream("blind attacker").numpy())
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000))
     looks = cross_val_predict(
         model, features, truth, cv=PredefinedSplit(folds), method="decision_function"

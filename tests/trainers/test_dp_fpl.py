@@ -19,6 +19,7 @@ from privaudit.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.prompts.low_rank import by_factors
 from privaudit.prompts.private_training import Parts
 from privaudit.seeds import Seeds
+from privaudit.streams import KEY
 from privaudit.threats import find_threat, peer, released, server, server_aggregate
 from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fpl import DPFPL
@@ -48,9 +49,15 @@ def make(**options: Any) -> DPFPL:
 
 
 def train(
-    trainer: DPFPL, task: PublicTask, shards: Shards, seed: int = 0, **options: Any
+    trainer: DPFPL,
+    task: PublicTask,
+    shards: Shards,
+    seed: int = 0,
+    key: bytes | None = None,
+    **options: Any,
 ) -> tuple[Federation, list[RoundRecord]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(seed))
+    secrets = None if key is None else Seeds.of_key(key)
+    federation = Federation.begin(trainer, task, shards, Seeds(seed), secrets=secrets)
     records = []
     for index in range(task.rounds):
         records += run_round(trainer, task, [federation], index, **options)
@@ -150,9 +157,8 @@ def test_without_residual_the_prompt_in_training_is_the_factors_product(
     trainer = make(rank=1, residual=False, batch_size=ALL)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     shared, local = federation.server["context"], federation.kept["client-0"]["local"]
-    start = torch.randn(
-        5, 1, generator=Seeds(0).generator("factorization", client="client-0")
-    )
+    stream = Seeds(0).stream("factorization", client="client-0")
+    start = stream.normal_tensor((5, 1))
     factors = factorize(local, start)
     want = gradient_sum(task, shared + factors.u @ factors.v, shards["client-0"])
     (record,) = run_round(trainer, task, [federation], 0)
@@ -207,12 +213,16 @@ def test_equal_seeds_give_equal_prompts_and_others_do_not(
     assert not torch.allclose(first, other)
 
 
-def test_secure_noise_is_not_repeated_by_the_seed(
+def test_noise_is_repeated_by_the_secret_key_and_not_by_the_seed(
     task: PublicTask, shards: Shards
 ) -> None:
     for place in ("server", "client", "distributed"):
-        trainer = make(epsilon=8.0, noise_at=place, secure_noise=True, batch_size=ALL)
-        first, again = (train(trainer, task, shards)[0] for _ in range(2))
+        trainer = make(epsilon=8.0, noise_at=place, batch_size=ALL)
+        first, again, other = (
+            train(trainer, task, shards, key=key * KEY)[0] for key in (b"a", b"a", b"b")
+        )
+        assert torch.equal(first.server["context"], again.server["context"])
+        first, again = again, other
         assert not torch.equal(first.server["context"], again.server["context"])
         kept = [f.kept["client-0"]["local"] for f in (first, again)]
         assert not torch.equal(*kept)

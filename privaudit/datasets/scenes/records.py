@@ -28,7 +28,7 @@ from privaudit.datasets.scenes.questions import (
     topics_of,
     with_choices,
 )
-from privaudit.seeds import Seeds
+from privaudit.seeds import FixedSeed
 from privaudit.words import Dialogue
 
 OWNERS = (
@@ -64,7 +64,7 @@ def scenes_vqa() -> Dataset:
     One topic, "owner", has answers that can only be remembered: four names,
     of which one is right.
     """
-    seeds = Seeds(_SEED)
+    seeds = FixedSeed(_SEED)
     drawn = draw_scenes(PRIVATE, RECORDS, seeds.numpy("scenes-vqa"))
     tags = draw_tags(RECORDS, seeds.numpy("scenes-vqa tags"))
     shown = [
@@ -111,7 +111,7 @@ def captions_of(
 
 def _captioned(name: str, distribution: Distribution, count: int) -> Dataset:
     """Draw a data set of captioned pictures; its classes are the main objects."""
-    seeds = Seeds(_SEED)
+    seeds = FixedSeed(_SEED)
     drawn = draw_scenes(distribution, count, seeds.numpy(name))
     tags = draw_tags(count, seeds.numpy(f"{name} tags"))
     tagged = [replace(scene, tag=tag) for scene, tag in zip(drawn, tags, strict=True)]

@@ -44,7 +44,7 @@ from privaudit.models.tiny_llava.weights import (
     save_weights,
     write_log,
 )
-from privaudit.seeds import Seeds
+from privaudit.seeds import FixedSeed
 
 
 @options(frozen=True)
@@ -180,13 +180,13 @@ def _look(model: Model, settings: PretrainSettings) -> Iterator[float]:
         settings.looking,
         settings.batch,
         settings.learning_rate,
-        Seeds(settings.seed).numpy("looking"),
+        FixedSeed(settings.seed).numpy("looking"),
         half=settings.precision == "bfloat16",
     )
 
 
 def _validation(settings: PretrainSettings) -> Validation:
-    seed = Seeds(settings.seed).child("validation").seed
+    seed = FixedSeed(settings.seed).child("validation").seed
     return build_validation(settings.validate, seed)
 
 
@@ -196,7 +196,7 @@ def _train(model: Model, settings: PretrainSettings) -> Iterator[tuple[int, floa
     # On short rows, torch's fused attention takes twice as long on a CPU as the rest.
     model.language.set_attn_implementation("eager")
     tokenizer = LlavaTokenizer()
-    rng = Seeds(settings.seed).numpy("lessons")
+    rng = FixedSeed(settings.seed).numpy("lessons")
     half = settings.precision == "bfloat16"
 
     def next_loss() -> Float[Tensor, ""]:

@@ -14,6 +14,7 @@ from privaudit.models.prompt_tokens import PromptTokens
 from privaudit.models.stacked_language import drawn_embeddings
 from privaudit.models.text_tower import TextTower, text_tower
 from privaudit.models.tuned_modules import TunedModules, in_front
+from privaudit.streams import Stream
 from privaudit.tunable import Head, Tuning
 from privaudit.words import Words
 
@@ -47,11 +48,9 @@ class ClipTextTower(TunedModules):
         """Run the model on the class texts."""
         return self._text_features(Tuning(), 1)
 
-    def start_vectors(
-        self, count: int, generator: torch.Generator
-    ) -> Float[Tensor, "count width"]:
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embeddings.weight, count, generator)
+        return drawn_embeddings(self._embeddings.weight, count, stream)
 
     def logits(
         self,

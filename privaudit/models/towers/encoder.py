@@ -13,6 +13,7 @@ from privaudit.models.language_targets import TargetNames
 from privaudit.models.stacked_language import drawn_embeddings
 from privaudit.models.towers.row_tower import RowTower, head_logits
 from privaudit.models.tuned_modules import in_front
+from privaudit.streams import Stream
 from privaudit.tunable import Head, Tuning
 from privaudit.words import PADDING, Words
 
@@ -118,11 +119,9 @@ class TextEncoderTower(RowTower):
         empty = torch.zeros(1, 3, self.width, device=self._embedding.weight.device)
         return self.model(inputs_embeds=empty.to(self._embedding.weight.dtype))
 
-    def start_vectors(
-        self, count: int, generator: torch.Generator
-    ) -> Float[Tensor, "count width"]:
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embedding.weight, count, generator)
+        return drawn_embeddings(self._embedding.weight, count, stream)
 
     def _places(self, tuning: Tuning, length: int) -> dict[str, Tensor]:
         """Return the positions of tokens behind a prefix; else the model knows them."""

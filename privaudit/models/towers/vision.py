@@ -17,6 +17,7 @@ from privaudit.errors import ConfigError
 from privaudit.models.language_targets import TargetNames
 from privaudit.models.towers.row_tower import RowTower, head_logits
 from privaudit.models.tuned_modules import in_front
+from privaudit.streams import Stream
 from privaudit.tunable import Head, Tuning
 from privaudit.words import Words
 
@@ -100,9 +101,7 @@ class VisionTower(RowTower):
         empty = torch.zeros(1, 3, self.width, device=weight.device, dtype=weight.dtype)
         return self.layers(empty)
 
-    def start_vectors(
-        self, count: int, generator: torch.Generator
-    ) -> Float[Tensor, "count width"]:
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Draw vectors evenly from a cube, as there is no vocabulary.
 
         Source: Jia et al., "Visual prompt tuning", ECCV 2022: its half side is
@@ -111,7 +110,7 @@ class VisionTower(RowTower):
         side = self.model.config.patch_size
         height, across = (side, side) if isinstance(side, int) else side
         half = (6 / (3 * height * across + self.width)) ** 0.5
-        drawn = torch.rand(count, self.width, generator=generator)
+        drawn = stream.uniform_tensor((count, self.width))
         return ((2 * drawn - 1) * half).to(next(iter(self.weights.values())).device)
 
 

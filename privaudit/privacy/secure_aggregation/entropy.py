@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from privaudit.privacy.secure_aggregation.primitives import KEY, derive, key_stream
 from privaudit.seeds import Seeds
+from privaudit.streams import KEY, Stream, derive, name_of
 
 
 @runtime_checkable
@@ -38,12 +38,7 @@ class RunKey:
             seeds: Of the run. A seed that can be guessed is as good as the key.
             run: Tells runs of one seed apart: all that their uploads depend on.
         """
-        return cls(derive(f"{seeds.seed}|{run}".encode(), "key of a run", KEY))
-
-    @classmethod
-    def drawn(cls) -> "RunKey":
-        """Return a key that the operating system draws."""
-        return cls(os.urandom(KEY))
+        return cls(derive(seeds.key, name_of("key of a run", 0, run), KEY))
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,8 @@ class KeyedEntropy:
 
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return the purpose's bytes, the same at every call."""
-        name = f"entropy|{self.round}|{purpose}|{self.party}"
-        return key_stream(derive(self.key.secret, name, KEY), count)
+        name = name_of(f"entropy {purpose}", self.round, self.party)
+        return Stream.of(self.key.secret, name).take(count)
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,9 @@ class Masking:
         """Draw who is lost in a round, by position, and from which stage on."""
         lost = {}
         for position, stream in enumerate(streams):
-            generator = seeds.generator("dropout", round=index, client=stream)
-            drawn = torch.rand((), generator=generator).item()
-            stage = torch.randint(len(STAGES), (), generator=generator).item()
-            if drawn < self.dropout:
-                lost[position] = int(stage)
+            drawn = seeds.stream("dropout", round=index, client=stream)
+            if drawn.coin(self.dropout):
+                lost[position] = int(drawn.below(len(STAGES), 1)[0])
         return lost
 
     def entropy(self, seeds: Seeds, index: int, stream: str) -> Entropy:

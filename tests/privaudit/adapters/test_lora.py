@@ -3,19 +3,20 @@ import torch
 
 from privaudit.adapters.lora import changes_of, start_pairs, weight_changes
 from privaudit.errors import ConfigError
+from privaudit.seeds import Seeds
 from privaudit.tunable import Target
 
 TARGETS = {"low": Target(5, 4, 0), "high": Target(4, 6, 1)}
 
 
 def random_pairs(suffix: str = "", seed: int = 0) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    pairs = start_pairs(TARGETS, 2, generator, suffix)
-    return {n: torch.randn(t.shape, generator=generator) for n, t in pairs.items()}
+    stream = Seeds(seed).stream("pairs")
+    pairs = start_pairs(TARGETS, 2, stream, suffix)
+    return {n: stream.normal_tensor(t.shape) for n, t in pairs.items()}
 
 
 def test_the_start_changes_nothing_and_a_is_within_its_bound() -> None:
-    pairs = start_pairs(TARGETS, 3, torch.Generator().manual_seed(0))
+    pairs = start_pairs(TARGETS, 3, Seeds(0).stream("pairs"))
     assert pairs["low.A"].abs().max() <= 5**-0.5
     assert pairs["low.A"].std() > 0.1
     for matrix in weight_changes(TARGETS, pairs, 2.0):

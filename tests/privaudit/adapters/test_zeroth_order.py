@@ -6,6 +6,7 @@ from torch import Tensor
 
 from privaudit.adapters.zeroth_order import two_point
 from privaudit.batches import Batch, Objective
+from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked
 
 SIZE = 5
@@ -42,7 +43,7 @@ def slope_of(objective: Objective, parameters: Stacked, batch: Batch) -> Tensor:
 def estimated(
     parameters: Stacked, batch: Batch, directions: int, seeds: list[int], most: int = 64
 ) -> Tensor:
-    streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+    streams = [Seeds(seed).stream("directions") for seed in seeds]
     look = two_point(directions, 0.1, streams, most)
     found, _ = look(quadratic, parameters, batch)
     return torch.cat([g.flatten(1) for g in found.values()], dim=1)
@@ -71,7 +72,7 @@ def test_in_one_dimension_it_is_the_slope_of_the_smoothed_loss() -> None:
     def cube(parameters: Stacked, batch: Batch) -> Tensor:
         return parameters["a"].flatten(1).sum(dim=1) ** 3
 
-    look = two_point(3, 0.5, [torch.Generator().manual_seed(0)])
+    look = two_point(3, 0.5, [Seeds(0).stream("directions")])
     found, loss = look(cube, {"a": torch.full((1, 1), 2.0)}, batch_of(1))
     assert float(found["a"]) == pytest.approx(12.25)
     assert float(loss) == pytest.approx(8 + 3 * 2 * 0.25)

@@ -26,7 +26,7 @@ from privaudit.datasets.scenes.records import (
     scenes_far,
 )
 from privaudit.models.word_tokenizer import pieces
-from privaudit.seeds import Seeds
+from privaudit.seeds import FixedSeed
 from privaudit.words import Dialogue
 
 
@@ -123,7 +123,7 @@ def test_hardly_two_records_have_the_same_tag(captioned: Dataset) -> None:
 
 @pytest.mark.parametrize("part", ["letter", "number", "owner"])
 def test_tags_say_nothing_about_the_class(captioned: Dataset, part: str) -> None:
-    rng = Seeds(records._SEED).numpy("scenes tags")
+    rng = FixedSeed(records._SEED).numpy("scenes tags")
     tags = draw_tags(len(captioned), rng)
     place = next(i for i, d in enumerate(captioned.dialogues) if tells(d))
     tag, first = tags[place], captioned.dialogues[place].answers[0]

@@ -56,8 +56,8 @@ def test_a_trainer_that_draws_half_the_noise_is_found(
 ) -> None:
     plain = PrivateTrainer.noise
 
-    def half(self: PrivateTrainer, like: Any, std: float, generator: Any) -> Any:
-        return plain(self, like, std / 2, generator)
+    def half(self: PrivateTrainer, like: Any, std: float, stream: Any) -> Any:
+        return plain(self, like, std / 2, stream)
 
     monkeypatch.setattr(PrivateTrainer, "noise", half)
     found = NOISE_AS_CLAIMED(look(**settings))
@@ -120,7 +120,7 @@ def test_what_the_transcript_shows_is_the_noise_that_the_seeds_draw(
     found = list(server_residuals(evidence))
     assert [r.where for r in found] == [f"round {i}, server" for i in range(6)]
     for index, residual in enumerate(found):
-        stream = Seeds(0).generator("server noise", round=index)
+        stream = Seeds(0).stream("server noise", round=index)
         drawn = gaussian((residual.values,), 1.0, stream)
         assert residual.square == pytest.approx(float(drawn.square().sum()), rel=1e-3)
 
@@ -129,7 +129,7 @@ def test_what_clients_note_is_the_noise_that_the_seeds_draw(look: Look) -> None:
     evidence = look("dp-promptfl", mode="published-paper", epsilon=4.0)
     for residual in client_residuals(evidence):
         index, client = residual.where.removeprefix("round ").split(", ")
-        stream = Seeds(0).generator("noise", round=int(index), client=client)
+        stream = Seeds(0).stream("noise", round=int(index), client=client)
         drawn = gaussian((residual.values,), 1.0, stream)
         assert residual.square == pytest.approx(float(drawn.square().sum()), rel=1e-5)
 

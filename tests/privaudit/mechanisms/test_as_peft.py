@@ -11,6 +11,7 @@ from privaudit.errors import ConfigError
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.seeds import Seeds
 from privaudit.tensors import Stacked, stack
 from privaudit.tunable import Tunable, Tuning
 from privaudit.words import INSTRUCTION, Words
@@ -23,11 +24,10 @@ OF_PEFT = {"soft-prompt": "PROMPT_TUNING", "p-tuning": "P_TUNING"}
 
 def drawn(name: str, model: Tunable, options: MechanismOptions = OPTIONS) -> Stacked:
     """Return two models' parameters, all of them moved away from their start."""
-    generator = torch.Generator().manual_seed(4)
-    starts = [MECHANISMS.find(name)(options).start(model, generator) for _ in range(2)]
+    stream = Seeds(4).stream("starts")
+    starts = [MECHANISMS.find(name)(options).start(model, stream) for _ in range(2)]
     return {
-        n: t + 0.2 * torch.randn(t.shape, generator=generator)
-        for n, t in stack(starts).items()
+        n: t + 0.2 * stream.normal_tensor(t.shape) for n, t in stack(starts).items()
     }
 
 
@@ -141,14 +141,12 @@ def _without_cache(
     return said
 
 
-def test_a_start_is_the_same_for_equal_generators(
+def test_a_start_is_the_same_for_equal_streams(
     language: StackedLanguageModel,
 ) -> None:
     for name in ALL:
         first, second, other = (
-            MECHANISMS.find(name)(OPTIONS).start(
-                language, torch.Generator().manual_seed(seed)
-            )
+            MECHANISMS.find(name)(OPTIONS).start(language, Seeds(seed).stream("start"))
             for seed in (1, 1, 2)
         )
         assert all(torch.equal(first[n], second[n]) for n in first)
@@ -160,8 +158,8 @@ def test_a_start_is_the_same_for_equal_generators(
 def test_nothing_is_changed_before_training(
     name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
-    start = stack([MECHANISMS.find(name)(OPTIONS).start(language, generator)] * 2)
+    stream = Seeds(0).stream("start")
+    start = stack([MECHANISMS.find(name)(OPTIONS).start(language, stream)] * 2)
     found = language.logits(nothing, words, tuning(name, language, start))
     assert torch.allclose(found, language.logits(nothing, words, Tuning()), atol=1e-6)
 

@@ -19,6 +19,7 @@ from privaudit.prompts.expert_gate import (
     start_attention,
     start_linear,
 )
+from privaudit.seeds import Seeds
 
 GOLDEN = Path(__file__).parents[4] / "shared/golden/pfedmoap_gate.npz"
 CASES = ("small", "vit", "small_scale1")
@@ -130,11 +131,11 @@ def test_attention_is_that_of_the_published_code(case: str) -> None:
 
 
 def toy_gate(clients: int, size: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    gates = [start_attention(size, generator) for _ in range(clients)]
+    stream = Seeds(3).stream("gate")
+    gates = [start_attention(size, stream) for _ in range(clients)]
     gate = {name: torch.stack([g[name] for g in gates]) for name in gates[0]}
-    images = normalize(torch.randn(clients, 5, size, generator=generator), dim=-1)
-    text = normalize(torch.randn(clients, 4, 3, size, generator=generator), dim=-1)
+    images = normalize(stream.normal_tensor((clients, 5, size)), dim=-1)
+    text = normalize(stream.normal_tensor((clients, 4, 3, size)), dim=-1)
     return gate, images, text
 
 
@@ -194,10 +195,10 @@ def test_a_linear_gate_mixes_by_hand() -> None:
 
 
 def test_a_linear_gate_leaves_out_experts_beyond_its_own() -> None:
-    generator = torch.Generator().manual_seed(0)
-    gate = {n: t.unsqueeze(0) for n, t in start_linear(4, 2, generator).items()}
-    images = torch.randn(1, 3, 4, generator=generator)
-    text = torch.randn(1, 2, 5, 4, generator=generator)
+    stream = Seeds(0).stream("gate")
+    gate = {n: t.unsqueeze(0) for n, t in start_linear(4, 2, stream).items()}
+    images = stream.normal_tensor((1, 3, 4))
+    text = stream.normal_tensor((1, 2, 5, 4))
     torch.testing.assert_close(
         linear_match(gate, images, text, size=4),
         linear_match(gate, images, text[:, :, :2], size=4),
@@ -213,7 +214,7 @@ def test_pooling_takes_every_nth_feature() -> None:
 
 
 def test_a_gate_begins_as_torch_begins_linear_layers() -> None:
-    gate = start_attention(64, torch.Generator().manual_seed(0))
+    gate = start_attention(64, Seeds(0).stream("gate"))
     for tensor in gate.values():
         assert tensor.abs().max() <= 1 / 8
     assert gate["query_weight"].std() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)

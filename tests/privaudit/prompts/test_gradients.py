@@ -5,6 +5,7 @@ from privaudit.batches import (
     Batch,
     gradients_of,
     pick_batch,
+    poisson_batches,
 )
 from privaudit.privacy.clipping import clip_joint
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
@@ -95,15 +96,12 @@ def test_the_loss_is_the_mean_over_the_batch_and_zero_for_an_empty_one(
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_poisson_sample_takes_each_record_at_its_rate_and_cuts_none(
-    secure: bool,
-) -> None:
+def test_a_poisson_sample_takes_each_record_at_its_rate_and_cuts_none() -> None:
     shard = Records(torch.eye(400), torch.arange(400))
     cohort = Cohort.of(["client-0"], [shard])
     counts = torch.zeros(400)
     for index in range(50):
-        batch = poisson_batch(cohort, Round(index, Seeds(1), ()), 0.3, secure=secure)
+        batch = poisson_batch(cohort, Round(index, Seeds(1), ()), 0.3)
         taken = batch.labels[batch.mask]
         assert len(taken.unique()) == len(taken)
         counts[taken] += 1
@@ -117,8 +115,12 @@ def test_a_fixed_batch_has_its_size_or_the_whole_shard(cohort: Cohort) -> None:
     assert batch.sizes.tolist() == [10, 9, 10]
 
 
-def test_only_secure_coins_differ_between_equal_seeds(cohort: Cohort) -> None:
-    first, again = (poisson_batch(cohort, AT, 0.5).mask for _ in range(2))
-    assert torch.equal(first, again)
-    secret = [poisson_batch(cohort, AT, 0.5, secure=True).labels for _ in range(4)]
-    assert any(s.shape != secret[0].shape or (s != secret[0]).any() for s in secret)
+def test_the_coins_follow_from_the_secret_key_and_not_from_the_seed(
+    cohort: Cohort,
+) -> None:
+    def coins(seed: int, key: bytes) -> torch.Tensor:
+        at = Round(0, Seeds(seed), AT.participants, secrets=Seeds.of_key(key))
+        return poisson_batches(cohort, at, 0.5)
+
+    assert torch.equal(coins(1, b"a" * 32), coins(2, b"a" * 32))
+    assert not torch.equal(coins(1, b"a" * 32), coins(1, b"b" * 32))

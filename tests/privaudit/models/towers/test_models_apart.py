@@ -10,6 +10,7 @@ from torch import Tensor
 from privaudit.language import LanguageModel
 from privaudit.mechanism import MECHANISMS, MechanismOptions
 from privaudit.models.tunable_loading import load_tunable
+from privaudit.seeds import Seeds
 from privaudit.tunable import Tower, Tuning
 from privaudit.words import Words
 from tests.small_records import picture_data, text_data
@@ -82,15 +83,14 @@ def family(
 def learned(family: Family, mechanism: str, k: int = K) -> dict[str, Tensor]:
     """Return a mechanism's parameters for k models, moved from where they start."""
     options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
-    generator = torch.Generator().manual_seed(3)
-    start = MECHANISMS.find(mechanism)(options).start(family.model, generator)
+    stream = Seeds(3).stream("learned")
+    start = MECHANISMS.find(mechanism)(options).start(family.model, stream)
     moved = {
-        name: t + 0.3 * torch.randn(k, *t.shape, generator=generator)
-        for name, t in start.items()
+        name: t + 0.3 * stream.normal_tensor((k, *t.shape)) for name, t in start.items()
     }
     head = getattr(family.model, "head", None)
     if head is not None:  # the same for all: they differ by the mechanism only
-        weight = torch.randn(head.classes, head.width, generator=generator)
+        weight = stream.normal_tensor((head.classes, head.width))
         moved["head.weight"] = weight.expand(k, -1, -1).clone()
         moved["head.bias"] = torch.zeros(k, head.classes)
     return moved
@@ -140,7 +140,7 @@ def test_every_family_is_what_trainers_ask_for(family: Family) -> None:
     assert isinstance(family.model, Tower | LanguageModel)
     assert family.model.targets
     assert len(set(family.model.sites.values())) == 1
-    drawn = family.model.start_vectors(5, torch.Generator().manual_seed(0))
-    again = family.model.start_vectors(5, torch.Generator().manual_seed(0))
+    drawn = family.model.start_vectors(5, Seeds(0).stream("vectors"))
+    again = family.model.start_vectors(5, Seeds(0).stream("vectors"))
     assert drawn.shape == (5, family.model.width)
     assert torch.equal(drawn, again)

@@ -1,4 +1,4 @@
-"""Masks serve one run, and whoever guesses its seed removes those made of it."""
+"""A run's secret key: what follows from it, and who can guess it."""
 
 import json
 import shutil
@@ -13,21 +13,21 @@ from privaudit import train
 from privaudit.config import make_config
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.live import Event
-from privaudit.mask_key import MASK_KEY, masking_of
 from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.entropy import RunKey
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
 from privaudit.public.export import export_public
+from privaudit.run_key import RUN_KEY, masking_of
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
 from privaudit.tensors import Tensors
 from tests.conftest import common_cache
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
-MASKED: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
-SYSTEM: dict[str, Any] = {"mask_secrets": "system", **MASKED}
+SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
+MASKED: dict[str, Any] = {"seed": 0, **SYSTEM}
 STEP = FixedPoint(3).step
 
 
@@ -93,6 +93,7 @@ def test_a_key_is_of_all_that_a_runs_uploads_depend_on(runs: Path) -> None:
     header = Run(runs / "masked-0.01").header
     options: dict[str, Any] = {
         "secure_aggregation": "masked",
+        "randomness": "seed",
         "rounds": 2,
         "clients": 3,
     }
@@ -123,7 +124,7 @@ def is_found(run: Run, seeds: int) -> bool:
     """
     keys = first(run, "keys")["keys"].numpy().tobytes()
     for seed in range(seeds):
-        config = run.config.model_copy(update={"seed": seed, "mask_secrets": "seed"})
+        config = run.config.model_copy(update={"seed": seed, "randomness": "seed"})
         header = {**run.header, "config": config.model_dump()}
         masking = masking_of(config, header, bytes)
         assert masking is not None
@@ -148,12 +149,12 @@ def test_the_systems_key_changes_masks_and_nothing_else(runs: Path) -> None:
     for kind, equal in (("masked", False), ("keys", False), ("sum", True)):
         ours, theirs = first(run, kind), first(seeded, kind)
         assert all(torch.equal(ours[n], theirs[n]) for n in ours) == equal
-    key = run.path / MASK_KEY
+    key = run.path / RUN_KEY
     assert key.stat().st_mode & 0o777 == 0o600
     assert len(key.read_bytes()) == 32
-    assert MASK_KEY in run.header["files"]
+    assert RUN_KEY in run.header["files"]
     assert key.read_bytes().hex() not in repr(run.masking)
-    assert not (seeded.path / MASK_KEY).exists()
+    assert not (seeded.path / RUN_KEY).exists()
 
 
 def test_a_resumed_run_has_its_key_and_a_fresh_one_another(tmp_path: Path) -> None:
@@ -166,11 +167,11 @@ def test_a_resumed_run_has_its_key_and_a_fresh_one_another(tmp_path: Path) -> No
     )
     for path in (one.path / "transcript").iterdir():
         assert (two.path / "transcript" / path.name).read_bytes() == path.read_bytes()
-    before = (one.path / MASK_KEY).read_bytes()
+    before = (one.path / RUN_KEY).read_bytes()
     assert train(folder=tmp_path, name="one", **SYSTEM).transcript.head
-    assert (one.path / MASK_KEY).read_bytes() == before
+    assert (one.path / RUN_KEY).read_bytes() == before
     train(folder=tmp_path, name="one", fresh=True, **SYSTEM)
-    assert (one.path / MASK_KEY).read_bytes() != before
+    assert (one.path / RUN_KEY).read_bytes() != before
 
 
 @pytest.mark.parametrize("content", [None, b"0" * 32])
@@ -179,42 +180,66 @@ def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(folder=tmp_path, name="cut", watcher=stop, **SYSTEM)
-    key = tmp_path / "cut" / MASK_KEY
+    key = tmp_path / "cut" / RUN_KEY
     if content is None:
         key.unlink()
     else:
         key.write_bytes(content)
     before = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
-    with pytest.raises((MissingFileError, TranscriptError), match=r"mask\.key"):
+    with pytest.raises((MissingFileError, TranscriptError), match=r"run\.key"):
         train(folder=tmp_path, name="cut", resume=True, **SYSTEM)
     after = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
     assert after == before
 
 
-def test_an_export_says_where_masks_come_from_and_holds_no_key(
+def test_an_export_says_where_secrets_come_from_and_holds_no_key(
     runs: Path, tmp_path: Path
 ) -> None:
     run = Run(runs / "system")
     found = export_public(run, tmp_path / "out")
     text = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
-    key = (run.path / MASK_KEY).read_bytes()
+    key = (run.path / RUN_KEY).read_bytes()
     assert json.loads((tmp_path / "out" / "card.json").read_text())
     assert key.hex() not in text
-    assert run.header["files"][MASK_KEY] not in text
-    assert found.card["run"]["config"]["mask_secrets"] == "system"
-    assert found.files["key of the masks of its uploads"] == 1
+    assert run.header["files"][RUN_KEY] not in text
+    assert found.card["run"]["config"]["randomness"] == "system"
+    assert found.files["secret key of the run"] == 1
 
 
-def test_secrets_of_the_system_need_masks() -> None:
-    with pytest.raises(ConfigError, match="leave --mask-secrets out"):
-        make_config("promptfl", mask_secrets="system")
+@pytest.mark.parametrize(
+    ("trainer", "fields", "wanted"),
+    [
+        ("promptfl", {}, "seed"),
+        ("promptfl", {"secure_aggregation": "masked"}, "system"),
+        ("promptfl", {"secure_aggregation": "masked", "seed": 0}, "seed"),
+        ("promptfl", {"randomness": "system"}, "system"),
+        ("dp-fpl", {}, "seed"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}}, "system"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}, "seed": 0}, "seed"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}, "randomness": "seed"}, "seed"),
+        (
+            "dp-fpl",
+            {"settings": {"epsilon": 8.0}, "seed": 0, "randomness": "system"},
+            "system",
+        ),
+        ("dp-fedpt", {"settings": {"epsilon": 8.0}}, "system"),
+        ("fedpt-dhapa", {"settings": {"weighting": "dynamic"}}, "seed"),
+    ],
+)
+def test_a_key_is_the_systems_where_something_is_to_be_hidden_and_no_seed_is_named(
+    trainer: str, fields: dict[str, Any], wanted: str
+) -> None:
+    assert make_config(trainer, **fields).randomness == wanted
 
 
-def test_a_run_in_the_clear_has_the_name_that_it_had() -> None:
-    assert (
-        make_config("promptfl").digest
-        == make_config("promptfl", mask_secrets="seed").digest
-    )
-    assert "mask" not in json.dumps(
-        make_config("promptfl").model_dump(exclude_defaults=True)
-    )
+def test_a_run_that_hides_nothing_has_one_name() -> None:
+    names = [
+        make_config("promptfl", **fields).digest
+        for fields in ({}, {"randomness": "seed"}, {"seed": 0})
+    ]
+    assert len(set(names)) == 1
+
+
+def test_another_source_of_randomness_is_refused() -> None:
+    with pytest.raises(ConfigError, match="randomness = 'dice'"):
+        make_config("promptfl", randomness="dice")
