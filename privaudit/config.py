@@ -15,6 +15,7 @@ from privaudit.errors import ConfigError
 from privaudit.federation import COHORT_SIZE, count_participants
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
+from privaudit.seeds import Randomness
 from privaudit.trainer import TRAINERS, Trainer
 
 WRITING: Mapping[str, Any] = {
@@ -35,7 +36,6 @@ FOLDER_MODELS = ("surrogate", "language")
 HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
 """Kinds that are folders, or names on the hub."""
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Randomness = Literal["seed", "system"]
 
 
 class RunConfig(BaseModel):

@@ -3,11 +3,15 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 
 from privaudit.streams import KEY, Stream, derive, name_of
+
+Randomness = Literal["seed", "system"]
+"""Where a run's secret key comes from: of its seed, or drawn by the system."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,8 @@ def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
 
 def _numbers(training: _Training) -> RoundNumbers:
     run, claim = training.run, training.trainer.claim(training.population.task)
-    return RoundNumbers(run.name, run.config.rounds, claim, run.metrics)
+    config = run.config
+    return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
 def _restore(run: Run) -> _Training:
@@ -361,7 +362,7 @@ def _finish(training: _Training) -> None:
         write_tensors(training.path / OWN_MODEL, own)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
-    record = _certified(training.trainer, task, metrics, training.transcript)
+    record = _certified(training.run, task, metrics, training.transcript)
     write_json(training.path / "privacy.json", record)
     training.header.setdefault("files", {}).update(
         (name, file_hash(training.path / name)) for name in written
@@ -369,7 +370,7 @@ def _finish(training: _Training) -> None:
 
 
 def _certified(
-    trainer: Trainer,
+    run: Run,
     task: PublicTask,
     metrics: Sequence[Mapping[str, Any]],
     transcript: Transcript,
@@ -377,7 +378,12 @@ def _certified(
     rounds = [line["mechanisms"] for line in metrics]
     kinds = {message.kind for message in transcript}
     sends = bool(kinds & {"update", "individual-update", "masked"})
-    return privacy_record(trainer.claim(task), rounds, sends_updates=sends)
+    return privacy_record(
+        run.trainer.claim(task),
+        rounds,
+        sends_updates=sends,
+        randomness=run.config.randomness,
+    )
 
 
 def certify_again(run: Run) -> dict[str, Any]:
@@ -386,4 +392,4 @@ def certify_again(run: Run) -> dict[str, Any]:
     Data set and model are held against their hashes on the way.
     """
     task = run.population.task
-    return _certified(run.trainer, task, run.metrics, run.transcript)
+    return _certified(run, task, run.metrics, run.transcript)

@@ -14,6 +14,7 @@ from torch import Tensor
 from privaudit.privacy.certificate import Certificate, CertifiedView
 from privaudit.privacy.mechanism import MechanismEvent, Release, Unit
 from privaudit.runs import Run
+from privaudit.seeds import Randomness
 from privaudit.tensors import Tensors
 from privaudit.trace import ClientTrace, RoundTrace
 from privaudit.trainer import Claim, ClientId, PublicTask, Trainer
@@ -37,6 +38,7 @@ class Evidence:
         members: A fingerprint of every record that a client trains on.
         dataset: Its name.
         seed: Of the run.
+        randomness: Where noise and secret samples come from.
         is_open: Whether others than its owner may enter the run's folder.
     """
 
@@ -52,6 +54,7 @@ class Evidence:
     members: Mapping[ClientId, Sequence[str]]
     dataset: str
     seed: int
+    randomness: Randomness = "seed"
     is_open: bool = False
 
     @classmethod
@@ -77,6 +80,7 @@ class Evidence:
             members=_members(run),
             dataset=run.config.dataset,
             seed=run.config.seed,
+            randomness=run.config.randomness,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
         )
 

@@ -14,18 +14,18 @@ def _check(evidence: Evidence) -> Found:
             "the trace and private states. Take their rights away (chmod 700).",
             ("folder=open to others",),
         )
-    if evidence.settings.get("secure_noise"):
+    if evidence.randomness == "system":
         return
     yield (
-        "warning",
-        f"All noise follows from the seed {evidence.seed} in run.json, and torch's "
-        "generator keeps 32 bits of any seed: whoever has it, or tries them all, "
-        "subtracts the noise from what was sent. Keep the run to yourself, and train "
-        "with secure_noise=true what others will see.",
-        (f"seed={evidence.seed}", "secure_noise=false"),
+        "error",
+        f"Repeatable, not private: all noise follows from the seed {evidence.seed} in "
+        "run.json, and whoever guesses it subtracts the noise from what was sent. Keep "
+        "the run to yourself; train what others will see without --seed, or with "
+        "--randomness system.",
+        (f"seed={evidence.seed}", "randomness=seed"),
     )
 
 
 STORED_SEEDS = Rule(
-    "stored-seeds", "Are seeds stored from which noise can be subtracted?", _check
+    "stored-seeds", "Does noise follow from a seed that can be guessed?", _check
 )

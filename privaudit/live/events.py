@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from privaudit.seeds import Randomness
 from privaudit.statistics.estimate import Estimate
 
 
@@ -31,6 +32,8 @@ class RoundDone:
         epsilon_round: After how many rounds the certificates were last asked for. That
             is after the last round, and before it as often as accounting takes at most
             1 % of the time.
+        randomness: Where the noise comes from: with "seed", epsilon is what a run with
+            a secret key would have.
     """
 
     event: ClassVar[str] = "round"
@@ -46,6 +49,7 @@ class RoundDone:
     epsilon: Mapping[str, float | None]
     delta: float
     epsilon_round: int
+    randomness: Randomness = "seed"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON knows it."""

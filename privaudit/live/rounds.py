@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.live.events import RoundDone
 from privaudit.privacy.record import privacy_record
+from privaudit.seeds import Randomness
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainer import Claim
 
@@ -23,13 +24,19 @@ class RoundNumbers:
         total: Rounds in all.
         claim: The method's own; its delta is the one of the certificates.
         lines: Of the rounds that counted before.
+        randomness: Where noise and secret samples come from.
     """
 
     def __init__(
-        self, run: str, total: int, claim: Claim, lines: Sequence[Mapping[str, Any]]
+        self,
+        run: str,
+        total: int,
+        claim: Claim,
+        lines: Sequence[Mapping[str, Any]],
+        randomness: Randomness = "seed",
     ) -> None:
         self.run, self.total, self.claim = run, total, claim
-        self.lines = list(lines)
+        self.lines, self.randomness = list(lines), randomness
         self.bytes_up = sum(line["bytes_up"] for line in lines)
         self.bytes_down = sum(line["bytes_down"] for line in lines)
         self.utility: tuple[Estimate, int] | None = None
@@ -66,6 +73,7 @@ class RoundNumbers:
             epsilon=self.epsilon,
             delta=self.claim.delta,
             epsilon_round=self.epsilon_round,
+            randomness=self.randomness,
         )
 
     def _has_time(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from privaudit.live.events import CellDone, Event, Phase, RoundDone
+from privaudit.privacy.certificate import REPEATABLE
 from privaudit.report.wording import epsilon as bound_of
 from privaudit.report.wording import interval, point, small
 from privaudit.report.written_table import size
@@ -57,13 +58,15 @@ def spent(event: RoundDone) -> str:
     """Say what is certified so far, against whom."""
     if all(epsilon is None for epsilon in event.epsilon.values()):
         return "none"
+    proved = any(event.epsilon.values())
     late = event.epsilon_round != event.done
     after = f" (round {event.epsilon_round})" * late
     bounds = "; ".join(
         f"{text} for {', '.join(views)}"
         for text, views in _by_bound(event.epsilon).items()
     )
-    return f"{bounds}{after}, delta {small(event.delta)}"
+    mark = f" ({REPEATABLE})" if event.randomness == "seed" and proved else ""
+    return f"{bounds}{after}, delta {small(event.delta)}{mark}"
 
 
 def _by_bound(epsilon: Mapping[str, float | None]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ noise sees what it hides. Claims by a method's own formula are another matter
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,8 +15,16 @@ from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 from privaudit.privacy.mechanism import Adjacency, MechanismEvent, Unit
+from privaudit.seeds import Randomness
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
+REPEATABLE = "repeatable, not private"
+"""What a run is called whose noise follows from a seed."""
+
+
+def is_repeatable(proved: Mapping[str, Any]) -> bool:
+    """Say whether a certificate, as JSON, is of noise that follows from a seed."""
+    return proved.get("randomness") == "seed" and bool(proved.get("epsilon"))
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,9 @@ class Certificate:
         why: Why the noise counts, or does not, in this view, in one sentence.
         unit: What is protected.
         adjacency: Which data sets count as neighbours.
+        randomness: Where the noise, and secret samples, come from. "seed" is repeatable
+            and not private: whoever guesses the seed subtracts the noise, and epsilon
+            is what the same run under a key of the system would have.
     """
 
     epsilon: float | None
@@ -42,6 +53,7 @@ class Certificate:
     why: str
     unit: Unit = "record"
     adjacency: Adjacency = "add/remove-one"
+    randomness: Randomness = "seed"
 
     def __str__(self) -> str:
         return "none" if self.epsilon is None else f"{self.epsilon:.3g}"

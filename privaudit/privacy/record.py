@@ -1,11 +1,12 @@
 """What a run says about its privacy: what is claimed, and what is proved per view."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.seeds import Randomness
 from privaudit.trainer import Claim
 
 EVERYTHING_IS_PUBLIC = "No record has any influence on what this view holds."
@@ -16,6 +17,7 @@ def privacy_record(
     rounds: Sequence[Sequence[Mapping[str, Any]]],
     *,
     sends_updates: bool,
+    randomness: Randomness = "seed",
 ) -> dict[str, Any]:
     """Return the content of privacy.json.
 
@@ -23,15 +25,19 @@ def privacy_record(
         claim: The method's own formula.
         rounds: The mechanisms of each round, as JSON.
         sends_updates: Whether clients sent anything before they released a model.
+        randomness: Where noise and secret samples came from.
     """
     events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
     certificates = {
-        view: asdict(_certify(claim, events, view, sends_updates))
+        view: _certify(claim, events, view, sends_updates)
         for view in get_args(CertifiedView)
     }
     return {
         "claimed": asdict(claim),
-        "certified": certificates,
+        "certified": {
+            view: asdict(replace(certificate, randomness=randomness))
+            for view, certificate in certificates.items()
+        },
         "mechanisms": _grouped(rounds),
     }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 from privaudit.public.audits import AUDITS, FEWEST
 from privaudit.public.sieve import Sieve
 
@@ -33,6 +34,10 @@ def _lines(
     yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
     yield f"  transcript {card['run']['progress']['head']}"
     yield f"  card {card['sha256']}"
+    if any(map(is_repeatable, card["privacy"].get("certified", {}).values())):
+        yield ""
+        yield f"  {REPEATABLE.capitalize()}: its noise follows from a seed. Certified"
+        yield "  epsilons are what the same run would have under a secret key."
     for scenario, audit in card[AUDITS].items():
         yield ""
         yield audit["question"]

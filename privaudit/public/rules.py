@@ -171,6 +171,7 @@ PRIVACY = entries(
                     "why": WHY,
                     "unit": text("record|client"),
                     "adjacency": text("(add/remove|replace)-one"),
+                    "randomness": text("seed|system"),
                 }
             ),
         ),

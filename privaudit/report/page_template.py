@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from privaudit.privacy.certificate import is_repeatable
 from privaudit.report import wording
 from privaudit.report.glossary import PLACE, with_glossary
 
@@ -37,6 +38,7 @@ def render(name: str, **content: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["epsilon"] = wording.epsilon
+    environment.tests["repeatable"] = is_repeatable
     environment.filters["heading"] = wording.heading
     environment.filters["rounds"] = wording.rounds
     environment.filters["small"] = wording.small

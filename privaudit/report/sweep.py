@@ -174,7 +174,9 @@ def _remarks(found: Tradeoff) -> list[str]:
         "numbers lies too low on average, so confirm it on other seeds before quoting "
         "it.",
         "ε stands for what the method claims or was asked for; ε certified is what is "
-        f"proved for this adversary{_for_what(found.points)}.",
+        f"proved for this adversary{_for_what(found.points)}. The runs follow from "
+        "their seeds (repeatable, not private): it is what they would have under "
+        "secret keys.",
         *found.remarks(),
     ]
 

@@ -17,6 +17,7 @@ from privaudit.report.rebuilding import rebuilding
 from privaudit.report.source import source_sentence
 from privaudit.report.wording import (
     HEADINGS,
+    certified,
     epsilon,
     guarantee,
     heading,
@@ -25,6 +26,7 @@ from privaudit.report.wording import (
     metric,
     percent,
     point,
+    repeatable,
     untrained,
 )
 from privaudit.statistics.estimate import Estimate
@@ -77,7 +79,8 @@ class TradeoffRow:
         success: Share of right guesses, averaged over classes.
         advantage: True- less false-positive rate of the guesses.
         claimed: Epsilon by the method's own formula, or "none".
-        certified: Epsilon that is proved for this adversary, or "none".
+        certified: Epsilon that is proved for this adversary, or "none"; in brackets
+            where the noise follows from a seed: repeatable, not private.
     """
 
     run: str
@@ -118,7 +121,7 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
         success=Cell.of(audit.guesses.success),
         advantage=Cell.of(audit.guesses.advantage, signed=True),
         claimed=epsilon(audit.claimed_epsilon),
-        certified=epsilon(audit.certified_epsilon),
+        certified=certified(audit),
     )
 
 
@@ -143,6 +146,7 @@ def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
     told = [
         audit.scenario.note,
+        repeatable(audit),
         others_sentence(audit),
         *round_sentences(audit),
         source_sentence(audit),

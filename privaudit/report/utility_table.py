@@ -166,7 +166,8 @@ def _privacy(table: UtilityTable) -> str:
         f"## ε claimed and certified\n\n{grid}\n\nClaimed: by the method's own "
         "formula. Certified: proved for the mechanism as applied, for that unit and "
         "neighbours, against what that adversary sees; the largest over seeds, and "
-        "“none” where nothing is proved."
+        "“none” where nothing is proved. The runs follow from their seeds: repeatable, "
+        "not private. It is what they would have under secret keys."
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.audit import Audit
 from privaudit.leak import Leak
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 from privaudit.statistics.estimate import Estimate
 
 ADVERSARIES: Mapping[str, str] = {
@@ -101,6 +102,23 @@ def adversary(threat: str) -> str:
 def certificate(audit: Audit) -> Mapping[str, Any]:
     """Return what is proved for the scenario's adversary."""
     return audit.certificate
+
+
+def certified(audit: Audit) -> str:
+    """Return the certified epsilon, in brackets if the noise follows from a seed."""
+    text = epsilon(audit.certified_epsilon)
+    return f"({text})" if is_repeatable(audit.certificate) else text
+
+
+def repeatable(audit: Audit) -> str:
+    """Say what brackets around an epsilon mean; nothing where there are none."""
+    if not is_repeatable(audit.certificate):
+        return ""
+    return (
+        f"{heading(REPEATABLE)}: the run's noise follows from its seed, and whoever "
+        f"guesses that subtracts it. ε = {certified(audit)} is what the same run would "
+        "have under a secret key: train without --seed, or with --randomness system."
+    )
 
 
 def guarantee(audit: Audit) -> str:
@@ -297,7 +315,10 @@ def proof(audit: Audit) -> str:
         claim = f"The method claims ε = {epsilon(claimed)} by its own formula"
     if proved["epsilon"] is None:
         return f"{claim}; against this adversary nothing is proved. {proved['why']}"
-    return (
-        f"{claim}; against this adversary ε = {epsilon(proved['epsilon'])} at "
-        f"δ = {small(proved['delta'])} is proved. {proved['why']}"
-    )
+    bound = f"ε = {epsilon(proved['epsilon'])} at δ = {small(proved['delta'])}"
+    if is_repeatable(proved):
+        return (
+            f"{claim}; {repeatable(audit)} Then {bound} would be proved against this "
+            f"adversary. {proved['why']}"
+        )
+    return f"{claim}; against this adversary {bound} is proved. {proved['why']}"

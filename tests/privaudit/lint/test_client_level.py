@@ -40,7 +40,7 @@ def test_shares_of_noise_are_found_and_the_server_that_sees_uploads_warned_of(
 ) -> None:
     evidence = look("dp-fedpt", **FIT)
     assert [(f.rule, f.severity) for f in lint(evidence)] == [
-        ("stored-seeds", "warning"),
+        ("stored-seeds", "error"),
         ("claim-covers-certificate", "warning"),
     ]
 

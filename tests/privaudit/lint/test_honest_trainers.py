@@ -17,7 +17,6 @@ MODES: list[tuple[str, dict[str, Any]]] = [
     ("dp-fpl", {"epsilon": 8.0}),
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "client", "rank": "full"}),
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
-    ("dp-fpl", {"epsilon": 8.0, "secure_noise": True}),
     ("dp-fpl", PAPER | {"clip": "sample"}),
     *[(f"dp-{m}", {"epsilon": 8.0}) for m in ("promptfl", "fedotp", "fedpgp")],
     *[(f"dp-{m}", PAPER) for m in ("fpl", "promptfl", "fedotp", "fedpgp")],

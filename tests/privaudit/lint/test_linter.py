@@ -13,9 +13,10 @@ from privaudit.errors import ConfigError
 from privaudit.lint import RULES, lint
 from tests.conftest import common_cache
 
-pytestmark = pytest.mark.slow  # six runs, and accountants that take seconds
+pytestmark = pytest.mark.slow  # seven runs, and accountants that take seconds
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "sound": ("dp-fpl", {"epsilon": 8, "noise_at": "client", "rounds": 12}),
+    "seeded": ("dp-fpl", {"epsilon": 8, "noise_at": "client", "rounds": 4, "seed": 0}),
     "paper": ("dp-fpl", {"mode": "published-paper", "epsilon": 0.1, "rounds": 4}),
     "code": ("dp-fpl", {"mode": "published-code", "epsilon": 0.1, "rounds": 4}),
     "plain": ("promptfl", {"epochs": 1, "rounds": 2}),
@@ -41,8 +42,9 @@ def run(folder: Path) -> Callable[[str], Run]:
 def test_sound_training_with_noise_at_the_client_has_no_error(
     run: Callable[[str], Run],
 ) -> None:
-    findings = lint(run("sound"))
-    assert [(f.rule, f.severity) for f in findings] == [("stored-seeds", "warning")]
+    assert lint(run("sound")) == []
+    findings = lint(run("seeded"))
+    assert [(f.rule, f.severity) for f in findings] == [("stored-seeds", "error")]
 
 
 @pytest.mark.parametrize("mode", ["paper", "code"])
@@ -83,7 +85,13 @@ def test_rules_have_names_and_questions_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["sound"], 0), (["plain"], 0), (["paper", "sound"], 1)]
+    ("words", "code"),
+    [
+        (["sound"], 0),
+        (["plain"], 0),
+        (["paper", "sound"], 1),
+        (["seeded"], 1),
+    ],
 )
 def test_the_exit_code_is_1_where_a_claim_does_not_hold(
     words: list[str], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,7 +111,7 @@ def test_findings_are_printed_for_people_and_for_machines(
 ) -> None:
     call(["lint", "paper", "--runs", str(folder)], monkeypatch)
     out = capsys.readouterr().out
-    assert out.startswith("paper: 4 errors, 1 warning\n  error: clip-per-record: ")
+    assert out.startswith("paper: 4 errors\n  error: clip-per-record: ")
     assert "[mode=published-paper, clip=batch]" in out
     call(["lint", "paper", "--json", "--runs", str(folder)], monkeypatch)
     found = json.loads(capsys.readouterr().out)["paper"]

@@ -79,25 +79,20 @@ def test_promptfl_that_claimed_something_would_be_told_of_its_weights(
     assert WEIGHTS_BY_SIZE(plain) == []
 
 
-def test_a_stored_seed_is_a_warning(evidence: Evidence) -> None:
+def test_noise_of_a_seed_is_an_error(evidence: Evidence) -> None:
     (found,) = STORED_SEEDS(replace(evidence, seed=7))
-    assert found.severity == "warning"
-    assert found.settings == ("seed=7", "secure_noise=false")
+    assert found.severity == "error"
+    assert "Repeatable, not private" in found.sentence
+    assert found.settings == ("seed=7", "randomness=seed")
 
 
-def test_a_generator_keeps_32_bits_of_a_seed() -> None:
-    """What the rule says of torch: then every seed can be tried."""
-    first, other = (torch.Generator().manual_seed(5 + k * 2**32) for k in (0, 7))
-    assert torch.equal(torch.randn(9, generator=first), torch.randn(9, generator=other))
-
-
-def test_secure_noise_is_silent(look: Look) -> None:
-    assert STORED_SEEDS(look(epsilon=8.0, rounds=1, secure_noise=True)) == []
+def test_noise_of_a_key_of_the_system_is_silent(evidence: Evidence) -> None:
+    assert STORED_SEEDS(replace(evidence, randomness="system")) == []
 
 
 def test_a_folder_that_others_may_enter_is_an_error(evidence: Evidence) -> None:
     found = STORED_SEEDS(replace(evidence, is_open=True))
-    assert [f.severity for f in found] == ["error", "warning"]
+    assert [f.severity for f in found] == ["error", "error"]
 
 
 def test_without_noise_no_seed_matters(look: Look) -> None:
