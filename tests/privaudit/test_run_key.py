@@ -223,7 +223,8 @@ def test_an_export_says_where_secrets_come_from_and_holds_no_key(
             "system",
         ),
         ("dp-fedpt", {"settings": {"epsilon": 8.0}}, "system"),
-        ("fedpt-dhapa", {"settings": {"weighting": "dynamic"}}, "seed"),
+        ("fedpt-dhapa", {}, "seed"),
+        ("fedpt-dhapa", {"settings": {"statistics_noise": 1.0, "gamma": 0}}, "system"),
     ],
 )
 def test_a_key_is_the_systems_where_something_is_to_be_hidden_and_no_seed_is_named(
