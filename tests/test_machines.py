@@ -83,8 +83,7 @@ def test_coins_do_not_follow_the_last_bits_of_features(
 
     def coins() -> tuple[Records, torch.Tensor]:
         mine = populate(config).candidates("client-1")
-        generator = Seeds(0).generator("shadow-coin")
-        return mine, paired_coins(mine, 40, generator)
+        return mine, paired_coins(mine, 40, Seeds(0).stream("shadow-coin"))
 
     here, tossed = coins()
     rounded_elsewhere()
