@@ -13,6 +13,7 @@ from privaudit import train
 from privaudit.config import make_config
 from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.live import Event
+from privaudit.privacy.certificate import is_repeatable
 from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.entropy import RunKey
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
@@ -22,12 +23,20 @@ from privaudit.public.export import export_public
 from privaudit.run_key import RUN_KEY, masking_of
 from privaudit.runs import Run
 from privaudit.seeds import Seeds
+from privaudit.streams import KEY
 from privaudit.tensors import Tensors
 from tests.conftest import common_cache
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
 SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
 MASKED: dict[str, Any] = {"seed": 0, **SYSTEM}
+NOISED: dict[str, Any] = {
+    "trainer": "dp-fpl",
+    "epsilon": 8,
+    "rounds": 3,
+    "clients": 4,
+    "participation": 0.5,
+}
 STEP = FixedPoint(3).step
 
 
@@ -157,21 +166,60 @@ def test_the_systems_key_changes_masks_and_nothing_else(runs: Path) -> None:
     assert not (seeded.path / RUN_KEY).exists()
 
 
-def test_a_resumed_run_has_its_key_and_a_fresh_one_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [SYSTEM, NOISED], ids=["masked", "noised"])
+def test_a_resumed_run_has_its_key_and_a_fresh_one_another(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Killed after a round, twice resumed: the same bytes; anew: others."""
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="one", watcher=stop, **SYSTEM)
+        train(folder=tmp_path, name="one", watcher=stop, **fields)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     one, two = (
-        train(folder=tmp_path, name=name, resume=True, **SYSTEM)
+        train(folder=tmp_path, name=name, resume=True, **fields)
         for name in ("one", "two")
     )
     for path in (one.path / "transcript").iterdir():
         assert (two.path / "transcript" / path.name).read_bytes() == path.read_bytes()
-    before = (one.path / RUN_KEY).read_bytes()
-    assert train(folder=tmp_path, name="one", **SYSTEM).transcript.head
+    before, head = (one.path / RUN_KEY).read_bytes(), one.transcript.head
+    assert train(folder=tmp_path, name="one", **fields).transcript.head == head
     assert (one.path / RUN_KEY).read_bytes() == before
-    train(folder=tmp_path, name="one", fresh=True, **SYSTEM)
+    fresh = train(folder=tmp_path, name="one", fresh=True, **fields)
     assert (one.path / RUN_KEY).read_bytes() != before
+    assert fresh.transcript.head != head
+    assert {c["randomness"] for c in fresh.privacy["certified"].values()} == {"system"}
+    assert (fresh.path / RUN_KEY).stat().st_mode & 0o777 == 0o600
+
+
+def test_noise_of_a_named_seed_repeats_and_is_marked(tmp_path: Path) -> None:
+    first, again = (
+        train(folder=tmp_path, name=name, seed=7, **NOISED) for name in ("one", "two")
+    )
+    assert first.transcript.head == again.transcript.head
+    assert not (first.path / RUN_KEY).exists()
+    certified = first.privacy["certified"]
+    assert {c["randomness"] for c in certified.values()} == {"seed"}
+    assert is_repeatable(certified["released"])
+    assert not is_repeatable(certified["server"])  # proves nothing in any case
+    export_public(first, tmp_path / "out")
+    text = (tmp_path / "out" / "README.txt").read_text()
+    assert "Repeatable, not private" in text
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["privacy"]["certified"]["released"]["randomness"] == "seed"
+
+
+def test_equal_keys_give_equal_transcripts_and_the_deal_stays_the_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(name: str, key: bytes) -> Run:
+        monkeypatch.setattr("privaudit.run_key.os.urandom", lambda count: key)
+        return train(folder=tmp_path, name=name, **NOISED)
+
+    one, two, other = (
+        trained(name, key * KEY)
+        for name, key in (("1", b"a"), ("2", b"a"), ("3", b"b"))
+    )
+    assert one.transcript.head == two.transcript.head != other.transcript.head
+    assert one.ledger.hash == other.ledger.hash
 
 
 @pytest.mark.parametrize("content", [None, b"0" * 32])

@@ -67,6 +67,7 @@ def privacy_of(
         "why": "Every upload carries noise." if certified else "No noise was added.",
         "unit": "record",
         "adjacency": "add/remove-one",
+        "randomness": "system",
     }
     source = "Tran et al. 2025, theorem 3.3" if claimed else "no privacy mechanism"
     return {

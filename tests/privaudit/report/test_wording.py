@@ -95,6 +95,26 @@ def test_a_certificate_comes_with_delta_and_reason(
     assert "ε = 18.6 at δ = 1e-5 is proved. Every upload carries noise." in text
 
 
+def test_noise_of_a_seed_is_repeatable_and_proves_nothing(
+    make_audit: Callable[..., Audit],
+) -> None:
+    secret, seeded, nothing = (
+        make_audit(epsilons=(0.1, bound), noise=1.0) for bound in (18.6, 18.6, None)
+    )
+    for audit in (seeded, nothing):
+        audit.certificate["randomness"] = "seed"
+    assert [wording.certified(a) for a in (secret, seeded, nothing)] == [
+        "18.6",
+        "(18.6)",
+        "none",
+    ]
+    assert wording.repeatable(secret) == wording.repeatable(nothing) == ""
+    text = wording.proof(seeded)
+    assert "is proved" not in text
+    assert "Repeatable, not private: the run's noise follows from its seed" in text
+    assert "Then ε = 18.6 at δ = 1e-5 would be proved against this adversary." in text
+
+
 @pytest.mark.parametrize(
     ("noise", "claimed", "sort"),
     [
