@@ -17,7 +17,12 @@ from privaudit.trainer import PublicTask, Records
 from privaudit.trainers.dp_fpl import DPFPL
 from tests.owner_changes import sign_again
 
-QUICK: dict[str, Any] = {"mode": "published-paper", "epsilon": 0.4, "rounds": 4}
+QUICK: dict[str, Any] = {
+    "mode": "published-paper",
+    "epsilon": 0.4,
+    "rounds": 4,
+    "seed": 0,
+}
 
 
 def rounds(

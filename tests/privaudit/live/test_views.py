@@ -50,6 +50,7 @@ def round_done(done: int = 3, total: int = 20, **changes: Any) -> RoundDone:
         | {"peer": 0.4, "released": 0.8},
         "delta": 1e-5,
         "epsilon_round": done,
+        "randomness": "system",
     }  # fmt: skip
     return RoundDone(**(fields | changes))
 
@@ -65,6 +66,10 @@ def test_a_round_in_words() -> None:
         "1.23 MB up, 2 kB down, epsilon none for server, server-aggregate; 0.4 for "
         "peer; 0.8 for released, delta 1e-5"
     )
+    seeded = line_of(round_done(randomness="seed"))
+    assert seeded.endswith("delta 1e-5 (repeatable, not private)")
+    nothing = line_of(round_done(randomness="seed", epsilon={"peer": 0.0}))
+    assert "repeatable" not in nothing
 
 
 def test_numbers_of_earlier_rounds_say_so() -> None:
@@ -235,7 +240,12 @@ VIEWS: dict[str, Callable[[], View]] = {
 
 def test_no_view_changes_what_is_trained_or_found() -> None:
     """Of a private trainer, whose accountant is asked while it trains."""
-    asked: dict[str, Any] = {"rounds": 2, "clients": 2, "epsilon": 8.0}
+    asked: dict[str, Any] = {
+        "rounds": 2,
+        "clients": 2,
+        "epsilon": 8.0,
+        "seed": 0,
+    }
     plain = train("dp-fpl", name="unwatched", **asked)
     scores = audit_scores(plain.name)
     for name, build in VIEWS.items():
