@@ -98,17 +98,16 @@ def tightest_epsilon(phases: Sequence[Phase], delta: float) -> tuple[float, Acco
         return unsampled, "gaussian-exact"
     if unsampled > COARSE_EPSILON:
         rough = epsilon_of(phases, delta, "opacus-rdp")
+        proofs: list[tuple[float, Accountant]]
+        proofs = [(unsampled, "gaussian-exact"), (rough, "opacus-rdp")]
         if min(rough, unsampled) > HUGE_EPSILON:
-            return min((unsampled, "gaussian-exact"), (rough, "opacus-rdp"))
+            return min(proofs)
         if min(rough, unsampled) > COARSE_EPSILON:
             # Rounding up each step's loss adds up to about the root of their number.
             steps = sum(phase.steps for phase in phases)
             resolution = 0.2 * min(rough, unsampled) / math.sqrt(steps)
             composed = epsilon_of(phases, delta, "dpa-pld", resolution)
-            return min(
-                (unsampled, "gaussian-exact"), (composed, "dpa-pld"),
-                (rough, "opacus-rdp"),
-            )  # fmt: skip
+            return min([*proofs, (composed, "dpa-pld")])
     tight = epsilon_of(phases, delta, "opacus-prv")
     if tight < 1:
         resolution = max(0.01 * (tight - 0.0095), 5e-5)

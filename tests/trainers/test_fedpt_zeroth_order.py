@@ -75,17 +75,17 @@ def test_on_digits_it_improves_over_its_start_and_queries_are_told(
 ) -> None:
     settings = {"directions": 4, "epochs": 2}
     trainer = "fedpt-zeroth-order"
-    run = train(trainer, folder=tmp_path, rounds=3, seed=0, settings=settings)
+    run = train(trainer, folder=tmp_path, rounds=6, seed=0, settings=settings)
     local = [line["local_accuracy"] for line in run.metrics]
     loss = [line["training_loss"] for line in run.metrics]
-    assert loss[-1] < 0.9 * loss[0]
-    assert local[-1] > 0.75  # 0.68 before the first round
-    words = ["--set", "directions=4", "--set", "epochs=2", "--rounds", "3"]
+    assert loss[-1] < 0.85 * loss[0]
+    assert local[-1] > local[0]
+    words = ["--set", "directions=4", "--set", "epochs=2", "--rounds", "6"]
     words += ["--trainer", trainer, "--seed", "0", "--runs", str(tmp_path), "--json"]
     code, out, _ = call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
     told = json.loads(out.splitlines()[-1])
     asked = sum(line["model_queries"] for line in run.metrics)
-    members = asked / 3 / (2 * 8)
+    members = asked / 6 / (2 * 8)
     assert code == 0
     assert re.search(rf"\b{asked}\b", json.dumps(told))
     assert members == sum(run.ledger.members_of(i).size for i in range(10))

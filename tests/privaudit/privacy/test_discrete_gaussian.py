@@ -93,7 +93,8 @@ def all_runs(
     run: Callable[[Any], Any], least: float
 ) -> tuple[list[tuple[Any, Fraction]], Fraction]:
     """Follow every choice of a run; return what came with what chance, and the rest."""
-    done, rest, waiting = [], Fraction(0), [((), Fraction(1))]
+    done, rest = [], Fraction(0)
+    waiting: list[tuple[tuple[Any, ...], Fraction]] = [((), Fraction(1))]
     while waiting:
         choices, chance = waiting.pop()
         try:
