@@ -64,7 +64,7 @@ def test_a_memory_of_noise_is_found(
         pytest.skip("does not look at labels, and they are all there is to learn here")
     case = attacked(True)
     found = pooled_auroc(groups(make(name)(case.adversary, case.targets), case))
-    assert found.low > LEAST.get(name, 0.7)
+    assert found.low > LEAST.get(name, 0.6)  # of 36 and 36, about 0.8 to 0.9
 
 
 def test_nothing_is_found_where_no_candidate_was_trained_on(
