@@ -5,7 +5,7 @@ adversary's shadow federations cost little more than one of them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from privaudit.delivery import Delivery, deliver, events_of, inbox_of, not_empty
@@ -153,6 +153,10 @@ def run_round(
         TrainingError: A loss or a tensor is not finite; no state was changed.
     """
     rounds = [f.at(index, participation) for f in federations]
+    if masking is not None:
+        rounds = [
+            replace(at, step=masking.code(len(at.participants)).step) for at in rounds
+        ]
     places = [
         federation.place(trainer, client, at)
         for federation, at in zip(federations, rounds, strict=True)

@@ -22,6 +22,11 @@ def unstack(stacked: Stacked, count: int) -> list[dict[str, Tensor]]:
     ]
 
 
+def numbers_in(stacked: Stacked) -> int:
+    """Count the numbers of one member of a stack."""
+    return sum(tensor[0].numel() for tensor in stacked.values())
+
+
 def concatenate(parts: Iterable[Stacked]) -> dict[str, Tensor]:
     """Join stacks along their leading axis."""
     parts = list(parts)

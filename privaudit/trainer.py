@@ -140,6 +140,8 @@ class Round:
         trace: Takes notes for the run's owner, in ``local_update``; None takes none.
         secrets: Of the run's secret key; None takes the seeds, as a simulation does
             whose seed gives everything away.
+        step: Between the numbers that masked sums of uploads can hold, a power of two;
+            0 where nothing is masked. Noise that adds up lies on multiples of it.
     """
 
     index: int
@@ -147,6 +149,7 @@ class Round:
     participants: tuple[ClientId, ...]
     trace: Trace | None = field(default=None, compare=False, repr=False)
     secrets: Seeds | None = field(default=None, repr=False)
+    step: float = 0.0
 
     def stream(self, purpose: str, client: ClientId = "") -> Stream:
         """Return this round's stream of the seed: of what no certificate rests on."""

@@ -18,6 +18,7 @@ from privaudit.adapters.private_updates import (
     size_of,
 )
 from privaudit.errors import ConfigError
+from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.mechanism import NoiseAt
 from privaudit.tensors import Stacked, Tensors
 from privaudit.trainer import (
@@ -122,7 +123,7 @@ class DPFedPT(PrivateUpdates):
         clipped = self.clipped(moved, "global", at)
         std = self._noise(task, at).upload
         sent = self.noised(clipped, std, "noise", cohort, "global", at)
-        events = self._events(task, at)
+        events = self._events(task, at, moved.shape[1])
         return LocalResult({MOVED: sent}, {}, loss, events)
 
     def aggregate(
@@ -132,7 +133,8 @@ class DPFedPT(PrivateUpdates):
         total = inbox[MOVED]
         std = self._noise(task, at).server
         if std:
-            total = total + self.noise(total, std, at.secret("server noise"))
+            grid = Grid.of(std)
+            total = grid.add(total, self.noise(total, grid, at.secret("server noise")))
         places = self._places(server, at)
         if places is not None:
             total = scattered(total, places, size_of(server))
@@ -165,6 +167,7 @@ class DPFedPT(PrivateUpdates):
         shares = len(at.participants) if self.noise_at == "distributed" else 1
         return _Whose(std / math.sqrt(shares), 0.0)
 
-    def _events(self, task: PublicTask, at: Round) -> Events:
+    def _events(self, task: PublicTask, at: Round, values: int) -> Events:
         noise = self.noise_multiplier(task)
-        return (self.event(task, "global", noise, self.noise_at, at),)
+        event = self.event(task, "global", noise, self.noise_at, at, values=values)
+        return (event,)

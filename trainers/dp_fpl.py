@@ -1,6 +1,8 @@
 """DP-FPL: a shared and a private low-rank prompt, trained with noise on both."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -11,12 +13,14 @@ from torch import Tensor
 
 from privaudit.errors import ConfigError
 from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
+from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.factorization import (
     Factors,
     Kind,
     Variant,
     reconstruct_gradient,
 )
+from privaudit.privacy.grid_accounting import widened_noise
 from privaudit.prompts.gradients import ContextGradients
 from privaudit.prompts.learning import CONTEXT_STD, start_context
 from privaudit.prompts.low_rank import (
@@ -27,7 +31,7 @@ from privaudit.prompts.low_rank import (
 )
 from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked, Tensors, numbers_in
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -139,7 +143,7 @@ class DPFPL(PrivateTrainer):
         gradients = ContextGradients.forward(
             task, contexts, self.draw_batch(task, cohort, at)
         )
-        mechanisms = self._mechanisms(task, len(at.participants))
+        mechanisms = self._mechanisms(task, at)
         apart = mechanisms.local
         local, upload = self.clipped(
             gradients,
@@ -151,11 +155,13 @@ class DPFPL(PrivateTrainer):
         )
         local = self.add_noise(local, apart.std, "local noise", cohort, at, "local")
         upload = self.add_noise(
-            upload, mechanisms.upload_std, "upload noise", cohort, at, "global"
-        )
+            upload, mechanisms.upload_std, "upload noise", cohort, at, "global",
+            reach=self._reach(task),
+        )  # fmt: skip
+        values = numbers_in(local)
         step = self._local_gradient(local, factors) / self.divisor(task)
         moved = self.step_along(kept, {"local": step}, self.learning_rate_local)
-        events = self._events(task, mechanisms, by_client=True)
+        events = self._events(task, mechanisms, at, values)
         return LocalResult(upload, moved, gradients.losses, events)
 
     def aggregate(
@@ -171,12 +177,11 @@ class DPFPL(PrivateTrainer):
         """
         total, parties = inbox["gradient"], len(at.participants)
         assert isinstance(total, Tensor)
-        mechanisms = self._mechanisms(task, parties)
-        stream = at.secret("server noise")
-        noise = self.noise(total, mechanisms.server_std, stream)
-        mean = (total + noise) / (parties * self.divisor(task))
+        mechanisms = self._mechanisms(task, at)
+        total = self.noised_by_server(total, mechanisms.server_std, at)
+        mean = total / (parties * self.divisor(task))
         moved = self.step_along(server, {"context": mean}, self.learning_rate_global)
-        return moved, self._events(task, mechanisms, by_client=False)
+        return moved, self._events(task, mechanisms, at)
 
     def release(
         self,
@@ -256,17 +261,45 @@ class DPFPL(PrivateTrainer):
             return local
         return factors.u @ factors.v
 
-    def _mechanisms(self, task: PublicTask, parties: int) -> Mechanisms:
+    def _mechanisms(self, task: PublicTask, at: Round) -> Mechanisms:
         """Return the round's noise: each published release is noised for itself."""
         local = shared = self.noise_multiplier(task)
         if self.mode == "sound":
             local, shared = split_budget(local, self.local_share)
-        return Mechanisms(
+        found = Mechanisms(
             Mechanism(local, self.clip_local or self.clip_norm),
             Mechanism(shared, self.clip_global or self.clip_norm),
             self.noise_at,
-            parties,
+            len(at.participants),
         )
+        return self._widened(task, found, at) if found.upload_std else found
+
+    def _widened(self, task: PublicTask, exact: Mechanisms, at: Round) -> Mechanisms:
+        """Return more noise on uploads: rounding moves them too, on their grid.
+
+        A grid that more noise makes coarser is taken for the first one as well.
+        """
+        shares = exact.parties if self.noise_at == "distributed" else 1
+        found, fewest = exact, math.inf
+        for _ in range(2):
+            grid = Grid.of(found.upload_std, reach=self._reach(task), step=at.step)
+            fewest = min(fewest, grid.scale * math.sqrt(shares))
+            noise = widened_noise(
+                exact.shared.noise_multiplier, self._numbers(task), fewest
+            )
+            found = replace(exact, shared=replace(exact.shared, noise_multiplier=noise))
+        return found
+
+    def _reach(self, task: PublicTask) -> float:
+        """Return what no coordinate of a sum of clipped gradients passes, in earnest.
+
+        That of as many records as a batch has, all along one coordinate.
+        """
+        most = min(self.batch, max(task.candidates.values()))
+        return most * (self.clip_global or self.clip_norm)
+
+    def _numbers(self, task: PublicTask) -> int:
+        return task.prompts.context_tokens * task.prompts.width
 
     def _local_gradient(self, parts: Tensors, factors: Factors | None) -> Tensor:
         """Return the gradient by p_L, rebuilt from those by u and v."""
@@ -278,15 +311,21 @@ class DPFPL(PrivateTrainer):
         )  # fmt: skip
 
     def _events(
-        self, task: PublicTask, mechanisms: Mechanisms, *, by_client: bool
+        self, task: PublicTask, mechanisms: Mechanisms, at: Round, kept: int = 0
     ) -> Events:
-        """Describe what the clients did, or what the server did."""
+        """Describe what the clients did, who noised ``kept`` numbers; or the server."""
         if not self.clips:
             return ()
         noise_at, parties = self.noise_at, mechanisms.parties
         shared = self.event(task, "global", mechanisms.shared, 1, noise_at, parties)
-        if not by_client:
+        if noise_at == "server":
+            grid = self.grid(mechanisms.server_std, at)
+        else:
+            grid = self.grid(mechanisms.upload_std, at, self._reach(task))
+        shared = shared.on(grid, self._numbers(task))
+        if not kept:
             return (shared,) if noise_at == "server" else ()
         tensors = 1 if self.rank == "full" else 2
         local = self.event(task, "local", mechanisms.local, tensors, "client", parties)
+        local = local.on(self.grid(mechanisms.local.std, at), kept)
         return (local,) if noise_at == "server" else (local, shared)

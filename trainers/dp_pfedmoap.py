@@ -23,7 +23,7 @@ from privaudit.prompts.experts import PromptExperts
 from privaudit.prompts.learning import fit
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.prompts.private_training import EVERY_RECORD
-from privaudit.tensors import Stacked
+from privaudit.tensors import Stacked, numbers_in
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -130,7 +130,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             self.upload(sent, ones),
             self.keep(kept, trained),
             loss,
-            self._events(task, len(at.participants)),
+            self._events(task, at, numbers_in({"context": sent["context"]})),
         )
 
     def _train_apart(
@@ -172,10 +172,11 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
         return clipped
 
-    def _events(self, task: PublicTask, parties: int) -> Events:
+    def _events(self, task: PublicTask, at: Round, values: int) -> Events:
         """Describe what protects the upload, and that nothing protects the rest."""
         if not self.clips:
             return ()
+        parties, grid = len(at.participants), self.grid(self.noise_std(task), at)
         if self.mode == "sound":
             (upload,) = self.steps_event(task, parties)
         else:
@@ -193,7 +194,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             parties=parties,
             per_record=False,  # the upload's bound holds whatever it is
         )
-        return upload, bare
+        return upload.on(grid, values), bare
 
     def _reach(self, task: PublicTask) -> float:
         """Return how far a round's clipped steps can move a prompt, for any client."""

@@ -9,10 +9,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.batches import Batch
+from privaudit.privacy.mechanism import on_grid
 from privaudit.prompts.learning import start_context
 from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked, Tensors, numbers_in
 from privaudit.threats import View
 from privaudit.trainer import (
     TRAINERS,
@@ -78,19 +79,23 @@ class DPPromptFL(PrivateLocalTrainer):
         def record_losses(parameters: Stacked, batch: Batch) -> Tensor:
             return context_losses(task, parameters["context"], batch)
 
-        parties = len(at.participants)
+        parties, std = len(at.participants), self.noise_std(task)
         if self.mode == "sound":
             trained, loss = self.train(task, cohort, received, record_losses, at)
-            return LocalResult(trained, {}, loss, self.steps_event(task, parties))
+            events = self.steps_event(task, parties)
+            events = on_grid(events, self.grid(std, at), numbers_in(trained))
+            return LocalResult(trained, {}, loss, events)
+        reach = 0.0  # nothing bounds a prompt
         if self.mode == "published-paper":
             clean, loss = self.train(task, cohort, received, record_losses, at)
             events = self.prompt_event(task, "global", "client", parties)
         else:
             found, loss = self.gradients(task, cohort, received, record_losses, at)
-            clean = {"gradient": found["context"]}
+            clean, reach = {"gradient": found["context"]}, self.clip_norm
             events = self.gradient_event(task, "global", "client", parties)
-        std, unit = self.noise_std(task), self.event_unit(task)
-        sent = self.add_noise(clean, std, "noise", cohort, at, "global", unit)
+        unit = self.event_unit(task)
+        sent = self.add_noise(clean, std, "noise", cohort, at, "global", unit, reach)
+        events = on_grid(events, self.grid(std, at, reach), numbers_in(clean))
         return LocalResult(sent, {}, loss, events)
 
     def aggregate(
@@ -109,8 +114,8 @@ class DPPromptFL(PrivateLocalTrainer):
             return {"context": inbox["context"] / parties}, ()
         mean = inbox["gradient"] / parties
         std = self.noise_std(task) / parties
-        noise = self.noise(mean, std, at.secret("server noise"))
-        return self.descend(server, {"context": mean + noise}), ()
+        noised = self.noised_by_server(mean, std, at)
+        return self.descend(server, {"context": noised}), ()
 
     def release(
         self,

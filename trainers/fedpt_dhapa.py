@@ -123,7 +123,7 @@ class FedPTDhapa(DhapaClient):
             {**trained, **told},
             {PICKED: picked} if self.clusters > 1 else {},
             loss,
-            self.noised_events(len(at.participants)),
+            self.noised_events(task, len(at.participants)),
         )
 
     def _starts(self, received: Stacked) -> list[Stacked]:

@@ -112,7 +112,8 @@ class FedPTTopK(PrivateUpdates):
         moved = self.clipped(moved, "upload", at)
         values, places = self.chosen(task, cohort, moved, at)
         sent = {MOVED: values, COORDINATES: places}
-        return LocalResult(sent, {}, loss, self._events(task, at))
+        events = self._events(task, at, moved.shape[1], values.shape[1])
+        return LocalResult(sent, {}, loss, events)
 
     def chosen(
         self, task: PublicTask, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
@@ -159,13 +160,16 @@ class FedPTTopK(PrivateUpdates):
     def _choice_multiplier(self, task: PublicTask) -> float:
         return self._choice_sensitivity * self._shares(task)[0]
 
-    def _events(self, task: PublicTask, at: Round) -> Events:
-        values = self.event(task, "upload", self._noise_multiplier(task), "client", at)
+    def _events(self, task: PublicTask, at: Round, size: int, sent: int) -> Events:
+        noised = size if self.chooses == "noised" else sent
+        spent = self._noise_multiplier(task)
+        values = self.event(task, "upload", spent, "client", at, values=noised)
         if self.chooses == "noised":
             return (values,)
         noise = self._choice_multiplier(task) if self.chooses == "private" else 0.0
         moves = self._choice_sensitivity
-        return (values, self.event(task, "choice", noise, "client", at, moves))
+        choice = self.event(task, "choice", noise, "client", at, moves, size)
+        return (values, choice)
 
 
 def _largest(weight: Float[Tensor, "k n"], most: int) -> Int[Tensor, "k some"]:

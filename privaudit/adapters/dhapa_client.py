@@ -23,8 +23,8 @@ from privaudit.adapters.prompt_tuning import PromptTuner
 from privaudit.batches import Batch, in_parts
 from privaudit.errors import ConfigError
 from privaudit.privacy.certificate import Certificate, certify
+from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.mechanism import MechanismEvent
-from privaudit.privacy.noise import gaussian
 from privaudit.shared_statistics import (
     EMBEDDING,
     IMPROVEMENT,
@@ -142,10 +142,10 @@ class DhapaClient(PromptTuner):
             task: Says how many rounds there are.
             delta: In (0, 1).
         """
-        rounds = [self.noised_events(1)[:1]] * task.rounds
+        rounds = [self.noised_events(task, 1)[:1]] * task.rounds
         return certify(rounds, "server", delta)
 
-    def noised_events(self, parties: int) -> Events:
+    def noised_events(self, task: PublicTask, parties: int) -> Events:
         """Describe the noise of a round, and the prompt beside it, which has none."""
         count = sum(map(self.needs, (EMBEDDING, UNCERTAINTY)))
         if not self.statistics_noise or not count:
@@ -160,10 +160,12 @@ class DhapaClient(PromptTuner):
             noise_at="client",
             parties=parties,
         )
+        width = task.public.features.shape[-1] if self.needs(EMBEDDING) else 0
+        values = width + self.needs(UNCERTAINTY)
         prompt = replace(
             noised, noise_multiplier=0.0, clip_norm=NO_CLIP, noise_at="none"
         )
-        return noised, prompt
+        return noised.on(Grid.of(1.0), values), prompt  # no grid has a smaller scale
 
     def statistics(
         self, task: PublicTask, cohort: Cohort, trained: Stacked, at: Round
@@ -206,16 +208,15 @@ class DhapaClient(PromptTuner):
         """Add each client's own noise to its sums."""
         bounds, stds = self._bounds(task), self.noise_std(task)
         streams = [at.secret("statistics noise", c) for c in cohort.clients]
+        grids = {name: Grid.of(std) for name, std in stds.items()}
         drawn = {
-            name: torch.stack(
-                [gaussian(some.shape[1:], stds[name], s) for s in streams]
-            )
+            name: torch.stack([grids[name].noise(some.shape[1:], s) for s in streams])
             for name, some in sums.items()
         }
         if at.trace is not None:
             scaled = {name: noise / bounds[name] for name, noise in drawn.items()}
             at.trace.noise("upload", scaled, 1.0)
-        return {name: some + drawn[name] for name, some in sums.items()}
+        return {n: grids[n].add(some, drawn[n]) for n, some in sums.items()}
 
 
 def _outcomes(task: PublicTask) -> int:

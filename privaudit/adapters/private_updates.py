@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from pydantic import Field
 from torch import Tensor
 
@@ -14,8 +14,8 @@ from privaudit.adapters.averaged_model import with_settings
 from privaudit.adapters.prompt_tuning import PromptTuner
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.clipping import clip_joint
+from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.mechanism import Adjacency, MechanismEvent, NoiseAt, Release
-from privaudit.privacy.noise import gaussian
 from privaudit.streams import Stream
 from privaudit.tensors import Stacked, Tensors
 from privaudit.threats import View
@@ -23,6 +23,8 @@ from privaudit.trainer import Claim, ClientId, Cohort, PublicTask, Rebuilt, Roun
 from privaudit.weighing import COORDINATES, UNTRAINED
 
 MOVED = "moved"
+CLIENTS_ROUNDING: Rounding = "toward-zero"
+"""A clipped move stays within its norm, so a grid costs no sensitivity."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -130,17 +132,27 @@ class PrivateUpdates(PromptTuner):
         at: Round,
     ) -> Float[Tensor, "k n"]:
         """Add each client's own noise, from a stream of that purpose."""
-        if std == 0:
+        grid = self.grid(std, release, at)
+        if grid is None:
             return values
         streams = [at.secret(purpose, client) for client in cohort.clients]
-        drawn = torch.stack([self.noise(values[0], std, stream) for stream in streams])
+        drawn = torch.stack([self.noise(values[0], grid, stream) for stream in streams])
         if at.trace is not None:
             at.trace.noise(release, {MOVED: drawn}, 1.0)
-        return values + drawn
+        return grid.add(values, drawn, CLIENTS_ROUNDING)
 
-    def noise(self, like: Tensor, std: float, stream: Stream) -> Float[Tensor, "..."]:
-        """Return noise from a stream of the secret key."""
-        return gaussian(like.shape, std, stream, like.dtype)
+    def noise(self, like: Tensor, grid: Grid, stream: Stream) -> Float64[Tensor, "..."]:
+        """Return noise on a grid, from a stream of the secret key."""
+        return grid.noise(like.shape, stream)
+
+    def grid(self, std: float, release: Release, at: Round) -> Grid | None:
+        """Return the grid of a client's noise; None without noise."""
+        if std == 0:
+            return None
+        if release != "global":
+            return Grid.of(std)
+        reach = self.clip_norm if self.clips else 0.0
+        return Grid.of(std, reach=reach, step=at.step)
 
     def event(
         self,
@@ -150,9 +162,10 @@ class PrivateUpdates(PromptTuner):
         noise_at: NoiseAt,
         at: Round,
         sensitivity: float | None = None,
+        values: int = 0,
     ) -> MechanismEvent:
         """Describe a mechanism as it was applied, for the certificate."""
-        return MechanismEvent(
+        exact = MechanismEvent(
             release=release,
             noise_multiplier=noise_multiplier,
             sensitivity=sensitivity or self.sensitivity,
@@ -166,6 +179,12 @@ class PrivateUpdates(PromptTuner):
             adjacency=self.adjacency,
             bounded=self.clips or not noise_multiplier,
         )
+        std = noise_multiplier * self.clip_norm
+        if noise_at == "server":
+            return exact.on(Grid.of(std) if std else None, values)
+        shares = len(at.participants) if noise_at == "distributed" else 1
+        grid = self.grid(std / math.sqrt(shares), release, at)
+        return exact.on(grid, values, CLIENTS_ROUNDING)
 
     def claim(self, task: PublicTask) -> Claim:
         """Return epsilon with where it comes from: an accountant, or the formula."""

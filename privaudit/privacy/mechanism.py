@@ -1,7 +1,7 @@
 """What was done to a round's releases for the sake of privacy, as it was applied."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -118,6 +118,13 @@ class MechanismEvent:
             raise ConfigError(
                 f"A privacy mechanism cannot be read from {dict(fields)}: {error}."
             ) from error
+
+
+def on_grid(
+    events: Sequence[MechanismEvent], grid: Grid | None, values: int
+) -> tuple[MechanismEvent, ...]:
+    """Return mechanisms as drawn on a grid for values rounded to the nearest step."""
+    return tuple(event.on(grid, values) for event in events)
 
 
 def sensitivity(*, tensors: int, per_record: bool, displaces: bool = False) -> float:

@@ -1,36 +1,8 @@
-"""Gaussian noise, and how much of it DP-FPL's paper asks for."""
+"""How much noise DP-FPL's paper asks for."""
 
 import math
-from collections.abc import Sequence
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from privaudit.errors import ConfigError
 from privaudit.privacy.ranges import above_zero, at_least_one, probability
-from privaudit.streams import Stream
-
-
-def gaussian(
-    shape: Sequence[int],
-    std: float,
-    stream: Stream,
-    dtype: torch.dtype = torch.float32,
-) -> Float[Tensor, "..."]:
-    """Return draws from N(0, std^2) that follow from a stream, and so from its key.
-
-    Args:
-        shape: Shape of the draws.
-        std: Standard deviation, at least 0; 0 gives zeros.
-        stream: Whoever has its key can subtract the noise.
-        dtype: Type of the draws.
-
-    Raises:
-        ConfigError: ``std`` is negative or not finite.
-    """
-    _check_std(std)
-    return torch.from_numpy(std * stream.normal(tuple(shape))).to(dtype)
 
 
 def noise_std_published(
@@ -75,11 +47,3 @@ def noise_std_published(
     at_least_one("number of clients", clients)
     local = math.sqrt(rounds * math.log(1 / delta)) / epsilon * clip_norm / batch_size
     return local, local / clients
-
-
-def _check_std(std: float) -> None:
-    if not (std >= 0 and math.isfinite(std)):
-        raise ConfigError(
-            f"Noise of standard deviation {std:g} was asked for. It must be finite and "
-            "at least 0."
-        )

@@ -7,11 +7,11 @@ import pydantic.dataclasses
 import torch
 from torch import Tensor
 
-from privaudit.privacy.mechanism import Release
+from privaudit.privacy.mechanism import Release, on_grid
 from privaudit.prompts.private_prompts import PrivateLocalTrainer
 from privaudit.prompts.private_training import VELOCITY
 from privaudit.prompts.record_gradients import Penalty, RecordLosses
-from privaudit.tensors import Stacked, Tensors
+from privaudit.tensors import Stacked, Tensors, numbers_in
 from privaudit.threats import View
 from privaudit.trainer import (
     ClientId,
@@ -66,17 +66,20 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         done, loss = do(
             task, cohort, {**received, **own}, self.losses(task), at, self.penalty(task)
         )
+        parties, values = len(at.participants), numbers_in(done)
         sent = {self.shared: done.pop(self.shared)}
-        parties = len(at.participants)
+        grid = self.grid(self.noise_std(task), at)
         if self.mode == "sound":
-            return LocalResult(sent, done, loss, self.steps_event(task, parties))
+            events = on_grid(self.steps_event(task, parties), grid, values)
+            return LocalResult(sent, done, loss, events)
         done = self.add_noise(
             done, self.noise_std(task), "local noise", cohort, at,
             self._kept_release, self.event_unit(task),
         )  # fmt: skip
         if self.mode == "published-code":
             sent, done = {"gradient": sent[self.shared]}, self.descend(kept, done)
-        return LocalResult(sent, done, loss, self._kept_event(task, parties, len(own)))
+        events = self._kept_event(task, parties, len(own))
+        return LocalResult(sent, done, loss, on_grid(events, grid, numbers_in(own)))
 
     def aggregate(
         self,
@@ -91,12 +94,13 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         if self.mode == "sound":
             return {self.shared: mean}, ()
         std = self.noise_std(task) / parties
-        mean = mean + self.noise(mean, std, at.secret("server noise"))
+        mean, grid = self.noised_by_server(mean, std, at), self.grid(std, at)
         if code:
             events = self.gradient_event(task, "global", "server", parties)
-            return self.descend(server, {self.shared: mean}), events
+            moved = self.descend(server, {self.shared: mean})
+            return moved, on_grid(events, grid, mean.numel())
         events = self.prompt_event(task, "global", "server", parties)
-        return {self.shared: mean}, events
+        return {self.shared: mean}, on_grid(events, grid, mean.numel())
 
     def without_own_noise(self, view: View) -> Tensor | None:
         """Return the shared prompt as clean sums make it; None where they are not seen.

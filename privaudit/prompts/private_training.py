@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 import torch
-from jaxtyping import Float
+from jaxtyping import Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -15,8 +15,9 @@ from privaudit.errors import ConfigError
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
 from privaudit.privacy.clipping import clip_each, clip_records
+from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release, sensitivity
-from privaudit.privacy.noise import gaussian, noise_std_published
+from privaudit.privacy.noise import noise_std_published
 from privaudit.prompts.gradients import ContextGradients, fixed_batch, poisson_batch
 from privaudit.prompts.learning import PromptTrainer
 from privaudit.streams import Stream
@@ -144,9 +145,27 @@ class PrivateTrainer(PromptTrainer):
         )
         return of_means * self.divisor(task)
 
-    def noise(self, like: Tensor, std: float, stream: Stream) -> Float[Tensor, "..."]:
-        """Return noise from a stream of the secret key."""
-        return gaussian(like.shape, std, stream, like.dtype)
+    def noise(self, like: Tensor, grid: Grid, stream: Stream) -> Float64[Tensor, "..."]:
+        """Return noise on a grid, from a stream of the secret key."""
+        return grid.noise(like.shape, stream)
+
+    def grid(self, std: float, at: Round, reach: float | None = None) -> Grid | None:
+        """Return the grid for noise of a standard deviation; None without noise.
+
+        ``reach``: As in :meth:`Grid.of`, of an upload that is added to others.
+        """
+        if std == 0:
+            return None
+        return (
+            Grid.of(std) if reach is None else Grid.of(std, reach=reach, step=at.step)
+        )
+
+    def noised_by_server(self, total: Tensor, std: float, at: Round) -> Tensor:
+        """Return what the server makes of a sum, or mean: it adds noise of its own."""
+        grid = self.grid(std, at)
+        if grid is None:
+            return total
+        return grid.add(total, self.noise(total, grid, at.secret("server noise")))
 
     def add_noise(
         self,
@@ -157,8 +176,9 @@ class PrivateTrainer(PromptTrainer):
         at: Round,
         release: Release,
         unit: float = 1.0,
+        reach: float | None = None,
     ) -> dict[str, Tensor]:
-        """Add each client's own noise to its tensors.
+        """Add each client's own noise to its tensors, rounded to the noise's grid.
 
         Args:
             stacked: What is noised.
@@ -168,17 +188,19 @@ class PrivateTrainer(PromptTrainer):
             at: The round, which may take notes.
             release: Which one this is.
             unit: What 1 is in the units of the release's event.
+            reach: As in :meth:`grid`.
         """
-        if std == 0:
+        grid = self.grid(std, at, reach)
+        if grid is None:
             return dict(stacked)
         streams = [at.secret(purpose, client) for client in cohort.clients]
         drawn = {
-            name: torch.stack([self.noise(tensor[0], std, s) for s in streams])
+            name: torch.stack([self.noise(tensor[0], grid, s) for s in streams])
             for name, tensor in stacked.items()
         }
         if at.trace is not None:
             at.trace.noise(release, drawn, unit)
-        return {name: tensor + drawn[name] for name, tensor in stacked.items()}
+        return {name: grid.add(t, drawn[name]) for name, t in stacked.items()}
 
     def clipped(
         self, gradients: ContextGradients, releases: Sequence[Parts], at: Round

@@ -50,7 +50,7 @@ def certified(
     trainer: DPFedPT, task: PublicTask, view: CertifiedView, rounds: int, took: int = 3
 ) -> Certificate:
     at = Round(0, Seeds(0), task.clients[:took])
-    return certify([trainer._events(task, at)] * rounds, view, DELTA)
+    return certify([trainer._events(task, at, 100)] * rounds, view, DELTA)
 
 
 def test_all_tensors_of_a_client_are_clipped_as_one(

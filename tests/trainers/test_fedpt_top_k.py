@@ -46,7 +46,7 @@ def proved(
     trainer: FedPTTopK, task: PublicTask, view: CertifiedView = "server"
 ) -> Certificate:
     at = Round(0, Seeds(0), task.clients)
-    return certify([trainer._events(task, at)] * task.rounds, view, trainer.delta)
+    return certify([trainer._events(task, at, 4, 2)] * task.rounds, view, trainer.delta)
 
 
 @pytest.mark.parametrize("choice", ["noised", "private", "largest"])

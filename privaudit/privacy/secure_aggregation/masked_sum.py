@@ -58,6 +58,10 @@ class Masking:
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
     secrets: RunKey | Literal["seed", "system"] = "seed"
 
+    def code(self, parties: int) -> FixedPoint:
+        """Return how the numbers of so many parties are coded."""
+        return FixedPoint(parties, self.bits, self.largest)
+
     def lost(self, streams: Sequence[str], seeds: Seeds, index: int) -> dict[int, int]:
         """Draw who is lost in a round, by position, and from which stage on."""
         lost = {}
@@ -138,7 +142,7 @@ def masked_sum(
     if not shapes:  # nothing is sent, so nothing needs a mask
         return MaskedSum({}, clients, (), {"outcome": "nothing to sum"})
     threshold_of(len(clients))
-    code = FixedPoint(len(clients), masking.bits, masking.largest)
+    code = masking.code(len(clients))
     codes = [
         code.encode(_flat(sent, shapes), f"Round {index}, {client}: its upload")
         for client, sent in uploads.items()

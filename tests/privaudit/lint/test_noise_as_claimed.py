@@ -16,9 +16,10 @@ from privaudit.lint.residuals import (
     ratio_interval,
     server_residuals,
 )
-from privaudit.privacy.noise import gaussian
+from privaudit.privacy.discrete_gaussian import Grid, discrete_gaussian
 from privaudit.prompts.private_training import PrivateTrainer
 from privaudit.seeds import Seeds
+from privaudit.streams import Stream
 from privaudit.trace import ClientTrace
 from tests.privaudit.lint.conftest import Look
 
@@ -56,8 +57,8 @@ def test_a_trainer_that_draws_half_the_noise_is_found(
 ) -> None:
     plain = PrivateTrainer.noise
 
-    def half(self: PrivateTrainer, like: Any, std: float, stream: Any) -> Any:
-        return plain(self, like, std / 2, stream)
+    def half(self: PrivateTrainer, like: Any, grid: Grid, stream: Any) -> Any:
+        return plain(self, like, replace(grid, scale=grid.scale // 2), stream)
 
     monkeypatch.setattr(PrivateTrainer, "noise", half)
     found = NOISE_AS_CLAIMED(look(**settings))
@@ -110,6 +111,14 @@ def test_noise_that_repeats_is_an_error(look: Look) -> None:
     assert "6 of 36 draws of noise repeat another" in found[0].sentence
 
 
+def as_claimed(evidence: Evidence, residual: Residual, stream: Stream) -> Any:
+    """Draw the noise of a stream anew, in claimed standard deviations."""
+    index = int(residual.where.removeprefix("round ").split(",")[0])
+    event = evidence.event_of(index, residual.release)
+    assert event is not None
+    return discrete_gaussian(residual.values, event.scale, stream) / event.scale
+
+
 @pytest.mark.parametrize("name", ["dp-fpl", "dp-fedpgp"])
 @pytest.mark.parametrize("mode", ["published-paper", "published-code"])
 def test_what_the_transcript_shows_is_the_noise_that_the_seeds_draw(
@@ -121,8 +130,8 @@ def test_what_the_transcript_shows_is_the_noise_that_the_seeds_draw(
     assert [r.where for r in found] == [f"round {i}, server" for i in range(6)]
     for index, residual in enumerate(found):
         stream = Seeds(0).stream("server noise", round=index)
-        drawn = gaussian((residual.values,), 1.0, stream)
-        assert residual.square == pytest.approx(float(drawn.square().sum()), rel=1e-3)
+        drawn = as_claimed(evidence, residual, stream)
+        assert residual.square == pytest.approx(float((drawn**2).sum()), rel=1e-3)
 
 
 def test_what_clients_note_is_the_noise_that_the_seeds_draw(look: Look) -> None:
@@ -130,8 +139,8 @@ def test_what_clients_note_is_the_noise_that_the_seeds_draw(look: Look) -> None:
     for residual in client_residuals(evidence):
         index, client = residual.where.removeprefix("round ").split(", ")
         stream = Seeds(0).stream("noise", round=int(index), client=client)
-        drawn = gaussian((residual.values,), 1.0, stream)
-        assert residual.square == pytest.approx(float(drawn.square().sum()), rel=1e-5)
+        drawn = as_claimed(evidence, residual, stream)
+        assert residual.square == pytest.approx(float((drawn**2).sum()), rel=1e-5)
 
 
 def test_p_values_of_honest_noise_are_uniform() -> None:
@@ -169,5 +178,5 @@ def test_noise_is_measured_as_it_is_added(look: Look) -> None:
             n for n in noisy.trace[0][one.sender].noise if n.release == "global"
         ]
         torch.testing.assert_close(
-            float(drawn.square().sum()), noise.square, rtol=1e-4, atol=0
+            float((drawn**2).sum()), noise.square, rtol=1e-4, atol=0
         )
