@@ -140,7 +140,7 @@ def test_what_clients_note_is_the_noise_that_the_seeds_draw(look: Look) -> None:
         index, client = residual.where.removeprefix("round ").split(", ")
         stream = Seeds(0).stream("noise", round=int(index), client=client)
         drawn = as_claimed(evidence, residual, stream)
-        assert residual.square == pytest.approx(float((drawn**2).sum()), rel=1e-5)
+        assert residual.square == pytest.approx(float((drawn**2).sum()), rel=1e-4)
 
 
 def test_p_values_of_honest_noise_are_uniform() -> None:
