@@ -188,10 +188,13 @@ PRIVACY = entries(
                     "parties": number,
                     "steps": number,
                     "per_record": flag,
-                    "kind": text("gaussian"),
+                    "kind": text("(discrete-)?gaussian"),
                     "unit": text("record|client"),
                     "adjacency": text("(add/remove|replace)-one"),
                     "bounded": flag,
+                    "values": number,
+                    "scale": number,
+                    "rounding": text("nearest|toward-zero"),
                     "rounds": counts,
                 }
             )

@@ -54,8 +54,13 @@ _STEPS = (
     rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling|of {_NUMBER} of "
     r"all clients, drawn without replacement)"
 )
+_DRAWN = (
+    r"noise drawn in floating point, whose low bits can tell neighbouring values "
+    r"apart, which no accountant counts|discrete Gaussian noise on a grid, \d+ steps "
+    r"to a standard deviation or more, which is accounted for"
+)
 MECHANISM = text(
-    rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*",
+    rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*(; ({_DRAWN}))?",
 )
 WHY = text(
     r"No record has any influence on what this view holds\.",

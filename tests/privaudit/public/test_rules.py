@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.mechanism import MechanismEvent, NoiseAt, Release
 from privaudit.public.rules import AUDIT, CONFIG, HEADER, LEAK, PRIVACY
 from privaudit.public.sieve import OMITTED, Sieve, entries, number
@@ -53,7 +54,8 @@ def test_what_certificates_say_is_known(view: CertifiedView) -> None:
         if release == "local" and noise_at in ("server", "distributed"):
             continue
         event = MechanismEvent(release, noise, 1.0, 1.0, 0.5, "poisson", noise_at, 2)
-        for rounds in ([[event]], [[event], []], []):
+        discrete = event.on(Grid.of(1.0), 10)
+        for rounds in ([[event]], [[event], []], [], [[discrete]]):
             said = certify(rounds, view, 1e-5)
             for rule, text in ((WHY, said.why), (MECHANISM, said.mechanism)):
                 assert rule(Sieve(), text, "") == text
