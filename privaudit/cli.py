@@ -3,8 +3,12 @@
 Imports of the library stand inside the commands, so that ``--help`` needs no torch.
 """
 
+import errno
+import io
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +16,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from privaudit.attack_command import attack
+from privaudit.bounded_files import REASONS, reason_of
 from privaudit.claim_command import claim
 from privaudit.compare_command import compare
 from privaudit.costs_command import costs
-from privaudit.errors import ConfigError, PrivauditError
+from privaudit.errors import ConfigError, PrivauditError, StorageError, one_line, shown
 from privaudit.export_command import export
 from privaudit.gate_command import gate
 from privaudit.key_command import app as key_app
@@ -35,6 +40,9 @@ _AGAIN: Mapping[str | None, str] = {
     "tradeoff": "Finished rounds and audits are kept: run the same command again.",
     "table": "Finished rounds are kept: run the same command again.",
 }
+
+
+_LOST = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF, errno.EDQUOT)
 
 
 class _InterruptedError(Exception):
@@ -133,14 +141,45 @@ for _app in (app, pretrain_app, key_app):
 
 def run() -> None:
     """Run the command line: expected errors are one line, and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal has no …
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="privaudit")  # also as `python -m privaudit`
+        with _written_out():
+            app(prog_name="privaudit")  # also as `python -m privaudit`
     except PrivauditError as error:
-        typer.echo(f"privaudit: {error}", err=True)
+        typer.echo(f"privaudit: {one_line(str(error))}", err=True)
         sys.exit(2)
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)
         sys.exit(130)
+
+
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """Say so where a place cannot be used, or what is printed arrives nowhere.
+
+    Raises:
+        StorageError: A path is too long, or closed; or the output cannot be written.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None and error.errno in REASONS:
+            raise StorageError(
+                f"{shown(str(error.filename))} cannot be used: {reason_of(error)}. "
+                "Name another place."
+            ) from None
+        if error.filename is not None or error.errno not in _LOST:
+            raise
+        with suppress(OSError):  # else Python tries to write the rest at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StorageError(
+            f"The output cannot be written: {reason_of(error)}. Send it elsewhere."
+        ) from None
 
 
 if __name__ == "__main__":  # python -m privaudit.cli

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from privaudit.bounded_files import reason_of
 from privaudit.canaries import CanaryKind
 from privaudit.deal import Rule, Shares
-from privaudit.errors import ConfigError
+from privaudit.errors import ConfigError, shown
 from privaudit.federation import COHORT_SIZE, count_participants
 from privaudit.models.captioning_loading import is_captioner
 from privaudit.partition import ByDomain, Dirichlet, Partition, Pathological
@@ -35,7 +36,9 @@ FOLDER_MODELS = ("surrogate", "language")
 """Kinds of models that are folders."""
 HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
 """Kinds that are folders, or names on the hub."""
+MOST = 1_000_000  # of anything that is counted: far more than any federation has
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class RunConfig(BaseModel):
@@ -94,27 +97,34 @@ class RunConfig(BaseModel):
     data: str | None = None
     model: str = "tiny-clip"
     checkpoint: str | None = None
-    clients: Annotated[int, Field(ge=1)] = 10
+    clients: Count = 10
     partition: Literal["dirichlet", "pathological", "domains"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    rounds: Annotated[int, Field(ge=1)]
+    rounds: Count
     participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    context_tokens: Annotated[int, Field(ge=1)] = 16
-    shots: Annotated[int, Field(ge=1)] | None = None
+    context_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
+    shots: Count | None = None
     members: Rule = "coin"
     test_share: Share | None = None
     public_share: Share | None = None
     publish: bool = True
-    seed: Annotated[int, Field(ge=0)] = 0
-    cohort_size: Annotated[int, Field(ge=1)] = COHORT_SIZE
-    measured_rounds: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    cohort_size: Count = COHORT_SIZE
+    measured_rounds: Count | None = None
     targets: str = "all-linear"
-    tested: Annotated[int, Field(ge=1)] | None = None
+    tested: Count | None = None
     canary: CanaryKind | None = None
-    canaries: Annotated[int, Field(ge=1)] = 10
+    canaries: Count = 10
     secure_aggregation: Literal["ideal", "masked"] = "ideal"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     randomness: Randomness = "seed"
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_nul(cls, value: Any) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a text holds a NUL")
+        return value
 
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
@@ -175,11 +185,11 @@ def make_config(
     complete = TypeAdapter(type(built)).dump_python(built, mode="json")
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
-            fields[place] = str(Path(fields[place]).expanduser().resolve())
+            fields[place] = _full(fields[place])
     kind, _, folder = str(fields.get("model", "")).partition(":")
-    there = folder and Path(folder).expanduser().exists()  # else a hub's name, maybe
+    there = folder and Path(_full(folder)).exists()  # else a hub's name, maybe
     if folder and (kind in FOLDER_MODELS or (there and kind in HUB_MODELS)):
-        fields["model"] = f"{kind}:{Path(folder).expanduser().resolve()}"
+        fields["model"] = f"{kind}:{_full(folder)}"
     if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
@@ -188,7 +198,8 @@ def make_config(
     try:
         config = RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
-        raise ConfigError(_readable(error, "run")) from None
+        raise ConfigError(readable(error, "run")) from None
+    _refuse_truths("run", fields, config)
     _check_masking(config, built)
     return config
 
@@ -196,6 +207,34 @@ def make_config(
 def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness:
     hides = trainer.is_noised or fields.get("secure_aggregation") == "masked"
     return "system" if hides and "seed" not in fields else "seed"
+
+
+def _full(place: str | Path) -> str:
+    """Return a path that means the same from every folder.
+
+    Raises:
+        ConfigError: It is none: empty, of somebody unknown, too long, with a NUL.
+    """
+    try:
+        if not str(place):
+            raise ValueError("it is empty")
+        found = Path(place).expanduser().resolve()
+        _ = found.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{shown(str(place))} is no place of data or weights: {reason}. Name one."
+        ) from None
+    return str(found)
+
+
+def _refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
+    """Refuse True and False where a number is expected: pydantic takes 1 and 0."""
+    for name, value in given.items():
+        if isinstance(value, bool) and not isinstance(getattr(made, name), bool):
+            raise ConfigError(
+                f"The {what} cannot take {name} = {value}: that is no number. Give one."
+            )
 
 
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
@@ -231,10 +270,20 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
                 f"The trainer {name!r} has no parameter {key!r}. It has: "
                 f"{', '.join(sorted(known)) or 'none'}."
             )
+    what = f"trainer {name!r}"
     try:
-        return TRAINERS.find(name)(**settings)
+        built = TRAINERS.find(name)(**settings)
     except ValidationError as error:
-        raise ConfigError(_readable(error, f"trainer {name!r}")) from None
+        raise ConfigError(readable(error, what)) from None
+    _refuse_truths(what, settings, built)
+    for key in known:
+        value = getattr(built, key)
+        if isinstance(value, int) and value > MOST:
+            raise ConfigError(
+                f"The {what} cannot take {key} = {shown(value)}: at most {MOST:,} are "
+                "counted. Take fewer."
+            )
+    return built
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
@@ -248,10 +297,11 @@ def parameters_of(trainer: str) -> frozenset[str]:
     return frozenset(field.name for field in fields)
 
 
-def _readable(error: ValidationError, what: str) -> str:
+def readable(error: ValidationError, what: str) -> str:
+    """Return what is wrong first, in a sentence about a run, a trainer or the like."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
     if not first["loc"]:  # two parameters that don't go together
         return f"The {what} cannot be made: {message}."
-    return f"The {what} cannot take {field} = {first['input']!r}: {message}."
+    return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."

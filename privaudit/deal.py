@@ -90,6 +90,11 @@ def deal_records(
         ConfigError: The shares leave no candidates, no test record or hardly a public
             one, or a client would have too few.
     """
+    if clients * FEWEST_CANDIDATES > len(labels):  # before anything is drawn for each
+        raise ConfigError(
+            f"{clients:,} clients were asked for, and the {len(labels):,} records are "
+            f"fewer than {FEWEST_CANDIDATES} for each. Take fewer clients."
+        )
     rng = seeds.stream("deal").numpy()
     owner = _set_apart(len(labels), shares, clients, split, known, rng)
     rest = np.flatnonzero(owner == UNUSED)

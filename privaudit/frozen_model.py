@@ -86,6 +86,11 @@ def load_frozen(config: RunConfig) -> "FrozenModel":
         return load_tunable(config.model, targets=_targets(config))
     if is_captioner(config.model):
         return load_captioner(config.model, targets=_targets(config))
+    if config.targets != "all-linear":
+        raise ConfigError(
+            f"Targets were named, and no layer of {config.model} is changed. Leave "
+            "--targets out, or take a model that is tuned: `privaudit list models`."
+        )
     checkpoint = Path(config.checkpoint) if config.checkpoint else None
     return load_model(config.model, checkpoint)
 

@@ -15,8 +15,9 @@ from zipfile import BadZipFile
 import numpy as np
 from jaxtyping import Bool, Int
 
+from privaudit.arrays import read_npz
 from privaudit.deal import Deal
-from privaudit.errors import TranscriptError
+from privaudit.errors import LimitError, TranscriptError
 from privaudit.seeds import Seeds
 from privaudit.storage import read_bytes, write_bytes
 
@@ -72,12 +73,15 @@ class Ledger:
 
         Raises:
             MissingFileError: There is none.
+            LimitError: It is larger than a bound.
             TranscriptError: It was cut or altered.
         """
-        content = io.BytesIO(read_bytes(path))
+        content = read_bytes(path, "arrays")
         try:
-            with np.load(content, allow_pickle=False) as stored:
-                return cls(*_checked(stored["owner"], stored["is_member"]))
+            stored = read_npz(content, str(path))
+            return cls(*_checked(stored["owner"], stored["is_member"]))
+        except LimitError:
+            raise
         except DAMAGE as error:
             raise TranscriptError(
                 f"{path} cannot be read ({error}): it was cut or altered. Restore it "

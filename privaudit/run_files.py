@@ -107,7 +107,7 @@ def read_metrics(
     Raises:
         TranscriptError: Rounds are missing, or a line was altered.
     """
-    lines = read_bytes(path / "metrics.jsonl").splitlines()[:rounds]
+    lines = read_bytes(path / "metrics.jsonl", "lines").splitlines()[:rounds]
     found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     try:
         entries = [json.loads(line.decode()) for line in lines]
@@ -136,7 +136,7 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
     """
     if not rounds:
         return []  # the first round makes the file
-    lines = read_bytes(path / TRACE).splitlines()[:rounds]
+    lines = read_bytes(path / TRACE, "lines").splitlines()[:rounds]
     found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     if found != expected or len(lines) != rounds:
         raise TranscriptError(
@@ -153,7 +153,7 @@ def truncate_trace(path: Path, kept: Sequence[RoundTrace]) -> None:
         with storage_errors(file):
             file.unlink(missing_ok=True)
             file.touch(mode=0o600)
-    elif file.is_symlink() or read_bytes(file) != content.encode():
+    elif file.is_symlink() or read_bytes(file, "lines") != content.encode():
         write_bytes(file, content.encode())
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from privaudit.errors import ConfigError
 from privaudit.run_header import HEADER, refuse_link
+from privaudit.run_lock import LOCK, OWNER
 from privaudit.storage import (
-    LOCK,
     UNFINISHED,
     make_private_folder,
     storage_errors,
@@ -101,7 +101,7 @@ def _split(path: Path) -> tuple[list[str], list[str]]:
     with storage_errors(path):
         names = sorted(_files(path)) if path.exists() else []
     own = [name for name in names if _WRITTEN.fullmatch(name)]
-    return [name for name in names if name not in {*own, LOCK}], own
+    return [name for name in names if name not in {*own, LOCK, OWNER}], own
 
 
 def _files(path: Path) -> Iterator[str]:

@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from privaudit.errors import ConfigError, TranscriptError
+from privaudit.run_lock import lock_run
 from privaudit.signing import Signer, check_signature, sign
 from privaudit.storage import (
-    lock_run,
     make_private_folder,
     read_json,
     write_bytes,

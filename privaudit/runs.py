@@ -23,9 +23,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privaudit.config import RunConfig
-from privaudit.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.bounded_files import reason_of
+from privaudit.config import RunConfig, readable
+from privaudit.errors import ConfigError, MissingFileError, TranscriptError, shown
 from privaudit.ledger import Ledger
+from privaudit.limits import limit_of
 from privaudit.population import Population, populate
 from privaudit.privacy.secure_aggregation.masked_sum import Masking
 from privaudit.run_files import (
@@ -47,7 +49,7 @@ from privaudit.transcript import Transcript, TranscriptFolder
 
 LATEST = "latest"  # the file beside the runs that names those last trained
 AUDITS = "audits/"  # before the path of a file that was added to a run
-NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+")
+NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 
 
 def runs_folder(folder: str | Path | None = None) -> Path:
@@ -68,9 +70,9 @@ def check_name(name: str) -> str:
     """
     if not is_name(name):
         raise ConfigError(
-            f"A run cannot be called {name!r}: letters, digits, '.', '_' and '-' make "
-            f"a name, without a '.' in front, and {LATEST!r} is taken. Choose another "
-            "--name; --runs says in which folder it is kept."
+            f"A run cannot be called {shown(name)}: up to 200 letters, digits, '.', "
+            f"'_' and '-' make a name, without a '.' in front, and {LATEST!r} is "
+            "taken. Choose another --name; --runs says in which folder it is kept."
         )
     return name
 
@@ -112,8 +114,12 @@ class Run:
         try:
             return RunConfig(**self.header["config"])
         except (KeyError, TypeError, ValidationError) as error:
+            if isinstance(error, ValidationError):
+                reason = readable(error, "run")
+            else:
+                reason = repr(error)
             raise TranscriptError(
-                f"{self.path / 'run.json'} holds no valid configuration ({error!r}): "
+                f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."
             ) from None
 
@@ -290,9 +296,10 @@ class Run:
 
         Raises:
             MissingFileError: It is gone.
+            LimitError: It is larger than a bound.
             TranscriptError: It is another, or the run does not list it.
         """
-        content = read_bytes(self.path / name)
+        content = read_bytes(self.path / name, limit_of(name))
         expected = self.files.get(name)
         if hashlib.sha256(content).hexdigest() != expected:
             what = "is not the file that the run lists: it was altered or replaced"
@@ -353,12 +360,34 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
     """
     if run is None:
         return latest_runs(folder)[-1]
-    path = runs_folder(folder) / run
-    if not (is_name(str(run)) and path.exists()) and Path(run).exists():
-        path = Path(run)
-    found = Run(path)
+    found = Run(find_place(run, folder))
     _ = found.header
     return found
+
+
+def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
+    """Return where a run or a folder lies: among the runs by name, else as a path.
+
+    Raises:
+        ConfigError: It has no name, or one that no system takes.
+    """
+    if not str(name) or "\0" in str(name):
+        raise ConfigError(
+            f"A run was to be read, and {str(name)!r} names none. Give its name or its "
+            "folder, or leave it out for the run last trained."
+        )
+    path = Path(name)
+    inside = runs_folder(folder) / path
+    try:
+        return (
+            inside
+            if (is_name(str(name)) and inside.exists()) or not path.exists()
+            else path
+        )
+    except OSError as error:
+        raise MissingFileError(
+            f"There is no run {shown(str(name))}: {reason_of(error)}. Name another."
+        ) from None
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:

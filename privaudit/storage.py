@@ -4,34 +4,29 @@ import errno
 import hashlib
 import json
 import os
-import sys
+import stat
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from privaudit.bounded_files import (
+    open_regular,
+    reading_errors,
+    reason_of,
+)
+from privaudit.bounded_files import (
+    read_bytes as read_bytes,  # stands here beside what writes
+)
 from privaudit.errors import (
-    ConfigError,
-    MissingFileError,
     StorageError,
     TranscriptError,
 )
+from privaudit.limits import check_json, check_limit
 from privaudit.tensors import Tensors
 
 UNFINISHED = ".unfinished"
-LOCK = ".lock"
-_PAUSE = 0.02  # seconds between two looks at a lock
-REASONS = {
-    errno.ENOSPC: "the disk is full",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission is denied",
-    errno.EPERM: "permission is denied",
-    errno.ENOTDIR: "a part of the path is a file",
-    errno.EEXIST: "a part of the path is a file",
-    errno.EISDIR: "it is a folder",
-}
 
 
 @contextmanager
@@ -45,54 +40,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"Cannot write {path}: {_reason(error)}. What was written before is whole: "
-            "make room or choose another folder, and go on with --resume."
+            f"Cannot write {path}: {reason_of(error)}. What was written before is "
+            "whole: make room or choose another folder, and go on with --resume."
         ) from error
-
-
-def _reason(error: OSError) -> str:
-    return REASONS.get(error.errno or 0, error.strerror or str(error))
-
-
-@contextmanager
-def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
-    """Keep other processes from writing in a run's folder, until the end or a kill.
-
-    The system holds the lock, so a killed process leaves none behind. Windows and
-    some network file systems have no such locks: there, nothing is kept away.
-
-    Args:
-        folder: The run's, which is there.
-        patience: Seconds to wait for another process.
-
-    Raises:
-        ConfigError: Another process holds it.
-        StorageError: The folder cannot be written.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    with storage_errors(folder / LOCK):
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        with suppress(OSError):  # a file system without locks
-            give_up = time.monotonic() + patience
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= give_up:
-                        raise ConfigError(
-                            f"Another process is training {folder}. Wait until it is "
-                            "done, or take another --name."
-                        ) from None
-                time.sleep(_PAUSE)
-        yield
-    finally:
-        os.close(handle)
 
 
 def make_private_folder(path: Path) -> Path:
@@ -108,9 +58,10 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file by ``content``, or leave it as it was.
 
     Raises:
-        StorageError: The folder cannot be written.
+        StorageError: The folder cannot be written, or no file is to be replaced.
     """
     with storage_errors(path):
+        refuse_special(path)
         handle, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -122,6 +73,24 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(name).unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse to put a file in the place of a device or a pipe.
+
+    Raises:
+        OSError: There is one.
+    """
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # renaming refuses those
+            raise OSError(errno.EBADF, "what is there is not a plain file")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink()
 
 
 def append_lines(path: Path, lines: list[str]) -> None:
@@ -146,30 +115,16 @@ def to_json(content: Mapping[str, Any]) -> bytes:
     return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
-    except OSError as error:
-        raise MissingFileError(
-            f"{path} cannot be read: {_reason(error)}. Make it a file that you may "
-            "read, or name another."
-        ) from None
-
-
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file's content.
 
     Raises:
         MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than any file of a run may be.
     """
-    return hashlib.sha256(read_bytes(path)).hexdigest()
+    with reading_errors(path), open_regular(path) as file:
+        check_limit("tensors", os.fstat(file.fileno()).st_size, str(path))
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -177,6 +132,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than a bound.
         TranscriptError: It holds no JSON object, so it was cut or altered.
     """
     return parse_json(read_bytes(path), path)
@@ -186,8 +142,10 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     """Return the JSON object that a file's content is.
 
     Raises:
+        LimitError: It would take more memory than the bound.
         TranscriptError: It is none, so it was cut or altered.
     """
+    check_json(content, str(path))
     try:
         found = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
@@ -211,14 +169,15 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
     write_bytes(path, save({name: t.contiguous() for name, t in apart.items()}))
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
-    """Read a safetensors file.
+def read_tensors(path: Path, limit: str = "tensors") -> dict[str, Any]:
+    """Read a safetensors file; its header never declares more than it holds.
 
     Raises:
         MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than a bound.
         TranscriptError: It was cut or altered.
     """
-    return parse_tensors(read_bytes(path), path)
+    return parse_tensors(read_bytes(path, limit), path)
 
 
 def parse_tensors(content: bytes, path: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What a sweep trains: its plan, from Python, flags or a TOML file, and its cells."""
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -21,7 +20,7 @@ from pydantic import (
 
 from privaudit.config import RunConfig, make_config, parameters_of
 from privaudit.errors import ConfigError
-from privaudit.storage import read_bytes
+from privaudit.toml_files import read_toml
 
 _OWN_OPTION = {
     "trainer": "trainers",
@@ -139,10 +138,7 @@ def read_sweep_plan(path: Path) -> dict[str, Any]:
         MissingFileError: There is no such file.
         ConfigError: It is no TOML, or a key or a value is not one of a sweep's.
     """
-    try:
-        entries = tomllib.loads(read_bytes(path).decode())
-    except ValueError as error:  # TOML's own, and bytes that are no text
-        raise ConfigError(f"{path} is no TOML: {error}.") from None
+    entries = read_toml(path)
     try:
         make_plan(entries)
     except ConfigError as error:

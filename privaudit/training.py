@@ -44,13 +44,13 @@ from privaudit.run_files import (
 from privaudit.run_folder import check_place, clear_run, remove_unfinished
 from privaudit.run_header import save_header
 from privaudit.run_key import draw_run_key
+from privaudit.run_lock import lock_run
 from privaudit.runs import Run, check_name, mark_latest, runs_folder
 from privaudit.seeds import Seeds
 from privaudit.signing import own_key
 from privaudit.storage import (
     append_lines,
     file_hash,
-    lock_run,
     make_private_folder,
     write_bytes,
     write_json,
@@ -107,7 +107,7 @@ def train(
     own = {k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields}
     config = make_config(trainer, {**(settings or {}), **own}, **fields)
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
-    run = Run(runs_folder(folder) / (check_name(name) if name else default))
+    run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
     if fresh or not _is_finished(run, config):
         run = _train_alone(run, config, resume, fresh, watcher)
     drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one

@@ -207,7 +207,7 @@ class TranscriptFolder:
         return transcript
 
     def _lines(self) -> list[bytes]:
-        return read_bytes(self.manifest).splitlines()
+        return read_bytes(self.manifest, "lines").splitlines()
 
     def _read_line(
         self, transcript: Transcript, shards: "_Shards", number: int, line: bytes

@@ -1,11 +1,13 @@
 """Files of a folder or an archive; nothing is ever extracted to the disk."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import walk
 from pathlib import Path, PurePosixPath
-from zipfile import ZipFile
 
+from privaudit.bounded_files import open_regular, read_bounded
 from privaudit.datasets.store import (
     DAMAGE,
     Store,
@@ -18,6 +20,8 @@ from privaudit.datasets.store import (
 )
 from privaudit.datasets.tar_files import COMPRESSED, open_tar
 from privaudit.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.limits import check_limit
+from privaudit.zip_files import open_zip
 
 ARCHIVES = (".tar", *COMPRESSED, ".zip")
 
@@ -78,24 +82,21 @@ class FolderStore:
     def names(self) -> list[str]:
         """The wanted files, sorted."""
         found = []
-        for folder, folders, files in walk(
-            self.path, onerror=_refuse, followlinks=True
-        ):
-            folders[:] = [name for name in folders if counts(name)]
+        for folder, _, files in _walk(self.path):
             inside = PurePosixPath(Path(folder).relative_to(self.path).as_posix())
             found += [
                 str(inside / name)
                 for name in files
                 if counts(name) and self.wanted(name)
             ]
+            check_limit("entries", len(found), str(self.path))
         return sorted(found)
 
     def empty_folders(self) -> list[str]:
         """Return the folders without folders and without wanted files, sorted."""
         used = {str(PurePosixPath(name).parent) for name in self.names}
         empty = []
-        for folder, folders, _ in walk(self.path, onerror=_refuse, followlinks=True):
-            folders[:] = [name for name in folders if counts(name)]
+        for folder, folders, _ in _walk(self.path):
             name = Path(folder).relative_to(self.path).as_posix()
             if not folders and name not in used:
                 empty.append(name)
@@ -107,7 +108,7 @@ class FolderStore:
     def read(self, name: str) -> bytes:
         """Return a file's content."""
         try:
-            return (self.path / name).read_bytes()
+            return read_bounded(self.path / name, "file")
         except FileNotFoundError:
             raise missing(self.path, name) from None
         except OSError as error:
@@ -119,7 +120,7 @@ class ZipStore:
 
     def __init__(self, path: Path, wanted: Wanted = is_picture) -> None:
         self.path = path
-        self._zip = ZipFile(path)
+        self._zip = open_zip(open_regular(path), str(path))
         self._entries = {
             plain(entry.filename): entry
             for entry in self._zip.infolist()
@@ -139,10 +140,35 @@ class ZipStore:
         """Return a file's content."""
         if name not in self._entries:
             raise missing(self.path, name)
+        entry = self._entries[name]
+        check_limit("file", entry.file_size, f"{name} in {self.path}")
         try:
-            return self._zip.read(self._entries[name])
+            return self._zip.read(entry)
         except DAMAGE as error:
             raise unreadable(self.path, name, error) from None
+
+
+def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder with what is in it, hidden folders left out.
+
+    Links are followed, but not to a folder that holds them, and not without end.
+
+    Raises:
+        ConfigError: A folder cannot be read, or a link leads in a circle.
+        LimitError: There are too many folders.
+    """
+    for count, found in enumerate(walk(path, onerror=_refuse, followlinks=True)):
+        folder, folders, _ = found
+        check_limit("folders", count, str(path))
+        above = set(map(os.path.realpath, (Path(folder), *Path(folder).parents)))
+        folders[:] = sorted(name for name in folders if counts(name))
+        for name in folders:
+            link = Path(folder) / name
+            if link.is_symlink() and os.path.realpath(link) in above:
+                raise ConfigError(
+                    f"The link {link} leads to a folder that holds it. Remove it."
+                )
+        yield found
 
 
 def _refuse(error: OSError) -> None:

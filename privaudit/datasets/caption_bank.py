@@ -13,6 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from privaudit.arrays import read_npy, read_npz
 from privaudit.captions.tokenisation import tokenise
 from privaudit.dataset import DATASETS, Dataset, FeatureBank
 from privaudit.datasets.checked_json import read_checked
@@ -26,6 +27,7 @@ from privaudit.words import Dialogue
 CAPTIONS, ALL_CAPTIONS = "captions.json", "flickr8k_captions_all.txt"
 TEXTS = TypeAdapter(list[str])
 CLUSTERS = 8
+ZIP = b"PK"  # how a zip begins
 ARRAYS = ("embeddings", "emb", "features")
 
 
@@ -93,10 +95,13 @@ def _find_vectors(path: Path) -> Path:
 
 def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
     try:
-        content = np.load(io.BytesIO(read_bytes(file)), allow_pickle=False)
-        if not isinstance(content, np.ndarray):
-            name = next(name for name in ARRAYS if name in content.files)
-            content = content[name]
+        content = read_bytes(file, "arrays")
+        if not content.startswith(ZIP):
+            return _check_vectors(read_npy(content), file)
+        arrays = read_npz(content, str(file))
+        return _check_vectors(next(arrays[n] for n in ARRAYS if n in arrays), file)
+    except (ConfigError, MissingFileError):
+        raise
     except (*DAMAGE, zipfile.BadZipFile, StopIteration):
         # numpy's own text says to load what is not trusted with pickle.
         raise ConfigError(
@@ -104,7 +109,6 @@ def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
             f"never read, or is an .npz without {ARRAYS[0]}. Write the vectors with "
             "numpy.save."
         ) from None
-    return _check_vectors(content, file)
 
 
 def _check_vectors(

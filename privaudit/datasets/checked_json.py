@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from pydantic import ValidationError
 
 from privaudit.errors import ConfigError
+from privaudit.limits import check_json
 from privaudit.storage import read_bytes
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def read_checked(path: Path, form: Form[T]) -> T:
         MissingFileError: There is no such file, or it is not readable.
         ConfigError: It is not JSON, or not of that form.
     """
-    return parse_checked(read_bytes(path), form, str(path))
+    return parse_checked(read_bytes(path, "list"), form, str(path))
 
 
 def parse_checked(content: bytes, form: Form[T], where: str) -> T:
@@ -40,8 +41,10 @@ def parse_checked(content: bytes, form: Form[T], where: str) -> T:
         where: What the error calls it.
 
     Raises:
+        LimitError: It would take too much memory.
         ConfigError: It is not JSON, or not of that form.
     """
+    check_json(content, where, numbers=False)
     try:
         return form.validate_json(content)
     except ValidationError as error:

@@ -17,7 +17,8 @@ from privaudit.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
 from privaudit.datasets.class_folders import readable, require_classes
 from privaudit.datasets.on_disk import OnDisk
 from privaudit.datasets.picture_files import PictureFiles, store_of
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.errors import ConfigError, LimitError, MissingFileError
+from privaudit.limits import check_json
 from privaudit.storage import read_bytes
 
 PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
@@ -145,8 +146,12 @@ def _find_split(path: Path, pattern: str) -> Path:
 
 def _read_split(path: Path) -> dict[str, list[Row]]:
     try:
-        content = json.loads(read_bytes(path).decode())
+        text = read_bytes(path, "list")
+        check_json(text, str(path))
+        content = json.loads(text.decode())
         parts = {part: [_row(row) for row in content.get(part, ())] for part in PARTS}
+    except LimitError:
+        raise
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{path} is no split ({error}). It should hold train, val and test, each a "

@@ -1,6 +1,5 @@
 """Embeddings that were made elsewhere, for owners who do not hand out pictures."""
 
-import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from privaudit.arrays import read_npz
 from privaudit.dataset import (
     DATASETS,
     TRAIN,
@@ -19,7 +19,7 @@ from privaudit.dataset import (
 from privaudit.datasets.class_folders import SPLITS, readable, require_classes
 from privaudit.datasets.on_disk import OnDisk
 from privaudit.datasets.store import DAMAGE
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.errors import ConfigError, LimitError, MissingFileError
 from privaudit.storage import read_bytes
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
@@ -46,8 +46,9 @@ def read_feature_bank(path: Path) -> Dataset:
     """
     file = _find(path)
     try:
-        with np.load(io.BytesIO(read_bytes(file)), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = read_npz(read_bytes(file, "arrays"), str(file))
+    except LimitError:
+        raise
     except (*DAMAGE, zipfile.BadZipFile, AttributeError, TypeError):
         # numpy's own text says to load what is not trusted with pickle.
         raise ConfigError(

@@ -17,6 +17,7 @@ from privaudit.datasets.on_disk import OnDisk, only_file
 from privaudit.datasets.picture_files import PictureFiles, store_of
 from privaudit.datasets.question_texts import DESCRIBE, multiple_choice
 from privaudit.errors import ConfigError
+from privaudit.limits import check_limit
 from privaudit.storage import read_bytes
 from privaudit.words import Dialogue
 
@@ -83,7 +84,9 @@ def _find(path: Path) -> Path:
 def _read_lines(file: Path) -> list[tuple[str, Line]]:
     """Return each line with its name in errors; blank lines do not count."""
     found = []
-    for count, content in enumerate(read_bytes(file).splitlines(), start=1):
+    lines = read_bytes(file, "lines").splitlines()
+    check_limit("records", len(lines), str(file))
+    for count, content in enumerate(lines, start=1):
         if content.strip():
             where = f"Line {count} of {file}"
             _refuse_unknown(content, where)

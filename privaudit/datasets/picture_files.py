@@ -16,12 +16,14 @@ from torch import Tensor
 
 from privaudit.datasets.archives import FolderStore, is_archive, open_store
 from privaudit.datasets.store import Store, Wanted, is_picture
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.errors import ConfigError, LimitError, MissingFileError
+from privaudit.limits import check_limit
 
 BROKEN = (  # what Pillow raises on a broken picture
     OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error,
-    Image.DecompressionBombError,
+    Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class PictureFiles:
         name = self.names[index]
         content = io.BytesIO(self.store.read(name))
         try:
-            with Image.open(content) as image:
+            with Image.open(content, formats=FORMATS) as image:
+                _refuse_large(image.size, f"{name} in {self.store.path}")
                 _refuse_deep(image.mode)
                 pixels = np.array(image.convert("RGB"))
+        except LimitError:
+            raise
         except BROKEN as error:
             raise ConfigError(
                 f"{name} in {self.store.path} is not a picture, or a broken one "
@@ -67,6 +72,13 @@ class PictureFiles:
     def contents(self) -> Sequence[bytes]:
         """The SHA-256 of each file."""
         return [hashlib.sha256(self.store.read(name)).digest() for name in self.names]
+
+
+def _refuse_large(size: tuple[int, int], what: str) -> None:
+    """Refuse what would take too much memory as pixels, or once it is resized."""
+    shorter, longer = sorted(size)
+    check_limit("pixels", shorter * longer, what)
+    check_limit("proportion", longer // max(1, shorter), f"The longer side of {what}")
 
 
 def _refuse_deep(mode: str) -> None:

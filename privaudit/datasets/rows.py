@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privaudit.bounded_files import bounded_lines
 from privaudit.errors import ConfigError, MissingFileError
+from privaudit.limits import check_limit
 
 ENDINGS = (".tsv", ".csv", ".jsonl")
 
@@ -65,13 +67,19 @@ def read_rows(file: Path) -> Iterator[Row]:
         ConfigError: It ends otherwise, or a row is broken; the text names its line.
     """
     if file.suffix == ".jsonl":
-        return _json_rows(file)
+        return _counted(_json_rows(file), file)
     if file.suffix in (".tsv", ".csv"):
-        return _separated_rows(file)
+        return _counted(_separated_rows(file), file)
     raise ConfigError(
         f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write it "
         "as one of these (a parquet file with `to_json` of the datasets library)."
     )
+
+
+def _counted(rows: Iterator[Row], file: Path) -> Iterator[Row]:
+    for count, row in enumerate(rows, start=1):
+        check_limit("records", count, str(file))
+        yield row
 
 
 def _separated_rows(file: Path) -> Iterator[Row]:
@@ -141,9 +149,8 @@ def _flat(text: str, where: str) -> Mapping[str, str]:
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Yield lines with their numbers; only line feeds end one, as texts hold others."""
     try:
-        with file.open("rb") as stream:
-            for line, content in enumerate(stream, start=1):
-                yield line, _decode(content, line, file)
+        for line, content in enumerate(bounded_lines(file), start=1):
+            yield line, _decode(content, line, file)
     except OSError as error:
         raise MissingFileError(
             f"{file} cannot be read ({error.strerror}). Put it there, as a file that "

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Shaped, UInt8
 
+from privaudit.arrays import read_npz
 from privaudit.comparable import score_tests
-from privaudit.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.errors import ConfigError, LimitError, MissingFileError, TranscriptError
 from privaudit.ledger import DAMAGE, Ledger
+from privaudit.limits import check_json
 from privaudit.report.stored_audit import (
     StoredAudit,
     read_audit,
@@ -156,12 +158,16 @@ def read_contents(path: Path) -> dict[str, Any]:
         ConfigError: It holds no JSON object.
     """
     try:
-        found = json.loads(read_bytes(path))
+        content = read_bytes(path)
+        check_json(content, str(path))
+        found = json.loads(content)
     except MissingFileError:
         raise MissingFileError(
             f"There is no baseline {path}. Make it from the run that later ones are to "
             f"be compared with: `privaudit gate RUN --write-baseline {path}`."
         ) from None
+    except LimitError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path} is no baseline ({error}). Make one with `privaudit gate RUN "
@@ -199,6 +205,8 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
             arrays=arrays,
         )
         _check(found)
+    except LimitError:
+        raise
     except DAMAGE as error:
         raise TranscriptError(
             f"{path} is a damaged baseline ({error}): it was cut or altered. Write it "
@@ -248,9 +256,8 @@ def _packed(arrays: Arrays) -> str:
 
 
 def _unpacked(text: str) -> dict[str, Any]:
-    content = io.BytesIO(base64.b64decode(text, validate=True))
-    with np.load(content, allow_pickle=False) as arrays:
-        return dict(arrays)
+    content = base64.b64decode(text, validate=True)
+    return dict(read_npz(content, "The baseline"))
 
 
 def check_attacks(baseline: Baseline, audit: StoredAudit, asked: Sequence[str]) -> None:

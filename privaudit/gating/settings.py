@@ -4,7 +4,6 @@ Nothing here imports torch or numpy: pytest and ``--help`` load it.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from privaudit.errors import ConfigError, UnknownNameError
+from privaudit.bounded_files import read_bytes
+from privaudit.errors import ConfigError, LimitError, UnknownNameError
+from privaudit.toml_files import read_toml
 
 Metric = Literal["auroc", "success", "utility"]
 Margin = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -85,8 +86,8 @@ def configure(folder: Path | None = None, **flags: Any) -> Configured:
         ConfigError: The file is no TOML, or a setting is unknown or out of range.
     """
     path = (folder or Path()) / PYPROJECT
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    table = _table(path, text)
+    text = _text(path) if path.is_file() else ""
+    table = _table(path) if text else {}
     given = {name: value for name, value in flags.items() if value is not None}
     settings = make_settings({**table, **given}, str(path) if table else "the gate")
     lines = setting_lines(text) if table else {}
@@ -120,14 +121,18 @@ def make_settings(values: Mapping[str, Any], where: str = "the gate") -> GateSet
         ) from None
 
 
-def _table(path: Path, text: str) -> dict[str, Any]:
+def _text(path: Path) -> str:
+    return read_bytes(path, "toml").decode(errors="replace")
+
+
+def _table(path: Path) -> dict[str, Any]:
     """Return the gate's table, empty where there is none."""
     try:
-        found: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"{path} is no TOML ({error}), so that the gate has no settings. Mend it."
-        ) from None
+        found: Any = read_toml(path)
+    except LimitError:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"{error} So the gate has no settings: mend it.") from None
     for part in TABLE.split("."):
         found = found.get(part, {}) if isinstance(found, dict) else None
     if not isinstance(found, dict):

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from privaudit.errors import ConfigError, MissingFileError, TranscriptError
-from privaudit.storage import read_tensors
+from privaudit.bounded_files import open_regular
+from privaudit.errors import ConfigError, MissingFileError
+from privaudit.ledger import DAMAGE
+from privaudit.zip_files import open_zip
 
 # What open_clip and OpenAI keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}
@@ -31,11 +36,12 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 
     Raises:
         MissingFileError: There is no such file.
-        ConfigError: The file cannot be read, or its tensors are not the model's; the
-            first that differs is named.
+        ConfigError: The file cannot be read, is far larger than the model, or its
+            tensors are not the model's; the first that differs is named.
     """
     wanted = model.state_dict()
-    found = _named_as(wanted, _read(path))
+    size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
+    found = _named_as(wanted, _read(path, LARGER * size + EXTRA))
     for name, tensor in wanted.items():
         if name not in found:
             raise ConfigError(
@@ -55,27 +61,47 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     model.load_state_dict(found)
 
 
+LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names
 _ADVICE = "Name the architecture that the checkpoint was made with."
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path, most: int) -> dict[str, Tensor]:
     if not path.is_file():
         raise MissingFileError(
             f"There is no checkpoint {path}. Give the path of a .safetensors or .pt "
             "file."
         )
+    _refuse_large(path, path.stat().st_size, most)
     if path.suffix == ".safetensors":
         try:
-            return read_tensors(path)
-        except TranscriptError as error:
-            raise ConfigError(str(error)) from None
-    return _state_dict(path, _read_torch_file(path))
+            return dict(load_file(path))
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}): it was cut or altered."
+            ) from None
+    return _state_dict(path, _read_torch_file(path, most))
 
 
-def _read_torch_file(path: Path) -> Any:
+def _refuse_large(path: Path, size: int, most: int) -> None:
+    """Refuse files that hold far more than the model, before they are read."""
+    if size > most:
+        raise ConfigError(
+            f"{path} holds {size:,} bytes, and the model's weights take a quarter of "
+            f"{most:,} at most: it is another model's, or holds more than weights. "
+            f"{_ADVICE}"
+        )
+
+
+def _read_torch_file(path: Path, most: int) -> Any:
     try:
+        with open_regular(path) as file:
+            if is_zipfile(file):
+                entries = open_zip(file, str(path)).infolist()
+                _refuse_large(path, sum(entry.file_size for entry in entries), most)
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError):
+    except ConfigError:
+        raise
+    except (UnpicklingError, *DAMAGE, MemoryError, RecursionError, IndexError):
         raise ConfigError(
             f"{path} is no file of plain tensors that torch can read without running "
             "code from it (a TorchScript archive or pickled objects are not). Save the "

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from privaudit.errors import ConfigError, MissingFileError
+from privaudit.limits import check_json
 from privaudit.storage import read_bytes, write_bytes
 
 DescriptionT = TypeVar("DescriptionT")
@@ -51,7 +52,7 @@ class DescriptionFile(Generic[DescriptionT]):
                 f"one with: privaudit pretrain {self.command} --out {folder}."
             )
         try:
-            return TypeAdapter(self.form).validate_json(read_bytes(path))
+            return TypeAdapter(self.form).validate_json(_content(path))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
@@ -59,6 +60,12 @@ class DescriptionFile(Generic[DescriptionT]):
                 f"{path} describes no {self.what} ({where}: {first['msg']}). Restore "
                 f"it, or {self.again} again."
             ) from None
+
+
+def _content(path: Path) -> bytes:
+    content = read_bytes(path)
+    check_json(content, str(path))
+    return content
 
 
 def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:

@@ -5,6 +5,7 @@ weights as 32-bit floats; the tokenizer's file has a score, a length and the byt
 each token. Models of that kind are small enough for an audit on a laptop.
 """
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def load_llama2c(folder: Path) -> tuple[Any, Any]:
             f"A model of llama2.c is one .bin file with weights and one tok*.bin, and "
             f"{folder} has {len(weights)} and {len(tokenizers)} of them."
         )
-    model = llama(read_bytes(weights[0]), weights[0].name)
+    model = llama(read_bytes(weights[0], "tensors"), weights[0].name)
     pieces = read_pieces(read_bytes(tokenizers[0]), model.config.vocab_size)
     return model, sentence_tokenizer(pieces)
 
@@ -113,7 +114,7 @@ def llama(content: bytes, name: str = "the file") -> Any:
         raise ConfigError(f"{name} has {len(content)} bytes: no header. Restore it.")
     header = Header(*_HEADER.unpack_from(content))
     shapes = header.shapes() if min(*_HEADER.unpack_from(content)[:5]) > 0 else {}
-    expected = _HEADER.size + 4 * sum(map(np.prod, shapes.values()))
+    expected = _HEADER.size + 4 * sum(map(math.prod, shapes.values()))
     if not shapes or len(content) != expected:
         raise ConfigError(
             f"{name} has {len(content)} bytes, and its header {header} asks for "
@@ -127,7 +128,7 @@ def _blocks(
 ) -> Iterator[tuple[str, Tensor]]:
     at = _HEADER.size
     for name, shape in shapes.items():
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         numbers = np.frombuffer(content, "<f4", count, at).astype(np.float32)
         yield name, torch.from_numpy(numbers).view(shape)
         at += 4 * count

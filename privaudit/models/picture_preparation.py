@@ -58,7 +58,8 @@ class PicturePreparation:
         else:
             side = min(height, width) if self.fit == "shortest" else max(height, width)
             # Exact integers, as torchvision cuts the longer side down.
-            target = (self.size * height // side, self.size * width // side)
+            down, right = (max(1, self.size * one // side) for one in (height, width))
+            target = (down, right)
         if target == (height, width):
             return pictures
         return interpolate(

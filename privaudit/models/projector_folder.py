@@ -140,7 +140,7 @@ def load_captioner_folder(
             ``targets``.
     """
     described = _FILE.read(folder)
-    content = read_bytes(folder / WEIGHTS)
+    content = read_bytes(folder / WEIGHTS, "tensors")
     found = hashlib.sha256(content).hexdigest()
     check_hash(folder / WEIGHTS, found, described.sha256, _REMEDY)
     model, tokenizer = load_language(str(folder / LANGUAGE))

@@ -14,7 +14,8 @@ from typing import Any
 
 from privaudit.dataset import DATASETS
 from privaudit.datasets.on_disk import OnDisk
-from privaudit.errors import ConfigError
+from privaudit.errors import ConfigError, LimitError
+from privaudit.limits import check_json
 from privaudit.public.audits import AUDITS, public_audit
 from privaudit.public.rules import HEADER, PRIVACY
 from privaudit.public.sealing import seal
@@ -112,10 +113,13 @@ def read_card(path: str | Path) -> tuple[dict[str, Any], bool]:
     place = place / CARD if place.is_dir() else place
     text = read_bytes(place)
     try:
+        check_json(text, str(place))
         card = json.loads(text)
         parts = {name: card[name] for name in ("card", "run", AUDITS)}
         version, known = parts["card"]["format"], parts[AUDITS].keys()
         head = parts["run"]["progress"]["head"]
+    except LimitError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{place} is no audit card ({error!r}). Make one with `privaudit export "

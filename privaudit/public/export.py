@@ -140,7 +140,7 @@ _KINDS = {
     r"audits/signals/.*": "signals of shadow models",
     r"audits/shift-[^/]+": "shift control",
     r"audits/table/.*": "number for a paper's table",
-    r"\.lock|.*\.unfinished": "of no content",
+    r"\.lock(\.owner.*)?|.*\.unfinished": "of no content",
 }
 
 

@@ -12,19 +12,21 @@ from typing import Any
 
 from privaudit.audit import Audit
 from privaudit.closeness import Closeness
-from privaudit.errors import ConfigError, TranscriptError, UnknownNameError
+from privaudit.errors import ConfigError, TranscriptError, UnknownNameError, shown
 from privaudit.leak import Leak, measure_leak
 from privaudit.leak_by_round import RoundLeak
 from privaudit.ledger import DAMAGE
 from privaudit.linking_gain import Linking
 from privaudit.one_run import OneRunAudit
 from privaudit.report.stored_audit import SERVER, StoredAudit
+from privaudit.report.wording import USES
 from privaudit.scenario import Scenario, find_scenario
 from privaudit.source_inference import SourceInference
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import Estimate
+from privaudit.threats import find_threat
 from privaudit.utility import Utility
 
 Json = Mapping[str, Any]
@@ -50,6 +52,7 @@ def restore_audit(stored: StoredAudit) -> Audit:
 
 
 def _restore(stored: StoredAudit) -> Audit:
+    _refuse_unknown(stored.contents)
     contents, rebuilt = stored.contents, stored.contents["rebuilt"]
     found = {name: _leak(stored, name) for name in stored.attacks}
     leaks = {name: found[name] for name in contents["leaks"]}
@@ -68,6 +71,18 @@ def _restore(stored: StoredAudit) -> Audit:
         source=_maybe(_source, contents["source"]),
         one_run=_maybe(_one_run, contents["one_run"]),
     )
+
+
+def _refuse_unknown(contents: Json) -> None:
+    """Refuse a threat model or a metric that no page could tell of.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    find_threat(str(contents["threat"]))
+    metric = contents["utility"]["metric"]
+    if not isinstance(metric, str) or metric not in USES:
+        raise ValueError(f"there is no metric {shown(metric)}")
 
 
 def _maybe(read: Callable[[Json], Any], entry: Json | None) -> Any:

@@ -1,7 +1,7 @@
 """Reports written anew from what is stored: nothing is trained or attacked again.
 
-All is read and checked before the first page is written, so a damaged audit leaves
-every page as it was.
+All is read and checked before the first page is written. A damaged audit has no page;
+the others are written, and the error says which were left out.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privaudit.audit import Audit
-from privaudit.errors import MissingFileError
+from privaudit.errors import MissingFileError, PrivauditError, TranscriptError
 from privaudit.report.index import IndexEntry, check_place, write_index
 from privaudit.report.page import write_report
 from privaudit.report.restored import restore_audit
@@ -17,7 +17,7 @@ from privaudit.report.stored_audit import StoredAudit, read_audit, stored_scenar
 from privaudit.report.stored_sweep import SWEEP, read_sweep
 from privaudit.report.sweep import write_sweep
 from privaudit.run_header import refuse_link
-from privaudit.runs import Run, latest_runs, load_run, runs_folder
+from privaudit.runs import Run, find_place, latest_runs, load_run, runs_folder
 from privaudit.scenario import SCENARIOS
 from privaudit.sweep_result import Tradeoff
 
@@ -76,10 +76,9 @@ def rewrite_reports(
     if scenario is not None:
         SCENARIOS.find(scenario)
     subjects = _subjects(names, folder)
-    stored = _stored(subjects, scenario)
+    stored, audits, damaged = _restored(subjects, scenario)
     if not stored and not subjects.sweeps:
-        raise _nothing(subjects, scenario)
-    audits = [restore_audit(one) for one in stored]
+        raise damaged[0] if damaged else _nothing(subjects, scenario)
     sweeps = {place: read_sweep(place) for place in subjects.sweeps}
     home = _home(subjects, folder)
     if len(audits) + len(sweeps) > 1:
@@ -87,11 +86,18 @@ def rewrite_reports(
     entries = _write_reports(stored, audits, show_records)
     pages = [write_sweep(found, place) for place, found in sweeps.items()]
     if len(entries) + len(pages) == 1:
-        return [*(entry.page for entry in entries), *pages][0]
-    audited = {one.run.path.resolve() for one in stored}
-    rest = [run for place, run in subjects.runs.items() if place not in audited]
-    together = _write_together(stored, audits, home)
-    return write_index(home, entries, rest, together, _titled(pages, sweeps))
+        page = [*(entry.page for entry in entries), *pages][0]
+    else:
+        audited = {one.run.path.resolve() for one in stored}
+        rest = [run for place, run in subjects.runs.items() if place not in audited]
+        together = _write_together(stored, audits, home)
+        page = write_index(home, entries, rest, together, _titled(pages, sweeps))
+    if damaged:
+        raise TranscriptError(
+            f"{page} is written, without {len(damaged)} of "
+            f"{len(stored) + len(damaged)} audits. The first of them: {damaged[0]}"
+        )
+    return page
 
 
 def _titled(
@@ -110,7 +116,7 @@ def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
     for run in latest_runs(folder) if not names else []:
         found.add(run, optional=False)
     for name in names:
-        place = _place(name, folder)
+        place = find_place(name, folder)
         if (place / SWEEP).is_file():
             found.sweeps.append(place)
         elif (place / "run.json").is_file() or not _held(place):
@@ -126,12 +132,6 @@ def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
     return found
 
 
-def _place(name: str, folder: Path | None) -> Path:
-    """Return where something lies: among the runs first, as for any command."""
-    inside = runs_folder(folder) / name
-    return inside if inside.exists() else Path(name)
-
-
 def _held(place: Path) -> list[Path]:
     """Return the runs and sweeps in a folder."""
     if not place.is_dir():
@@ -144,12 +144,33 @@ def _held(place: Path) -> list[Path]:
     ]
 
 
-def _stored(subjects: _Subjects, scenario: str | None) -> list[StoredAudit]:
-    """Return every audit that is asked for.
+def _restored(
+    subjects: _Subjects, scenario: str | None
+) -> tuple[list[StoredAudit], list[Audit], list[PrivauditError]]:
+    """Return every audit that is asked for, and why others cannot be told again.
 
     Raises:
         MissingFileError: A run that was named has none.
-        TranscriptError: One is damaged.
+    """
+    found: list[StoredAudit] = []
+    audits: list[Audit] = []
+    damaged: list[PrivauditError] = []
+    for run, name in _asked_for(subjects, scenario):
+        try:
+            one = read_audit(run, name)
+            audits.append(restore_audit(one))
+        except PrivauditError as error:
+            damaged.append(error)
+        else:
+            found.append(one)
+    return found, audits, damaged
+
+
+def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str]]:
+    """Return the runs with the scenarios whose audits are asked for.
+
+    Raises:
+        MissingFileError: A run that was named has none.
     """
     found = []
     for place, run in subjects.runs.items():
@@ -162,7 +183,7 @@ def _stored(subjects: _Subjects, scenario: str | None) -> list[StoredAudit]:
                 f"A report of {run.name} was asked for, and it was never attacked. "
                 f"Make an audit with `privaudit attack {run.name}`."
             )
-        found += [read_audit(run, name) for name in wanted]
+        found += [(run, name) for name in wanted]
     return found
 
 

@@ -1,6 +1,5 @@
 """An audit read back: the scores beside the truth, checked against the run."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +8,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from privaudit.arrays import read_npz
 from privaudit.config import RunConfig
-from privaudit.errors import MissingFileError, TranscriptError, UnknownNameError
+from privaudit.errors import (
+    LimitError,
+    MissingFileError,
+    TranscriptError,
+    UnknownNameError,
+)
 from privaudit.leak import ClientScores
 from privaudit.ledger import DAMAGE
 from privaudit.run_header import HEADER
@@ -94,12 +99,13 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         ) from None
     contents = parse_json(said, place / AUDIT)
     try:
-        with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
-            found = dict(arrays)
+        found = dict(read_npz(stored, str(place / "scores.npz")))
         names = tuple(map(str, found.pop(CLASS_NAMES, ())))
         columns, attacks = _by_attack(found), _names(contents)
         audit = StoredAudit(run, scenario, attacks, columns, contents, names)
         _check(audit)
+    except LimitError:
+        raise
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
             f"{place} does not hold an audit of {run.name} ({error}): it was altered, "

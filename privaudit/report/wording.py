@@ -48,7 +48,7 @@ _FOUND: Mapping[str, str] = {
 }
 
 
-_USES: Mapping[str, tuple[str, str]] = {
+USES: Mapping[str, tuple[str, str]] = {
     "accuracy": (
         "{} right on a client's own classes",
         ", {} on other clients' classes",
@@ -280,7 +280,7 @@ def use(audit: Audit) -> str:
     """Say what the models are good for."""
     utility = audit.utility
     neighbour = utility.neighbour
-    own, other = _USES[utility.metric]
+    own, other = USES[utility.metric]
     others = other.format(rate(neighbour)) if neighbour else ""
     gain = utility.gain
     if not gain.excludes(0):

@@ -5,7 +5,6 @@ the column's over those; its parameters likewise. TOML has no null: the text "no
 None, as it is on the command line.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,7 +14,6 @@ from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_va
 
 from privaudit.errors import ConfigError
 from privaudit.scenario import find_scenario
-from privaudit.storage import read_bytes
 from privaudit.tables.metrics import (
     ELSEWHERE,
     Metric,
@@ -37,6 +35,7 @@ from privaudit.tables.parts import (
     Settings,
     Text,
 )
+from privaudit.toml_files import read_toml
 
 Over = Literal["last10", "last"]
 CellName = tuple[str, str]  # of its row and its column
@@ -197,11 +196,9 @@ def read_plan(path: Path) -> Plan:
         ConfigError: It is no TOML, or a key or a value is not one of a plan's.
     """
     try:
-        return Plan.model_validate(tomllib.loads(read_bytes(path).decode()))
+        return Plan.model_validate(read_toml(path))
     except ValidationError as error:
         raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
-    except ValueError as error:  # TOML's own, and bytes that are no text
-        raise ConfigError(f"{path} is no TOML: {error}.") from None
 
 
 def _refuse_copies(what: str, names: Sequence[Any]) -> None:

@@ -13,8 +13,8 @@ from privaudit.errors import (
     StorageError,
     TranscriptError,
 )
+from privaudit.run_lock import lock_run
 from privaudit.storage import (
-    lock_run,
     make_private_folder,
     read_bytes,
     read_json,
@@ -84,10 +84,10 @@ def test_a_folder_in_a_files_place_is_one_clear_line(
 def test_a_file_that_may_not_be_read_is_one_clear_line(
     read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: Path) -> bytes:
+    def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(MissingFileError, match=r"x cannot be read: permission"):
         read(tmp_path / "x")
 

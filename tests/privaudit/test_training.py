@@ -26,7 +26,7 @@ from tests.owner_changes import sign_again
 HOLDER = """
 import sys, time
 from pathlib import Path
-from privaudit.storage import lock_run
+from privaudit.run_lock import lock_run
 with lock_run(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)

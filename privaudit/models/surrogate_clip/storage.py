@@ -141,7 +141,7 @@ def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
         ConfigError: They are damaged, or do not belong together.
     """
     description = read_description(folder)
-    content = read_bytes(folder / WEIGHTS)
+    content = read_bytes(folder / WEIGHTS, "tensors")
     found = hashlib.sha256(content).hexdigest()
     remedy = "Restore both files from one pretraining run."
     check_hash(folder / WEIGHTS, found, description.sha256, remedy)
