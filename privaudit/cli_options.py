@@ -12,6 +12,7 @@ import typer
 from privaudit.errors import ConfigError
 
 Read = TypeVar("Read")
+MOST_SEED = 2**63 - 1
 
 Trainers = Annotated[
     list[str] | None,
@@ -147,7 +148,9 @@ Shadows = Annotated[
         "models that write."
     ),
 ]
-AuditSeed = Annotated[int, typer.Option(help="Of the adversary's randomness.")]
+AuditSeed = Annotated[
+    int, typer.Option(min=0, max=MOST_SEED, help="Of the adversary's randomness.")
+]
 ShowRecords = Annotated[
     bool, typer.Option("--show-records", help="Show the most exposed records.")
 ]

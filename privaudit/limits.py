@@ -114,7 +114,7 @@ def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
     """Refuse JSON that would take too much memory as Python's objects.
 
     Counts the signs that make objects, at what Python needs for each: 240 bytes for an
-    object, 72 for a list, 50 for a text and 40 for a number. Signs inside of texts
+    object, 120 for a list, 50 for a text and 40 for a number. Signs inside of texts
     count as well, so that the estimate is never too small by much.
 
     Args:
@@ -125,6 +125,6 @@ def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
     Raises:
         LimitError: It would take more than the bound.
     """
-    costs = {b"{": 240, b"[": 72, b'"': 25, b",": 40 if numbers else 0}
+    costs = {b"{": 240, b"[": 120, b'"': 25, b",": 40 if numbers else 0}
     cost = len(content) + sum(content.count(sign) * costs[sign] for sign in costs)
     check_limit("json_memory", cost, what)

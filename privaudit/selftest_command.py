@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privaudit import cli_options as options
 from privaudit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 Only = Annotated[
     str | None, typer.Option(help="Checks whose group or name holds these words.")
 ]
-Seed = Annotated[int, typer.Option(help="Of all draws.")]
+Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Of all draws.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
 
 

@@ -13,8 +13,14 @@ from privaudit import cli_options as options
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
-Seed = Annotated[int, typer.Option()]
-Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=options.MOST_SEED,
+    ),
+]
+Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
 
 
 @app.command("tiny-clip")

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from privaudit.errors import ConfigError
+from privaudit.errors import ConfigError, shown
 from privaudit.statistics.intervals import check_confidence, clopper_pearson, wilson
 
 
@@ -84,6 +84,16 @@ class Estimate:
             raise ConfigError(
                 f"An estimate has the fields {sorted(names)}, and there are "
                 f"{sorted(entries)}. Was this written by another version?"
+            )
+        texts = [entries[name] for name in ("method", "unresolved")]
+        counts = entries["n"]
+        whole = isinstance(counts, list | tuple) and all(
+            isinstance(one, int) and not isinstance(one, bool) for one in counts
+        )
+        if not all(isinstance(text, str) for text in texts) or not whole:
+            raise ConfigError(
+                f"An estimate has texts as method and unresolved, and whole numbers as "
+                f"n, and there are {shown([*texts, counts])}. It was altered."
             )
         numbers = {
             name: math.nan if entries[name] is None else float(entries[name])

@@ -161,7 +161,7 @@ def test_runs_that_nobody_attacked_are_no_report(
 
 
 @pytest.mark.parametrize("name", ["scores.npz", "audit.json"])
-def test_damage_stops_all_before_anything_is_written(
+def test_a_damaged_audit_is_left_out_said_so_and_the_others_are_written(
     name: str, whole: Path, attacked: Path, runs: Path, report: Report
 ) -> None:
     other = shutil.copytree(attacked, runs / "another")
@@ -172,7 +172,10 @@ def test_damage_stops_all_before_anything_is_written(
     code, out, err = report("another", "whole")
     assert (code, out) == (2, "")
     assert str(place.parent) in err
-    assert pages(runs) == before
+    assert "without 1 of" in err
+    after, damaged = pages(runs), "whole/audits/server-reconstruct/report.html"
+    assert after.get(damaged) == before.get(damaged)
+    assert after["another/audits/prompt-release/report.html"] != b"old"
 
 
 def test_figures_that_the_scores_do_not_give_are_damage(
