@@ -91,13 +91,16 @@ def _result(audit: "Audit", page: Path) -> "Result":
         "utility": audit.utility.local.to_dict(),
         "metric": audit.utility.metric,
         "certified": audit.certificate,
+        "assurance": audit.assurance.kind,
+        "unproved": audit.assurance.sentence,
         "others": {
             name: leak.auroc.to_dict()
             for name, leak in audit.leaks.items()
             if leak is not headline
         },
     }
-    return Result(f"{audit.run.name}: {headline.verdict}", contents)
+    told = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
+    return Result(told.rstrip(), contents)
 
 
 def _from_here(page: Path) -> Path:

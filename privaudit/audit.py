@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from privaudit.assurance import Assurance, assure
 from privaudit.closeness import Closeness
 from privaudit.leak import Leak
 from privaudit.leak_by_round import RoundLeak
@@ -89,6 +90,12 @@ class Audit:
     def certificate(self) -> dict[str, Any]:
         """What is proved in this scenario's view: "peer" of "peer:client-3"."""
         return self.run.privacy["certified"][self.scenario.threat.partition(":")[0]]
+
+    @property
+    def assurance(self) -> Assurance:
+        """What is proved in this view, beside what the attacks found."""
+        refuted = self.one_run is not None and self.one_run.refutes
+        return assure(self.claimed_epsilon, self.certificate, refuted=refuted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of audit.json."""

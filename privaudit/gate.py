@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from privaudit.assurance import Assurance, assure
 from privaudit.comparable import score_tests
 from privaudit.errors import ConfigError
 from privaudit.gating.baseline import (
@@ -18,8 +19,10 @@ from privaudit.gating.baseline import (
     parse_baseline,
     read_contents,
     save_baseline,
+    stated_of,
 )
 from privaudit.gating.checks import Check, Outcome, Question, judge, overall
+from privaudit.gating.guarantees import GuaranteeCheck, compare_guarantees
 from privaudit.gating.joining import check_same, joined_audit, joined_tests
 from privaudit.gating.public_numbers import PublicNumbers, parse_numbers, unpaired
 from privaudit.gating.questions import (
@@ -59,21 +62,28 @@ class GateResult:
         baseline: What it was compared with; None where limits alone are asked.
         paired: Whether each record was compared with itself.
         settings: What was asked.
-        checks: The answers: changes first, then limits.
+        checks: The answers: changes first, then limits, then guarantees.
         places: Where settings were set.
+        assurance: What is proved of the run; a pass proves nothing.
     """
 
     run: str
     baseline: str | None
     paired: Literal["record", "no", "no baseline"]
     settings: GateSettings
-    checks: tuple[Check, ...]
+    checks: tuple[Check | GuaranteeCheck, ...]
     places: Mapping[str, Place] = field(default_factory=dict)
+    assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
 
     @property
     def outcome(self) -> Outcome:
         """The worst of the answers."""
         return overall(self.checks)
+
+    @property
+    def tested(self) -> tuple[Check, ...]:
+        """The checks that are tests; epsilons are compared exactly."""
+        return tuple(check for check in self.checks if isinstance(check, Check))
 
     @property
     def exit_code(self) -> int:
@@ -99,6 +109,8 @@ class GateResult:
             "outcome": self.outcome,
             "exit_code": self.exit_code,
             "sentence": self.sentence,
+            "assurance": self.assurance.kind,
+            "unproved": self.assurance.sentence,
             "checks": [check.to_dict() for check in self.checks],
         }
 
@@ -136,17 +148,44 @@ def gate(
     attacks = list(settings.attacks) or shared_attacks([audit])[:1]
     questions = [
         *_changes(audit, against, attacks, settings),
-        *_limits(audit, attacks, settings),
+        *_limits(audit, settings),
     ]
-    _require_some(questions, settings)
+    for name in attacks:
+        audit.leak(name)  # so that a name is right, with or without a baseline
+    checks: list[Check | GuaranteeCheck] = [
+        *judge(questions, settings.alpha),
+        *_guarantees(found, against, settings),
+    ]
+    _require_some(checks, settings)
     return GateResult(
         run=found.name,
         baseline=_name(against),
         paired=_pairing(against),
         settings=settings,
-        checks=tuple(judge(questions, settings.alpha)),
+        checks=tuple(checks),
         places=asked.places,
+        assurance=_assurance(audit),
     )
+
+
+def check_guarantees(
+    run: Run, baseline: str | Path, *, scenario: str = "server-reconstruct"
+) -> list[GuaranteeCheck]:
+    """Return the run's claimed and certified epsilons beside a baseline's.
+
+    Args:
+        run: A finished one; no audit is needed.
+        baseline: As in :func:`gate`.
+        scenario: Of the baseline.
+
+    Raises:
+        MissingFileError: There is no such baseline.
+        ConfigError: It states nothing, or is of another scenario.
+        TranscriptError: It is damaged.
+    """
+    against = _load_baseline(baseline, scenario)
+    assert against is not None
+    return list(compare_guarantees(stated_of(run), against.guarantees))
 
 
 def write_baseline(
@@ -220,11 +259,9 @@ def _changes(
         yield from changes(chosen, settings)
 
 
-def _limits(
-    audit: StoredAudit, attacks: Sequence[str], settings: GateSettings
-) -> Iterator[Question]:
+def _limits(audit: StoredAudit, settings: GateSettings) -> Iterator[Question]:
     if settings.max_auroc is not None:
-        for name in attacks:
+        for name in audit.attacks:  # all that were made, on the server's model too
             at = auroc_at(audit.clients(name))
             yield leak_limit(f"{name} AUROC", at, settings.max_auroc)
     if settings.min_utility is not None:
@@ -233,8 +270,26 @@ def _limits(
         yield use_limit(name, utility_at(tests), settings.min_utility)
 
 
-def _require_some(questions: Sequence[Question], settings: GateSettings) -> None:
-    if not questions:
+def _guarantees(
+    run: Run, against: Baseline | PublicNumbers | None, settings: GateSettings
+) -> Iterator[GuaranteeCheck]:
+    if against is not None and settings.guarantees:
+        yield from compare_guarantees(stated_of(run), against.guarantees)
+
+
+def _assurance(audit: StoredAudit) -> Assurance:
+    privacy, asked = audit.run.privacy, audit.contents.get("one_run")
+    verdict = asked["verdict"] if asked else {}
+    refuted = verdict.get("kind") == "REFUTED" or bool(verdict.get("alarm"))
+    view = audit.contents["threat"].partition(":")[0]
+    certificate = privacy["certified"][view]
+    return assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
+
+
+def _require_some(
+    checks: Sequence[Check | GuaranteeCheck], settings: GateSettings
+) -> None:
+    if not checks:
         raise ConfigError(
             "The gate has nothing to ask: there is no baseline and no limit, or the "
             f"metrics {list(settings.metrics)} are none. Give --baseline FILE, "

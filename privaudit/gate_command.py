@@ -48,8 +48,12 @@ Margin = Annotated[
 Alpha = Annotated[
     float | None, typer.Option(help="The chance of any false regression.")
 ]
+Guarantees = Annotated[
+    bool | None,
+    typer.Option(help="Whether no epsilon may be weaker than the baseline's."),
+]
 MaxAuroc = Annotated[
-    float | None, typer.Option(help="What no attack's AUROC may exceed.")
+    float | None, typer.Option(help="What no attack's AUROC may exceed: of all made.")
 ]
 MinUtility = Annotated[
     float | None, typer.Option(help="What utility may not fall below.")
@@ -70,6 +74,7 @@ def gate(
     scenario: ScenarioName = None,
     metrics: Metrics = None,
     attacks: Attacks = None,
+    guarantees: Guarantees = None,
     margin: Margin = None,
     utility_margin: Margin = None,
     alpha: Alpha = None,
@@ -92,6 +97,7 @@ def gate(
         scenario=scenario,
         metrics=_names("--metrics", metrics),
         attacks=_names("--attacks", attacks),
+        guarantees=guarantees,
         margin=margin,
         utility_margin=utility_margin,
         alpha=alpha,
@@ -173,20 +179,18 @@ def _print(result: "GateResult") -> None:
         console.print(Text(check.sentence))
     console.print()
     console.print(Text(result.sentence, style="bold"))
+    if result.assurance.sentence:
+        console.print(Text(result.assurance.sentence, style="bold"))
     console.print(Text(_legend(result), style="dim"))
 
 
 def _rows(result: "GateResult") -> Sequence[tuple[str, ...]]:
-    from privaudit.report.wording import interval, point
+    from privaudit.report.gate_rows import gate_row
 
-    rows: list[tuple[str, ...]] = []
-    for check in result.checks:
-        asked, estimate = check.question, check.estimate
-        number = point(estimate, signed=asked.before is not None)
-        line = f"{asked.setting.replace('_', ' ')} {asked.limit:g}"
-        cells = (asked.name, f"{number} {interval(estimate)}", line, check.outcome)
-        rows.append(cells)
-    return rows
+    rows = [gate_row(check) for check in result.checks]
+    return [
+        (row.name, row.found, row.line.replace("_", " "), row.outcome) for row in rows
+    ]
 
 
 def _legend(result: "GateResult") -> str:
@@ -195,8 +199,10 @@ def _legend(result: "GateResult") -> str:
         "no": "Nothing is paired: the baseline holds numbers only",
         "no baseline": "There is no baseline: only limits are asked",
     }
+    unasked = result.baseline is not None and not result.settings.guarantees
+    exactly = "not compared, as the settings say" if unasked else "compared exactly"
     return (
         f"Scenario: {result.settings.scenario}. {paired[result.paired]}. A regression "
         f"is beyond its line at alpha {result.settings.alpha:g}, after Holm for "
-        f"{len(result.checks)} checks."
+        f"{len(result.tested)} checks. Epsilons are {exactly}."
     )

@@ -57,6 +57,11 @@ class OneRunAudit:
     others: tuple[EpsilonBound, ...]
     verdict: ClaimVerdict
 
+    @property
+    def refutes(self) -> bool:
+        """Whether more is shown than is claimed, or than is certified."""
+        return self.verdict.kind == "REFUTED" or self.verdict.alarm
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for audit.json."""
         return {

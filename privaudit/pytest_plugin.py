@@ -8,6 +8,7 @@ nothing but pytest, and does nothing where neither is used.
 """
 
 import dataclasses
+import difflib
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 MARKER = "privacy"
 _HELP = (
-    "privacy(below=None, above=None, metric='auroc', attack=None, scenario=..., "
-    "alpha=0.05, run=..., train=..., clients=3, shadows=0, seed=0, underpowered='fail')"
-    ": audit a run, and hold a metric to a limit (privaudit)."
+    "privacy(below=None, above=None, baseline=None, metric='auroc', attack=None, "
+    "scenario=..., alpha=0.05, run=..., train=..., clients=3, shadows=0, seed=0, "
+    "underpowered='fail'): audit a run, and hold a metric to a limit, or its epsilons "
+    "to a baseline's (privaudit)."
 )
 _INI: Mapping[str, tuple[str, str]] = {
     "run": ("", "Name or folder of the run to audit."),
@@ -40,6 +42,10 @@ _INI: Mapping[str, tuple[str, str]] = {
 }
 _CACHE = pytest.StashKey[dict["Asked", "Audit"]]()
 _FOLDER = pytest.StashKey[Path]()
+
+
+_LINES = ("below", "above", "baseline")
+"""What a marker holds an audit to; the others say which audit, and how."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,15 @@ class Asked:
 class Limit:
     """What a marker holds a metric to; ``below`` a leak, ``above`` a use.
 
-    As somebody wrote it: nothing is checked yet.
+    ``baseline`` is a file that claimed and certified epsilons may not fall behind. As
+    somebody wrote it: nothing is checked yet.
     """
 
     metric: str = "auroc"
     attack: str | None = None
     below: object = None
     above: object = None
+    baseline: str | None = None
     alpha: float = 0.05
     underpowered: str = ""
 
@@ -87,6 +95,8 @@ def audit(request: pytest.FixtureRequest) -> "Audit":
     It is made once per session, whichever tests ask for it.
     """
     marker = request.node.get_closest_marker(MARKER)
+    if marker:
+        _refuse_unknown(marker)
     return _audit(request.config, dict(marker.kwargs) if marker else {})
 
 
@@ -94,18 +104,58 @@ def audit(request: pytest.FixtureRequest) -> "Audit":
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Hold a marked test's audit to its limit before the test itself runs."""
     for marker in item.iter_markers(MARKER):
-        if {"below", "above"} & marker.kwargs.keys():
+        if _is_ours(item, marker):
+            _refuse_unknown(marker)
             _hold(item.config, dict(marker.kwargs))
+
+
+def _is_ours(item: pytest.Item, marker: pytest.Mark) -> bool:
+    """Say whether a marker is meant for this plugin, be it misspelt.
+
+    A project that does not use the plugin may have a marker of the same name.
+    """
+    if any(item.config.getini(f"privaudit_{name}") for name in ("run", "train")):
+        return True
+    return any(difflib.get_close_matches(name, _names()) for name in marker.kwargs)
+
+
+def _names() -> list[str]:
+    """Return all keywords of the marker."""
+    kinds = (Asked, Limit)
+    return [one.name for kind in kinds for one in dataclasses.fields(kind)]
+
+
+def _refuse_unknown(marker: pytest.Mark) -> None:
+    unknown = [name for name in marker.kwargs if name not in _names()]
+    if marker.args or unknown:
+        what = ", ".join([*map(repr, marker.args), *unknown])
+        pytest.fail(
+            f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.",
+            pytrace=False,
+        )
+    how = [one.name for one in dataclasses.fields(Limit) if one.name in marker.kwargs]
+    if how and not {*_LINES} & {*how}:
+        pytest.fail(
+            f"@pytest.mark.privacy has {', '.join(how)} and holds nothing to it. Give "
+            "below=NUMBER, above=NUMBER or baseline=FILE.",
+            pytrace=False,
+        )
 
 
 def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
     from privaudit.errors import PrivauditError
 
     __tracebackhide__ = True
+    if not {*_LINES} & asked.keys():
+        return
     found = _audit(config, asked)
     names = [one.name for one in dataclasses.fields(Limit)]
     limit = Limit(**{name: asked[name] for name in names if name in asked})
     try:
+        if limit.baseline is not None:
+            _hold_guarantees(found, limit.baseline)
+        if limit.below is None and limit.above is None and limit.baseline is not None:
+            return
         check = _check(found, limit)
     except PrivauditError as error:
         pytest.fail(f"privaudit: {error}", pytrace=False)
@@ -116,6 +166,21 @@ def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
     if check.outcome == "underpowered" and lenient == "xfail":
         pytest.xfail(message)
     pytest.fail(message, pytrace=False)
+
+
+def _hold_guarantees(found: "Audit", baseline: str) -> None:
+    """Fail where a claimed or certified epsilon is weaker than a baseline's."""
+    from privaudit.gate import check_guarantees
+
+    __tracebackhide__ = True
+    checks = check_guarantees(found.run, baseline, scenario=found.scenario.name)
+    worse = [check.sentence for check in checks if check.outcome != "pass"]
+    if worse:
+        pytest.fail(
+            "\n".join(worse) + f"\n  Run: {found.run.path}\n  What to do: Restore the "
+            f"privacy that was removed, or, if it is meant, write {baseline} again.",
+            pytrace=False,
+        )
 
 
 def _lenient(config: pytest.Config, limit: Limit) -> str:
@@ -211,14 +276,6 @@ def _audit(config: pytest.Config, asked: Mapping[str, Any]) -> "Audit":
 def _asked(config: pytest.Config, marker: Mapping[str, Any]) -> Asked:
     """Return what the marker says, and for the rest the ini file."""
     names = [one.name for one in dataclasses.fields(Asked)]
-    limits = [one.name for one in dataclasses.fields(Limit)]
-    unknown = [name for name in marker if name not in (*names, *limits)]
-    if unknown:
-        pytest.fail(
-            f"@pytest.mark.privacy has no {', '.join(unknown)}. It has: "
-            f"{', '.join((*names, *limits))}.",
-            pytrace=False,
-        )
     ini = {name: str(config.getini(f"privaudit_{name}")) for name in names}
     if marker.get("train"):
         ini["run"] = ""

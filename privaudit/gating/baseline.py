@@ -13,7 +13,7 @@ import hmac
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from jaxtyping import Int, Shaped, UInt8
 from privaudit.arrays import read_npz
 from privaudit.comparable import score_tests
 from privaudit.errors import ConfigError, LimitError, MissingFileError, TranscriptError
+from privaudit.gating.guarantees import Stated, stated
 from privaudit.ledger import DAMAGE, Ledger
 from privaudit.limits import check_json
 from privaudit.report.stored_audit import (
@@ -34,7 +35,7 @@ from privaudit.report.stored_audit import (
 from privaudit.runs import Run
 from privaudit.storage import read_bytes, write_json
 
-FORMAT = 1
+FORMAT = 2
 KEY_BYTES = 16
 SCORES, GUESSES, KEYS, CLIENT = "scores", "guesses", "keys", "client"
 UTILITY, OWN = "utility/scores", "utility/own"
@@ -53,6 +54,7 @@ class Baseline:
         settings: Its configuration without the seed.
         hashes: Of "data", "deal" (who owns which record) and "ledger".
         attacks: On clients' models, the headline first, with their parameters.
+        guarantees: Claimed and certified epsilons, by name.
         metric: Of utility, such as "accuracy"; None where it was left out.
         arrays: "ATTACK/keys", "/client", "/scores", "/guesses": one row for each
             candidate, ordered by key; "utility/scores" and "utility/own", [clients,
@@ -64,6 +66,7 @@ class Baseline:
     settings: Mapping[str, Any]
     hashes: Mapping[str, str]
     attacks: Mapping[str, str]
+    guarantees: Mapping[str, Stated]
     metric: str | None
     arrays: Arrays
 
@@ -78,6 +81,7 @@ class Baseline:
             "settings": dict(self.settings),
             "hashes": dict(self.hashes),
             "attacks": dict(self.attacks),
+            "guarantees": {n: asdict(one) for n, one in self.guarantees.items()},
             "metric": self.metric,
             "arrays": _packed(self.arrays),
         }
@@ -114,8 +118,25 @@ def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
         tests = score_tests(run)
         metric, arrays[UTILITY], arrays[OWN] = tests.metric, tests.scores, tests.own
     settings = {k: v for k, v in run.config.model_dump().items() if k != "seed"}
-    hashes = hashes_of(run, ledger)
-    return Baseline(run.name, scenario, settings, hashes, made, metric, arrays)
+    hashes, guarantees = hashes_of(run, ledger), stated_of(run)
+    return Baseline(
+        run.name, scenario, settings, hashes, made, guarantees, metric, arrays
+    )
+
+
+def stated_of(run: Run) -> dict[str, Stated]:
+    """Return the epsilons that a run claims and that are certified, by name.
+
+    Raises:
+        TranscriptError: Its privacy.json is damaged.
+    """
+    try:
+        return stated(run.privacy, run.config.model_dump().get("randomness"))
+    except DAMAGE as error:
+        raise TranscriptError(
+            f"{run.path / 'privacy.json'} does not say what was claimed and certified "
+            f"({error!r}): it was altered. Restore it from a copy, or train again."
+        ) from None
 
 
 def hashes_of(run: Run, ledger: Ledger) -> dict[str, str]:
@@ -201,6 +222,7 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
             settings=plain["settings"],
             hashes=plain["hashes"],
             attacks=dict(plain["attacks"]),
+            guarantees={n: Stated(**one) for n, one in plain["guarantees"].items()},
             metric=plain["metric"],
             arrays=arrays,
         )

@@ -6,10 +6,11 @@ chance of any false regression is at most alpha. To pass, an interval must exclu
 is bad; whoever relies on all passes at once errs no more often than with one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from privaudit.gating.guarantees import GuaranteeCheck
 from privaudit.paired_metrics import About
 from privaudit.statistics.change import (
     Change,
@@ -86,6 +87,16 @@ class Check:
     sentence: str
 
     @property
+    def name(self) -> str:
+        """Of what was asked about."""
+        return self.question.name
+
+    @property
+    def setting(self) -> str:
+        """What draws the line."""
+        return self.question.setting
+
+    @property
     def title(self) -> str:
         """What was asked, in a few words that no other check of a gate has."""
         kind = "limit" if self.question.before is None else "change"
@@ -133,7 +144,7 @@ def judge(questions: Sequence[Question], alpha: float = 0.05) -> list[Check]:
     ]
 
 
-def overall(checks: Sequence[Check]) -> Outcome:
+def overall(checks: Iterable[Check | GuaranteeCheck]) -> Outcome:
     """Return the worst outcome: a regression, else what is not decided, else a pass."""
     found = {check.outcome for check in checks}
     for outcome in ("regression", "underpowered"):

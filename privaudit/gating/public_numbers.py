@@ -22,8 +22,10 @@ from scipy.special import expit, logit
 from privaudit.comparable import score_tests
 from privaudit.errors import ConfigError
 from privaudit.gating.checks import Question
+from privaudit.gating.guarantees import Stated, stated
 from privaudit.gating.questions import auroc_at, success_at, use_name, utility_at
 from privaudit.gating.settings import GateSettings
+from privaudit.ledger import DAMAGE
 from privaudit.report.stored_audit import StoredAudit
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
@@ -43,11 +45,14 @@ class PublicNumbers:
         name: Of the file.
         dataset: Its name; None where nothing is said.
         contents: "leaks" by attack, and "utility".
+        guarantees: Claimed and certified epsilons, by name; empty where nothing is
+            said, not even "none".
     """
 
     name: str
     dataset: str | None
     contents: Mapping[str, Any]
+    guarantees: Mapping[str, Stated]
 
 
 def parse_numbers(
@@ -78,8 +83,21 @@ def parse_numbers(
             f"{path} is an audit of {found['scenario']}, and the gate asks about "
             f"{scenario}. Choose one."
         )
-    dataset = config.get("dataset") if isinstance(config, dict) else None
-    return PublicNumbers(path.name, dataset, found)
+    config = config if isinstance(config, dict) else {}
+    guarantees = _stated(contents.get("privacy"), config.get("randomness"), path)
+    return PublicNumbers(path.name, config.get("dataset"), found, guarantees)
+
+
+def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
+    if privacy is None:
+        return {}
+    try:
+        return stated(privacy, randomness)
+    except DAMAGE as error:
+        raise ConfigError(
+            f"{path} does not say as a run does what was claimed and certified "
+            f"({error!r}). Export the run again."
+        ) from None
 
 
 def unpaired(

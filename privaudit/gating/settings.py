@@ -31,13 +31,16 @@ class GateSettings:
     Attributes:
         scenario: Under which the run was audited.
         metrics: Of each attack "auroc" or "success"; "utility" of the models.
+        guarantees: Whether no claimed or certified epsilon may be weaker than the
+            baseline's; false is for a change that weakens one on purpose.
         attacks: By name. Empty: the scenario's headline attack, which was named before
             any score was seen.
         margin: The largest rise of a leak that does not matter, in (0, 1).
         utility_margin: The largest fall of utility that does not matter, in (0, 1).
         alpha: The chance of any false regression, in (0, 1).
-        max_auroc: What no attack's AUROC may exceed, in [0, 1], as a confidence limit;
-            None sets no limit.
+        max_auroc: What no attack's AUROC may exceed, in [0, 1], as a confidence limit:
+            of all attacks that the audit made, also those not in ``attacks``. None
+            sets no limit.
         min_utility: What utility may not fall below, likewise.
         baseline: The file to compare with; None compares with limits alone.
     """
@@ -45,6 +48,7 @@ class GateSettings:
     scenario: str = "server-reconstruct"
     metrics: tuple[Metric, ...] = ("auroc", "utility")
     attacks: tuple[str, ...] = ()
+    guarantees: bool = True
     margin: Margin = 0.05
     utility_margin: Margin = 0.05
     alpha: Margin = 0.05

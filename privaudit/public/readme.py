@@ -42,6 +42,7 @@ def _lines(
         yield ""
         yield audit["question"]
         yield from (f"  {line}" for line in _verdicts(audit, scenario))
+        yield f"  {_proof(card['privacy'], audit)}"
     yield ""
     yield "Here"
     yield "  card.json: estimates with intervals and n, verdicts, settings, claimed"
@@ -56,6 +57,15 @@ def _lines(
     yield f"  {len(left.few):4d}  figures on fewer than {FEWEST} members or others"
     yield f"  {len(left.unknown):4d}  unknown keys"
     yield f"  {len(left.odd):4d}  values of an unknown form"
+
+
+def _proof(privacy: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
+    """Say what is claimed, and what is proved where the audit looked."""
+    view = str(audit.get("threat")).partition(":")[0]
+    claimed = privacy.get("claimed", {}).get("epsilon")
+    proved = privacy.get("certified", {}).get(view, {}).get("epsilon")
+    epsilons = ["none" if e is None else f"{e:.3g}" for e in (claimed, proved)]
+    return f"epsilon: claimed {epsilons[0]}, proved against this view {epsilons[1]}"
 
 
 def _verdicts(audit: Mapping[str, Any], scenario: str) -> Iterator[str]:

@@ -54,11 +54,13 @@ def _hidden(audits: Sequence[Audit]) -> str:
 
 def card(label: str, audit: Audit) -> dict[str, Any]:
     """Return a run's verdict in plain words."""
-    kind = audit.headline.verdict.kind
+    heading, kind = wording.decision(audit)
     return {
         "label": label,
         "kind": kind.replace(" ", "-"),
-        "heading": wording.HEADINGS[kind],
+        "verdict": audit.headline.verdict.kind,
+        "heading": heading,
+        "unproved": audit.assurance.sentence,
         "others": wording.heading(others_sentence(audit)),
         "picked": len(audit.leaks) > 2,
         "rounds": [wording.heading(told) for told in round_sentences(audit)],

@@ -102,7 +102,8 @@ def _rank(entry: IndexEntry) -> tuple[int, int, float, str]:
 def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
     audit = entry.audit
     strongest, p = _strongest(audit)
-    kind = audit.headline.verdict.kind
+    found = audit.headline.verdict.kind
+    heading, kind = wording.decision(audit)
     return {
         "label": label,
         "run": audit.run.name,
@@ -118,10 +119,10 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "strongest_auroc": Cell.of(strongest.auroc),
         "tried": len(audit.leaks),
         "p": wording.p_value(p),
-        "rank": str(len(_ORDER) - _ORDER.index(kind)),
+        "rank": str(len(_ORDER) - _ORDER.index(found)),
         "kind": kind.replace(" ", "-"),
-        "verdict": wording.HEADINGS[kind],
-        "another": kind != "leaks" and bool(others_sentence(audit)),
+        "verdict": heading,
+        "another": found != "leaks" and bool(others_sentence(audit)),
         "claim": audit.one_run.verdict.kind if audit.one_run else "",
     }
 

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 
 from privaudit.gate import GateResult
 from privaudit.gating.checks import Check
+from privaudit.gating.guarantees import GuaranteeCheck
 
 # XML 1.0 has no way to write these, not even escaped.
 _FORBIDDEN = re.compile(
@@ -34,13 +35,15 @@ def gate_junit(result: GateResult) -> str:
     )
     for check in result.checks:
         _add(suite, check, result.settings.scenario)
-    ET.SubElement(suite, "system-out").text = xml_text(result.sentence)
+    ET.SubElement(suite, "system-out").text = xml_text(
+        f"{result.sentence} {result.assurance.sentence}".strip()
+    )
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add(suite: ET.Element, check: Check, scenario: str) -> None:
+def _add(suite: ET.Element, check: Check | GuaranteeCheck, scenario: str) -> None:
     names = {
         "classname": xml_text(f"privaudit.gate.{scenario}"),
         "name": xml_text(check.title),
@@ -55,7 +58,9 @@ def _add(suite: ET.Element, check: Check, scenario: str) -> None:
     failure.text = xml_text(f"{check.sentence}\n{_number(check)}")
 
 
-def _number(check: Check) -> str:
+def _number(check: Check | GuaranteeCheck) -> str:
+    if isinstance(check, GuaranteeCheck):
+        return "guarantees; compared exactly, without a margin"
     asked = check.question
     return f"{asked.setting} = {asked.limit:g}; {check.estimate.method}"
 

@@ -6,14 +6,16 @@ would take for more than text is escaped.
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from privaudit.gate import GateResult
 from privaudit.gating.checks import Check
-from privaudit.report.wording import interval, point
+from privaudit.gating.guarantees import GuaranteeCheck
+from privaudit.report.gate_rows import gate_row
 from privaudit.storage import append_lines, write_bytes
 
-_MARKS = {"pass": "✅ pass", "regression": "❌ regression"}
+_MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
 _SIGNS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>$@:=^])")
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -27,10 +29,11 @@ def gate_markdown(result: GateResult) -> str:
         "",
         f"**{escape(result.sentence)}**",
         "",
+        *([escape(said), ""] if (said := result.assurance.sentence) else []),
         "| check | now | before | line | change or value "
         f"[{confidence}] | n | outcome |",
         "|---|---|---|---|---|---|---|",
-        *(_row(check) for check in result.checks),
+        *(_row(check, result.assurance.kind) for check in result.checks),
         "",
         *(f"- {escape(check.sentence)}" for check in result.checks),
         "",
@@ -38,18 +41,12 @@ def gate_markdown(result: GateResult) -> str:
     return "\n".join(lines)
 
 
-def _row(check: Check) -> str:
-    asked, estimate = check.question, check.estimate
-    signed = asked.before is not None
-    cells = (
-        asked.name,
-        f"{asked.now:.3f}",
-        "" if asked.before is None else f"{asked.before:.3f}",
-        f"{asked.setting} {asked.limit:g}",
-        f"{point(estimate, signed=signed)} {interval(estimate)}",
-        " + ".join(map(str, estimate.n)),
-        _MARKS.get(check.outcome, f"⚠️ {check.outcome}"),
-    )
+def _row(check: Check | GuaranteeCheck, assurance: str) -> str:
+    row = gate_row(check)
+    if row.outcome == "pass" and assurance != "proved":
+        row = replace(row, outcome="unproved")  # no green where nothing is proved
+    outcome = _MARKS.get(row.outcome, f"⚠️ {row.outcome}")
+    cells = (row.name, row.now, row.before, row.line, row.found, row.counts, outcome)
     return f"| {' | '.join(map(escape, cells))} |"
 
 

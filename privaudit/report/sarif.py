@@ -22,6 +22,7 @@ from privaudit.storage import read_bytes
 if TYPE_CHECKING:
     from privaudit.gate import GateResult
     from privaudit.gating.checks import Check
+    from privaudit.gating.guarantees import GuaranteeCheck
     from privaudit.lint import Finding
     from privaudit.runs import Run
 
@@ -33,6 +34,7 @@ _GATE_RULES: Mapping[str, str] = {
     "use-change": "Is the run of less use than its baseline, beyond the margin?",
     "leak-limit": "Is an attack's AUROC above the limit?",
     "use-limit": "Is the utility below the limit?",
+    "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
 }
 
 
@@ -45,11 +47,13 @@ def gate_sarif(result: "GateResult") -> Json:
     return _log(rules, results)
 
 
-def _of_check(check: "Check", result: "GateResult", index: int) -> Json:
+def _of_check(
+    check: "Check | GuaranteeCheck", result: "GateResult", index: int
+) -> Json:
     decided = check.outcome == "regression"
-    setting = check.question.setting
+    setting = check.setting
     place = result.places.get(setting) or result.places.get("")
-    mark = (check.rule, result.settings.scenario, check.question.name)
+    mark = (check.rule, result.settings.scenario, check.name)
     return {
         "ruleId": check.rule,
         "ruleIndex": index,

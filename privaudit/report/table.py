@@ -16,8 +16,8 @@ from privaudit.report.other_attacks import others_sentence
 from privaudit.report.rebuilding import rebuilding
 from privaudit.report.source import source_sentence
 from privaudit.report.wording import (
-    HEADINGS,
     certified,
+    decision,
     epsilon,
     guarantee,
     heading,
@@ -68,7 +68,8 @@ class TradeoffRow:
     Attributes:
         run: Its name among the others.
         confidence: Coverage of all intervals.
-        verdict: "Leaks", "No leak found" or "Undecided".
+        verdict: "Leaks", "No leak found" or "Undecided"; on a second line what is not
+            proved, where nothing was found.
         attack: The headline attack, which AUROC and rates are of.
         guesses: The attack that success and advantage are of.
         local: Accuracy, or what else is measured, on a client's own classes.
@@ -110,7 +111,7 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
     return TradeoffRow(
         run=label,
         confidence=leak.auroc.confidence,
-        verdict=HEADINGS[leak.verdict.kind],
+        verdict=decision(audit)[0].replace(", ", "\n"),
         attack=leak.attack,
         guesses=audit.guesses.attack,
         local=Cell.of(utility.local),

@@ -29,6 +29,23 @@ HEADINGS: Mapping[str, str] = {
     "underpowered": "Undecided",
 }
 
+
+def decision(audit: Audit) -> tuple[str, str]:
+    """Return a run's verdict in words, and the kind that its colour follows from.
+
+    "No leak found" is a result of an attack: it is green only where a proof stands
+    behind it, and else followed by what is not proved. A refuted claim is red.
+    """
+    kind, assurance = audit.headline.verdict.kind, audit.assurance
+    if kind == "leaks":
+        return HEADINGS[kind], kind
+    if assurance.kind == "refuted":
+        return f"{HEADINGS[kind]}, {assurance.short}", "refuted"
+    if kind == "no evidence" and assurance.kind == "unproved":
+        return f"{HEADINGS[kind]}, {assurance.short}", "unproved"
+    return HEADINGS[kind], kind
+
+
 _FOUND: Mapping[str, str] = {
     "leaks": (
         "can tell which of a client's records were trained on, better than by tossing "

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -7,7 +8,9 @@ import pytest
 
 from privaudit import Auditor, Run, train
 from privaudit.comparable import score_tests
+from privaudit.gate import write_baseline
 from privaudit.gating import checks, questions
+from privaudit.report.store import save_audit
 from tests.conftest import common_cache
 
 pytest_plugins = ["pytester"]
@@ -16,7 +19,7 @@ pytest_plugins = ["pytester"]
 LOADED = ("-pno:privaudit", "-p", "privaudit.pytest_plugin", "-p", "no:cacheprovider")
 
 # pytester forgets modules that only its tests import, and registries do not.
-PRELOADED = (checks, questions, score_tests)
+PRELOADED = (checks, questions, score_tests, save_audit, write_baseline)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +158,60 @@ def test_a_wrong_marker_is_one_clear_failure(
     result = project.runpytest(*LOADED)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([says])
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("bellow=0.6", "*has no bellow*"),
+        ("Below=0.6", "*has no Below*"),
+        ("0.6", "*has no 0.6*"),
+        ("limit=0.6", "*has no limit*"),
+        ("metric='auroc'", "*has metric and holds nothing to it*"),
+        ("baseline='no.json'", "*There is no baseline no.json*"),
+    ],
+)
+def test_a_marker_that_would_hold_nothing_is_an_error(
+    project: pytest.Pytester, marker: str, says: str
+) -> None:
+    project.makepyfile(marked(marker))
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([says])
+
+
+def test_a_misspelt_keyword_is_an_error_without_any_setting(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(marked("bellow=0.6"))
+    pytester.runpytest(*LOADED).assert_outcomes(failed=1)
+
+
+def test_the_example_of_the_docs_fails_for_a_model_without_privacy(
+    pytester: pytest.Pytester, run: Path
+) -> None:
+    """A run that claims nothing: nothing is certified against its server."""
+    text = Path(__file__).parents[2].joinpath("docs", "gate.md").read_text()
+    (example,) = re.findall(r"```python\n(import pytest.*?)```", text, re.DOTALL)
+    body = re.search(r"def test_the_server.*?(?=\n\n)", example, re.DOTALL)
+    assert body is not None
+    tuned = train("promptfl", folder=run.parent, name="bare", rounds=1, clients=3)
+    pytester.makeini(f"[pytest]\nprivaudit_run = {tuned.path}\n")
+    pytester.makepyfile(f"import pytest\n{body[0]}\n")
+    pytester.runpytest(*LOADED).assert_outcomes(failed=1)
+
+
+def test_epsilons_are_held_to_a_baseline(
+    pytester: pytest.Pytester, project: pytest.Pytester, run: Path
+) -> None:
+    save_audit(Auditor(Run(run)).attack(shadows=0))
+    path = write_baseline(Run(run), project.path / "base.json", utility=False)
+    tuned = train("promptfl", folder=run.parent, name="tuned", rounds=1, clients=3)
+    other = f"baseline='{path}', run='{tuned.path}'"
+    project.makepyfile(marked(f"baseline='{path}'", other))
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["Regression: claimed epsilon was 0 at*and is none*"])
 
 
 def test_without_a_run_it_says_how_to_name_one(pytester: pytest.Pytester) -> None:

@@ -13,12 +13,15 @@ BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 
 @pytest.fixture(scope="package")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One broken run, and two of no training that differ in their seed."""
+    """A broken run, two of no training that differ in their seed, private ones."""
     folder = tmp_path_factory.mktemp("audited")
     wanted: dict[str, tuple[str, dict[str, Any]]] = {
         "broken": ("promptfl", {"settings": BROKEN, "seed": 0}),
         "plain": ("zero-shot", {"seed": 0}),
         "other-seed": ("zero-shot", {"seed": 1}),
+        "tuned": ("promptfl", {"seed": 0}),
+        "private": ("dp-fpl", {"settings": {"epsilon": 8.0}, "seed": 0}),
+        "more-private": ("dp-fpl", {"settings": {"epsilon": 4.0}, "seed": 0}),
         "other-deal": ("zero-shot", {"seed": 0, "alpha": 1.0}),
     }
     with common_cache(tmp_path_factory):

@@ -105,7 +105,7 @@ def test_a_damaged_baseline_is_refused(runs: Path, tmp_path: Path, damage: str) 
     elif damage == "arrays":
         contents["arrays"] = contents["arrays"][:-8]
     elif damage == "format":
-        contents["baseline"] = 2
+        contents["baseline"] = 1
     text = text[:500] if damage == "cut" else json.dumps(contents)
     path = tmp_path / "bad.json"
     path.write_text("[]" if damage == "list" else text)
@@ -164,7 +164,7 @@ def test_only_clients_that_both_audits_attacked_are_compared(
         for name, values in baseline.arrays.items()
     }
     path = altered(runs, tmp_path, arrays=arrays)
-    (check,) = gate("broken", path, AUROC).checks
+    (check,) = gate("broken", path, AUROC).tested
     assert "averaged over 2 clients" in check.estimate.method
 
 

@@ -50,7 +50,7 @@ def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one(
     assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
     assert f"promptfl: {sentence}" in printed(audit)
     page = words(render_report([audit]))
-    assert "No leak found Another attack shows a leak" in page
+    assert "No leak found, nothing proved Another attack shows a leak" in page
     assert sentence[1:] in page
     assert page.index(sentence[1:]) < page.index("In pictures")
     assert "picked for being the strongest" in page

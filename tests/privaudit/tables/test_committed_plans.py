@@ -1,6 +1,7 @@
 """The plans of docs/tables: of the papers' tables, ready to run."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,22 @@ def test_the_tables_of_one_paper_share_their_runs() -> None:
     leaks = digests("fedrand-4-leaks")
     assert set.union(*leaks.values()) == set.union(*first.values())
     assert digests("fedrand-3-ablations")["FedRand"] == first["FedRand"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pfedmoap-6-dp", "trains 10 steps"),
+        ("dp-fpl-ranks", "tested with it"),
+        ("fedrand-4-leaks", "equals 'image, 0 %'"),
+        ("fedrand-flickr", "equals 'image, 0 %'"),
+    ],
+)
+def test_a_plan_that_compares_unlike_things_says_so(name: str, says: str) -> None:
+    (path,) = (path for path in PLANS if path.stem == name)
+    notes = tomllib.loads(path.read_text(encoding="utf-8"))["notes"]
+    marked = [note for note in notes if note.startswith("Unlike things: ")]
+    assert any(says in note for note in marked)
+    results = (path.parents[1] / "results.md").read_text(encoding="utf-8")
+    section = results.split(f"{name}.toml`", 1)[1].split("\n### ", 1)[0]
+    assert "⚠" in section

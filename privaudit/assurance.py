@@ -1,0 +1,69 @@
+"""What stands behind a verdict: a proof, nothing, or a claim that was refuted.
+
+An attack that finds nothing says nothing about the next attack, so "no leak found" is
+good news only where a proof covers what no attack has tried.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_ROUNDING = 1e-9  # relative: an accountant's last digits
+
+
+@dataclass(frozen=True)
+class Assurance:
+    """What is proved against an adversary, beside what is claimed.
+
+    Attributes:
+        kind: "proved": an epsilon, and no larger than the claimed one, if any is.
+            "refuted": canaries show more than is claimed, or than is certified.
+            "unproved": neither.
+        short: What is missing, in two or three words; nothing where it is proved.
+        sentence: The same with its numbers; nothing where it is proved.
+    """
+
+    kind: Literal["proved", "unproved", "refuted"]
+    short: str = ""
+    sentence: str = ""
+
+
+def assure(
+    claimed: float | None, certificate: Mapping[str, Any], *, refuted: bool
+) -> Assurance:
+    """Return what stands behind a run's verdict in one view.
+
+    Args:
+        claimed: Epsilon by the method's own formula; None where it claims none.
+        certificate: Of the view, as in privacy.json.
+        refuted: Whether canaries refuted the claim or raised an alarm.
+
+    Example:
+        >>> assure(8.0, {"epsilon": None}, refuted=False).short
+        'claim not proved'
+    """
+    epsilon = certificate["epsilon"]
+    if refuted:
+        said = "Canaries show a larger epsilon than is claimed or certified."
+        return Assurance("refuted", "claim refuted", said)
+    if epsilon is None and claimed is None:
+        said = "Nothing is claimed and nothing is proved: another attack may find more."
+        return Assurance("unproved", "nothing proved", said)
+    if claimed is not None and (epsilon is None or _above(epsilon, claimed)):
+        proved = "nothing" if epsilon is None else f"{epsilon:.3g}"
+        said = (
+            f"The claimed epsilon of {claimed:.3g} is not proved against this "
+            f"adversary: proved is {proved}. Another attack may find more."
+        )
+        return Assurance("unproved", "claim not proved", said)
+    if epsilon and certificate.get("randomness") == "seed":
+        said = (
+            "The noise follows from the run's seed, and whoever guesses that removes "
+            "it: repeatable, not private."
+        )
+        return Assurance("unproved", "not private", said)
+    return Assurance("proved")
+
+
+def _above(epsilon: float, claimed: float) -> bool:
+    return epsilon > claimed * (1 + _ROUNDING)
