@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from privaudit.gating.checks import Check
 from privaudit.gating.settings import GateSettings
 from privaudit.report.stored_audit import StoredAudit, read_audit
 
+GATE = import_module("privaudit.gate")  # the name itself is a function
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -50,7 +52,7 @@ def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
         rng = np.random.default_rng(0)
         return 0.8 * truth + rng.standard_normal(len(truth))
 
-    monkeypatch.setattr("privaudit.gate.read_audit", rescored("entropy", cheat))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", cheat))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     bad = [check.name for check in found.checks if check.outcome == "regression"]
     assert (found.exit_code, bad) == (1, ["entropy AUROC"])
@@ -66,7 +68,7 @@ def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
         rng = np.random.default_rng(0)
         return 0.35 * truth + rng.standard_normal(len(truth))
 
-    monkeypatch.setattr("privaudit.gate.read_audit", rescored("entropy", some))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", some))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     undecided = [c.name for c in found.checks if c.outcome == "underpowered"]
     assert (found.exit_code, undecided) == (3, ["entropy AUROC"])
@@ -79,7 +81,7 @@ def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) ->
         rng = np.random.default_rng(1)
         return 0.3 * truth + rng.standard_normal(len(truth))
 
-    monkeypatch.setattr("privaudit.gate.read_audit", rescored("entropy", barely))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", barely))
     (alone,) = (c for c in limits("plain", 0.5) if c.name == "entropy AUROC")
     limit = alone.estimate.low - 0.002
     (among,) = (c for c in limits("plain", limit) if c.name == "entropy AUROC")
