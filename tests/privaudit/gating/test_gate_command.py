@@ -14,7 +14,7 @@ def test_the_command_writes_a_baseline_and_ends_with_the_outcome(
     tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
     code, out, _ = call("gate", "plain", "--write-baseline", "b.json", **tools)
     assert (code, "keep it private" in out) == (0, True)
-    words = ("gate", "broken", "--baseline", "b.json")
+    words = ("gate", "broken", "--baseline", "b.json", "--no-guarantees")
     code, out, _ = call(*words, "--metrics", "utility", **tools)
     assert code == 1
     said = " ".join(out.split())
@@ -56,10 +56,10 @@ def test_the_command_writes_all_three_reports(
     )  # fmt: skip
     assert code == 1
     suite = ET.fromstring((tmp_path / "j.xml").read_text())
-    assert suite.get("tests") == "3"
+    assert suite.get("tests") == "8"  # two changes, a limit, and five epsilons
     sarif = json.loads((tmp_path / "s.json").read_text())
     rules = {result["ruleId"] for result in sarif["runs"][0]["results"]}
-    assert {"use-change", "use-limit"} <= rules
+    assert {"use-change", "use-limit", "guarantee"} <= rules
     assert "❌ regression" in (tmp_path / "m.md").read_text()
 
 
