@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
+
 _ROUNDING = 1e-9  # relative: an accountant's last digits
 
 
@@ -56,10 +58,10 @@ def assure(
             f"adversary: proved is {proved}. Another attack may find more."
         )
         return Assurance("unproved", "claim not proved", said)
-    if epsilon and certificate.get("randomness") == "seed":
+    if is_repeatable(certificate):
         said = (
             "The noise follows from the run's seed, and whoever guesses that removes "
-            "it: repeatable, not private."
+            f"it: {REPEATABLE}."
         )
         return Assurance("unproved", "not private", said)
     return Assurance("proved")

@@ -91,12 +91,13 @@ METHOD = text(
     r"share of right guesses averaged over \d+ classes, Korn-Graubard",
     r"TPR - FPR, Newcombe's hybrid score",
     r"TPR at FPR 0\.\d+, order statistics and Clopper-Pearson",
-    r"AUROC, DeLong on the logit scale",
+    r"AUROC, DeLong or Wilcoxon on the logit scale(; \d+ of \d+ scores tie)?",
     r"difference of proportions, Newcombe's hybrid score",
     r"paired difference of AUROCs, DeLong with Satterthwaite's t"
     rf"(, averaged over \d+ clients by pairs)?({_LEFT_OUT})?",
     rf"AUROC averaged over \d+ clients by pairs({_LEFT_OUT})?; (equal in all; )?"
-    rf"(stratified DeLong on the logit scale|jackknife over clients, {_FREEDOM})",
+    r"(stratified DeLong or Wilcoxon on the logit scale|"
+    rf"jackknife over clients, {_FREEDOM})",
     r"(mean of \d+ models, )?bootstrap over (images|records) \(BCa, \d+ replicates\)",
 )
 BOUND_METHOD = text(
