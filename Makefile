@@ -9,7 +9,7 @@ TESTS :=
 ELSEWHERE := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
   TEST_THREADS=2 TEST_THREADS=4 TEST_PRECISION=medium TEST_LAST_BITS=1
 
-.PHONY: demo test test-elsewhere check bench docs clean
+.PHONY: demo test test-elsewhere check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -45,6 +45,11 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layout.py
+
+# Thousands of bad inputs of every command and reader; make test has a sample.
+corpus: export OMP_NUM_THREADS = 1
+corpus: $(READY)
+	$(BIN)/python -m tests.corpus
 
 bench: $(READY)
 	$(BIN)/python -m pytest -q -s -o python_files='bench_*.py' tests/benchmarks

@@ -7,7 +7,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,11 +66,24 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else args
+        _refuse_empty(before)
         rest = super().parse_args(ctx, ["--help"] if "--help" in before else args)
         for option in self.params:
             if option.param_type_name == "option":
                 _refuse_options(option, ctx.params.get(option.name))
         return rest
+
+
+def _refuse_empty(args: Sequence[str]) -> None:
+    """Refuse values of no letters, which a path would take for the folder it is in."""
+    for place, one in enumerate(args):
+        if one and not (one.startswith("--") and one.find("=") == len(one) - 1):
+            continue
+        before = args[place - 1] if place and args[place - 1].startswith("-") else ""
+        raise ConfigError(
+            f"{shown(one or before) if one or before else 'An argument'} has an empty "
+            "value. Give one, or leave it out."
+        )
 
 
 def _refuse_options(option: Any, value: Any) -> None:

@@ -173,7 +173,10 @@ PlanFile = Annotated[
 TableFolder = Annotated[
     Path | None, typer.Option(help="Folder. By default: RUNS/tables.")
 ]
-Jobs = Annotated[int, typer.Option(help="Runs trained at a time, each on one thread.")]
+Jobs = Annotated[
+    int,
+    typer.Option(min=1, max=1024, help="Runs trained at a time, each on one thread."),
+]
 Check = Annotated[
     bool, typer.Option("--check", help="Only check the plan, and count its runs.")
 ]

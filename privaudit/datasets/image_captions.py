@@ -89,6 +89,7 @@ def _read_lines(file: Path) -> list[tuple[str, Line]]:
     for count, content in enumerate(lines, start=1):
         if content.strip():
             where = f"Line {count} of {file}"
+            check_limit("line", len(content), where)
             _refuse_unknown(content, where)
             found.append((where, parse_checked(content, LINE, where)))
     if not found:

@@ -105,10 +105,14 @@ def _index(path: Path, wanted: Wanted) -> dict[str, tuple[int, int]]:
         open_regular(path) as file,
         tarfile.open(fileobj=file, mode="r:", tarinfo=_Entry) as archive,
     ):
-        return {
+        found = {
             name: (member.offset_data, member.size)
             for name, member in _members(path, archive, wanted)
         }
+        file.seek(-tarfile.BLOCKSIZE, io.SEEK_END)
+        if any(file.read(tarfile.BLOCKSIZE)):  # an archive ends in blocks of zeros
+            raise tarfile.ReadError("its end is missing: it was cut")
+        return found
 
 
 def _load(path: Path, opener: Opener, wanted: Wanted) -> dict[str, bytes]:

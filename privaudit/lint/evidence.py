@@ -11,6 +11,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from privaudit.errors import TranscriptError
+from privaudit.ledger import DAMAGE
 from privaudit.privacy.certificate import Certificate, CertifiedView
 from privaudit.privacy.mechanism import MechanismEvent, Release, Unit
 from privaudit.runs import Run
@@ -65,16 +67,15 @@ class Evidence:
             ConfigError: It was interrupted.
             TranscriptError: A part of it is damaged.
         """
-        privacy = run.require_complete().privacy
-        certified = privacy["certified"].items()
+        claim, certified, rounds = _read_privacy(run.require_complete())
         return cls(
             trainer=run.trainer,
             name=run.config.trainer,
             settings=run.config.settings,
             task=run.population.task,
-            claim=Claim(**privacy["claimed"]),
-            certified={v: Certificate.from_json(fields) for v, fields in certified},
-            rounds=_by_round(privacy["mechanisms"], run.config.rounds),
+            claim=claim,
+            certified=certified,
+            rounds=rounds,
             messages=tuple(run.transcript),
             trace=run.trace,
             members=_members(run),
@@ -149,6 +150,29 @@ class Evidence:
             if message.kind == "broadcast":
                 found.setdefault(message.round, message.tensors)
         return found
+
+
+def _read_privacy(
+    run: Run,
+) -> tuple[Claim, dict[CertifiedView, Certificate], list[list[MechanismEvent]]]:
+    """Return what privacy.json says: the claim, certificates, mechanisms by round.
+
+    Raises:
+        TranscriptError: It says something that no run writes.
+    """
+    privacy = run.privacy
+    try:
+        certified = {
+            view: Certificate.from_json(fields)
+            for view, fields in privacy["certified"].items()
+        }
+        rounds = _by_round(privacy["mechanisms"], run.config.rounds)
+        return Claim(**privacy["claimed"]), certified, rounds
+    except (*DAMAGE, IndexError) as error:
+        raise TranscriptError(
+            f"{run.path / 'privacy.json'} says nothing that a run writes ({error!r}): "
+            "it was altered, or is of another version. Train again."
+        ) from None
 
 
 def _by_round(

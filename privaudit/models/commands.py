@@ -23,6 +23,13 @@ Seed = Annotated[
 Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
 
 
+def _make_first(out: Path) -> None:
+    """Make the folder before minutes are spent on what belongs into it."""
+    from privaudit.storage import make_private_folder
+
+    make_private_folder(out)
+
+
 @app.command("tiny-clip")
 def pretrain_tiny_clip(
     out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
@@ -32,6 +39,7 @@ def pretrain_tiny_clip(
     """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
     from privaudit.models.tiny_clip.pretrain import PretrainSettings, pretrain
 
+    _make_first(out)
     settings = PretrainSettings(**options.given(steps=steps, seed=seed))
     pretrain(settings, out, typer.echo)
     typer.echo(f"Weights and log: {out}")
@@ -53,6 +61,7 @@ def pretrain_tiny_llava(
         steps_within,
     )
 
+    _make_first(out)
     settings = PretrainSettings(**options.given(steps=steps, seed=seed))
     if minutes is not None:
         settings = replace(settings, steps=steps_within(minutes, settings))
@@ -100,6 +109,7 @@ def pretrain_surrogate_clip(
     """
     from privaudit.models.surrogate_clip.command import make_surrogate
 
+    _make_first(out)
     made = make_surrogate(
         dataset,
         out,
@@ -151,6 +161,7 @@ def pretrain_projector(
     """
     from privaudit.models.projector_command import make_captioner
 
+    _make_first(out)
     make_captioner(
         language,
         dataset,
