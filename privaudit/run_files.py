@@ -13,7 +13,7 @@ import torch
 from pydantic import TypeAdapter
 
 from privaudit.config import RunConfig
-from privaudit.errors import ConfigError, TranscriptError
+from privaudit.errors import ConfigError, TranscriptError, shown
 from privaudit.federation import Federation
 from privaudit.ledger import Ledger
 from privaudit.population import Population
@@ -167,10 +167,19 @@ def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
 
 
 def split_names(flat: Tensors) -> dict[str, Tensors]:
-    """Undo :func:`join_names`."""
+    """Undo :func:`join_names`.
+
+    Raises:
+        TranscriptError: A tensor belongs to nobody.
+    """
     parts: dict[str, dict[str, Any]] = {}
     for key, tensor in flat.items():
-        owner, name = key.split("/", 1)
+        owner, slash, name = key.partition("/")
+        if not slash:
+            raise TranscriptError(
+                f"The tensor {shown(key)} of a run's states is nobody's: the file was "
+                "altered. Restore it from a copy, or train again."
+            )
         parts.setdefault(owner, {})[name] = tensor
     return dict(parts)
 

@@ -66,11 +66,12 @@ def data_cases() -> Iterator[Case]:
     """Yield each file of each data set in each wrong form."""
     for file in DATA:
         for how in SPOILERS:
-            lax = file.endswith((".bin", ".txt", ".csv")) or how.__name__ in (
-                "flipped",
-                "gone",
-            )
+            lax = file.endswith((".bin", ".txt", ".csv"))
+            lax = lax or how.__name__ in ("flipped", "gone")
+            lax = lax or (file.endswith(".jsonl") and how.__name__ == "cut")
             fine = "a reader cannot tell it from another" if lax else ""
+            if (file, how.__name__) == ("data/pictures.tar", "sparse"):
+                fine = "zeros behind an archive's end are its padding"
             yield data_case(how.__name__, file, how, fine)
 
 

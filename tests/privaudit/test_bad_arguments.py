@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from privaudit.auditor import Auditor
 from privaudit.config import make_config
-from privaudit.errors import ConfigError, one_line
+from privaudit.errors import ConfigError, TranscriptError, one_line
+from privaudit.run_files import split_names
 from privaudit.runs import check_name, find_place
 from privaudit.toml_files import read_toml
 
@@ -78,6 +80,11 @@ def test_a_plan_of_brackets_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"x\.toml"):
         read_toml(tmp_path / "x.toml")
+
+
+def test_a_tensor_of_nobody_is_damage() -> None:
+    with pytest.raises(TranscriptError, match="'server' of a run's states is nobody's"):
+        split_names({"server": torch.ones(1)})
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="of Linux")
