@@ -105,6 +105,18 @@ def read_bytes(path: Path, limit: str = "text") -> bytes:
         return read_bounded(path, limit)
 
 
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that is within bounds, as each of them is.
+
+    Raises:
+        MissingFileError: There is no such file, it is not readable, or no plain file.
+        LimitError: It, or a line of it, is larger than a bound.
+    """
+    lines = read_bytes(path, "lines").splitlines()
+    check_limit("line", max(map(len, lines), default=0), str(path))
+    return lines
+
+
 @contextmanager
 def reading_errors(path: Path) -> Iterator[None]:
     """Turn what keeps a file from being read into one clear line.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 
+from privaudit.bounded_files import read_lines
 from privaudit.config import RunConfig
 from privaudit.errors import ConfigError, TranscriptError, shown
 from privaudit.federation import Federation
@@ -107,7 +108,7 @@ def read_metrics(
     Raises:
         TranscriptError: Rounds are missing, or a line was altered.
     """
-    lines = read_bytes(path / "metrics.jsonl", "lines").splitlines()[:rounds]
+    lines = read_lines(path / "metrics.jsonl")[:rounds]
     found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     try:
         entries = [json.loads(line.decode()) for line in lines]
@@ -136,7 +137,7 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
     """
     if not rounds:
         return []  # the first round makes the file
-    lines = read_bytes(path / TRACE, "lines").splitlines()[:rounds]
+    lines = read_lines(path / TRACE)[:rounds]
     found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
     if found != expected or len(lines) != rounds:
         raise TranscriptError(

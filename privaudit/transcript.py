@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from privaudit.bounded_files import read_lines
 from privaudit.errors import MissingFileError, TranscriptError
 from privaudit.storage import (
     append_lines,
-    read_bytes,
     read_tensors,
     write_bytes,
     write_tensors,
@@ -207,7 +207,7 @@ class TranscriptFolder:
         return transcript
 
     def _lines(self) -> list[bytes]:
-        return read_bytes(self.manifest, "lines").splitlines()
+        return read_lines(self.manifest)
 
     def _read_line(
         self, transcript: Transcript, shards: "_Shards", number: int, line: bytes

@@ -17,7 +17,7 @@ from privaudit.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
 from privaudit.datasets.class_folders import readable, require_classes
 from privaudit.datasets.on_disk import OnDisk
 from privaudit.datasets.picture_files import PictureFiles, store_of
-from privaudit.errors import ConfigError, LimitError, MissingFileError
+from privaudit.errors import ConfigError, LimitError, MissingFileError, shown
 from privaudit.limits import check_json
 from privaudit.storage import read_bytes
 
@@ -166,6 +166,8 @@ def _row(row: Any) -> Row:
     name, label, class_name = row
     if not isinstance(label, int) or not isinstance(name + class_name, str):
         raise TypeError(f"a row is {row!r}")
+    if not -(2**31) < label < 2**31:
+        raise ValueError(f"a label is {shown(label)}")
     return name, label, class_name
 
 

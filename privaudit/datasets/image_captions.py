@@ -10,6 +10,7 @@ from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from privaudit.bounded_files import read_lines
 from privaudit.dataset import DATASETS, Dataset
 from privaudit.datasets.checked_json import parse_checked
 from privaudit.datasets.class_folders import SPLITS, number
@@ -18,7 +19,6 @@ from privaudit.datasets.picture_files import PictureFiles, store_of
 from privaudit.datasets.question_texts import DESCRIBE, multiple_choice
 from privaudit.errors import ConfigError
 from privaudit.limits import check_limit
-from privaudit.storage import read_bytes
 from privaudit.words import Dialogue
 
 ONE_CLASS = "picture"
@@ -84,12 +84,11 @@ def _find(path: Path) -> Path:
 def _read_lines(file: Path) -> list[tuple[str, Line]]:
     """Return each line with its name in errors; blank lines do not count."""
     found = []
-    lines = read_bytes(file, "lines").splitlines()
+    lines = read_lines(file)
     check_limit("records", len(lines), str(file))
     for count, content in enumerate(lines, start=1):
         if content.strip():
             where = f"Line {count} of {file}"
-            check_limit("line", len(content), where)
             _refuse_unknown(content, where)
             found.append((where, parse_checked(content, LINE, where)))
     if not found:

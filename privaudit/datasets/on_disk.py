@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from privaudit.bounded_files import reason_of
 from privaudit.dataset import DATASETS, Dataset
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.errors import ConfigError, MissingFileError, shown
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ def _load(name: str, path: Path | None) -> Dataset:
         return entry()
     try:
         return entry(path)
+    except OSError as error:  # a name that a list holds, and no system takes
+        raise ConfigError(
+            f"The data set in {path} cannot be used: {shown(str(error.filename))}: "
+            f"{reason_of(error)}. Mend the list, or the file."
+        ) from None
     except ConfigError as error:
         if str(path) in str(error):
             raise

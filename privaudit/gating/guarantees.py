@@ -36,8 +36,9 @@ class Stated:
     randomness: str | None = None
 
     def __post_init__(self) -> None:
-        texts = (self.unit, self.adjacency, self.randomness or "")
-        numbers = (self.epsilon or 0, self.delta)
+        told = "" if self.randomness is None else self.randomness
+        texts = (self.unit, self.adjacency, told)
+        numbers = (0 if self.epsilon is None else self.epsilon, self.delta)
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"a guarantee is about {texts}")
         if not all(type(n) in (int, float) for n in numbers):

@@ -89,7 +89,7 @@ def require_time(minutes: float) -> None:
     Raises:
         ConfigError: When the time is not above 0.
     """
-    if not minutes > 0:
+    if not 0 < minutes <= 10**6:
         raise ConfigError(
             f"Pretraining for {minutes} minutes is impossible. Give more than 0, or "
             "a number of steps."

@@ -155,6 +155,8 @@ def _why(file: str, how: Callable[[Path], None]) -> str:
         return "half of it may be whole"
     if file.endswith(("metrics.jsonl", "trace.jsonl")):
         return "a finished run may be reported without it"
+    if file.endswith(".safetensors") and how is flipped:
+        return "its maker signed these weights"
     return ""
 
 

@@ -175,7 +175,7 @@ def steps_within(
     Raises:
         ConfigError: The time is not above 0.
     """
-    if not minutes > 0:
+    if not 0 < minutes <= 10**6:
         raise ConfigError(
             f"Pretraining for {minutes:g} minutes is impossible. Give more than 0."
         )

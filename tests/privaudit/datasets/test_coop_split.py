@@ -86,6 +86,7 @@ def test_every_data_set_of_coop_has_a_name() -> None:
         (b"[1, 2]", "is no split"),
         (as_json({"train": [["cat/0.png", "0", "cat"]]}), "is no split"),
         (as_json({"train": [["cat/0.png", 0]]}), "is no split"),
+        (as_json({"train": [["cat/0.png", 10**40, "cat"]]}), "is no split"),
         (as_json({"test": ROWS["test"]}), "no picture under train"),
         (as_json({"train": [["cat/0.png", 0, "cat"]]}), "holds 1 class: cat"),
         (
