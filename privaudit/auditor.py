@@ -13,9 +13,9 @@ from privaudit.answering import answering
 from privaudit.attack import Adversary, Target
 from privaudit.attacking import Asked, make_attack
 from privaudit.audit import Audit
+from privaudit.audit_arguments import USUAL_SHADOWS, check_asked
 from privaudit.closeness import measure_closeness
-from privaudit.config import MOST
-from privaudit.errors import ConfigError, UnknownNameError, shown
+from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.leak import Leak
 from privaudit.leak_by_round import leak_by_round
 from privaudit.ledger import Ledger
@@ -39,7 +39,6 @@ from privaudit.utility import measure_clients
 from privaudit.weaker_views import as_weaker, attack_in_place
 from privaudit.who_trained import trained_clients
 
-USUAL_SHADOWS = 50  # as published
 _SIGNALS = "audits/signals"
 
 
@@ -91,7 +90,7 @@ class Auditor:
                 of the scenario reads what the run's models answer.
             ViewError: The threat model does not fit the trainer.
         """
-        _check_asked(scenario, clients, shadows, seed)
+        check_asked(scenario, clients, shadows, seed)
         writes = self.run.population.task.writes
         if shadows is None:
             shadows = 0 if writes else USUAL_SHADOWS
@@ -357,39 +356,6 @@ class Auditor:
                 f"shape {truth.shape}. Say of each record whether it is a member."
             )
         return Auditor.from_scores(scores[truth], scores[~truth])
-
-
-def _check_asked(
-    scenario: str | Scenario,
-    clients: int | Literal["all"],
-    shadows: int | None,
-    seed: int,
-) -> None:
-    """Refuse what no audit could do, before data and models are loaded.
-
-    Raises:
-        UnknownNameError: No scenario has that name.
-        ConfigError: A number is none, or out of range.
-    """
-    for name, value, fewest in (
-        ("seed", seed, 0),
-        ("shadows", shadows, 0),
-        ("clients", clients, 1),
-    ):
-        if (name, value) in (("shadows", None), ("clients", "all")):
-            continue
-        most = 2**64 - 1 if name == "seed" else MOST
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not fewest <= value <= most
-        ):
-            raise ConfigError(
-                f"An audit with {name} = {shown(value)} was asked for. Take a whole "
-                f"number from {fewest} to {most}"
-                f"{', or all' if name == 'clients' else ''}."
-            )
-    find_scenario(scenario, USUAL_SHADOWS if shadows is None else shadows)
 
 
 def _choose(

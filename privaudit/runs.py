@@ -13,8 +13,6 @@ runs/<name>/
 """
 
 import hashlib
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +21,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privaudit.bounded_files import reason_of
 from privaudit.config import RunConfig, readable
-from privaudit.errors import ConfigError, MissingFileError, TranscriptError, shown
+from privaudit.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.ledger import Ledger
 from privaudit.limits import limit_of
 from privaudit.population import Population, populate
@@ -39,6 +36,7 @@ from privaudit.run_files import (
 )
 from privaudit.run_header import SignedHeader, add_files, read_header
 from privaudit.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.run_names import LATEST, find_place, is_name, runs_folder
 from privaudit.seeds import Seeds
 from privaudit.signing import Signer
 from privaudit.storage import parse_json, parse_tensors, read_bytes, write_bytes
@@ -47,34 +45,7 @@ from privaudit.trace import RoundTrace
 from privaudit.trainer import ClientId, Trainer
 from privaudit.transcript import Transcript, TranscriptFolder
 
-LATEST = "latest"  # the file beside the runs that names those last trained
 AUDITS = "audits/"  # before the path of a file that was added to a run
-NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
-
-
-def runs_folder(folder: str | Path | None = None) -> Path:
-    """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs."""
-    return Path(folder or os.environ.get("PRIVAUDIT_RUNS") or "runs")
-
-
-def is_name(name: str) -> bool:
-    """Say whether a run may have that name: it is no path, and not taken."""
-    return bool(NAME.fullmatch(name)) and name != LATEST
-
-
-def check_name(name: str) -> str:
-    """Return a run's name.
-
-    Raises:
-        ConfigError: It could be taken for a path, or is taken.
-    """
-    if not is_name(name):
-        raise ConfigError(
-            f"A run cannot be called {shown(name)}: up to 200 letters, digits, '.', "
-            f"'_' and '-' make a name, without a '.' in front, and {LATEST!r} is "
-            "taken. Choose another --name; --runs says in which folder it is kept."
-        )
-    return name
 
 
 @dataclass(frozen=True)
@@ -363,31 +334,6 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
     found = Run(find_place(run, folder))
     _ = found.header
     return found
-
-
-def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
-    """Return where a run or a folder lies: among the runs by name, else as a path.
-
-    Raises:
-        ConfigError: It has no name, or one that no system takes.
-    """
-    if not str(name) or "\0" in str(name):
-        raise ConfigError(
-            f"A run was to be read, and {str(name)!r} names none. Give its name or its "
-            "folder, or leave it out for the run last trained."
-        )
-    path = Path(name)
-    inside = runs_folder(folder) / path
-    try:
-        return (
-            inside
-            if (is_name(str(name)) and inside.exists()) or not path.exists()
-            else path
-        )
-    except OSError as error:
-        raise MissingFileError(
-            f"There is no run {shown(str(name))}: {reason_of(error)}. Name another."
-        ) from None
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:

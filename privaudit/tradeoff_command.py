@@ -142,7 +142,7 @@ def _sweep(
     view: "View",
 ) -> None:
     from privaudit.live import Result
-    from privaudit.runs import runs_folder
+    from privaudit.run_names import runs_folder
     from privaudit.sweep_plan import SweepPlan, read_sweep_plan
     from privaudit.tradeoff import sweep
 

@@ -45,7 +45,8 @@ from privaudit.run_folder import check_place, clear_run, remove_unfinished
 from privaudit.run_header import save_header
 from privaudit.run_key import draw_run_key
 from privaudit.run_lock import lock_run
-from privaudit.runs import Run, check_name, mark_latest, runs_folder
+from privaudit.run_names import check_name, runs_folder
+from privaudit.runs import Run, mark_latest
 from privaudit.seeds import Seeds
 from privaudit.signing import own_key
 from privaudit.storage import (

@@ -19,7 +19,8 @@ from privaudit.public.card import card_parts, read_card
 from privaudit.public.replay import Replayed, alike, replay
 from privaudit.public.sealing import read_key
 from privaudit.public.sieve import Sieve
-from privaudit.runs import Run, load_run, runs_folder
+from privaudit.run_names import runs_folder
+from privaudit.runs import Run, load_run
 from privaudit.training import certify_again
 
 _MADE_AGAIN = ("leaks", "server_model", "scores", "question")  # of an audit

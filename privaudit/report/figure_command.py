@@ -28,7 +28,8 @@ def figure(
 ) -> None:
     """Draw runs, and say where the picture lies."""
     from privaudit.report.attention_figure import write_attention_figure
-    from privaudit.runs import latest_runs, load_run, runs_folder
+    from privaudit.run_names import runs_folder
+    from privaudit.runs import latest_runs, load_run
 
     found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
     path = out or runs_folder(runs) / f"{what}.svg"

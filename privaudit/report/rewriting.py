@@ -17,7 +17,8 @@ from privaudit.report.stored_audit import StoredAudit, read_audit, stored_scenar
 from privaudit.report.stored_sweep import SWEEP, read_sweep
 from privaudit.report.sweep import write_sweep
 from privaudit.run_header import refuse_link
-from privaudit.runs import Run, find_place, latest_runs, load_run, runs_folder
+from privaudit.run_names import find_place, runs_folder
+from privaudit.runs import Run, latest_runs, load_run
 from privaudit.scenario import SCENARIOS
 from privaudit.sweep_result import Tradeoff
 

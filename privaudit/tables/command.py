@@ -17,7 +17,7 @@ def table(
 ) -> None:
     """Train all cells of a plan over its seeds: a utility table beside a paper's."""
     from privaudit.report.utility_table import write_utility_table
-    from privaudit.runs import runs_folder
+    from privaudit.run_names import runs_folder
     from privaudit.tables.plan import read_plan
     from privaudit.tables.schedule import schedule
     from privaudit.tables.table import make_table

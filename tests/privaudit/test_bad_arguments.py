@@ -13,7 +13,7 @@ from privaudit.auditor import Auditor
 from privaudit.config import make_config
 from privaudit.errors import ConfigError, TranscriptError, one_line
 from privaudit.run_files import split_names
-from privaudit.runs import check_name, find_place
+from privaudit.run_names import check_name, find_place
 from privaudit.toml_files import read_toml
 
 

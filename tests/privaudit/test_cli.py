@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.runs import latest_runs, runs_folder
+from privaudit.run_names import runs_folder
+from privaudit.runs import latest_runs
 from tests.conftest import call
 
 

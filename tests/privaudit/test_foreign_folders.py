@@ -9,7 +9,8 @@ import pytest
 from privaudit import train
 from privaudit.errors import ConfigError, PrivauditError
 from privaudit.run_folder import BEGUN, clear_run, foreign_files
-from privaudit.runs import Run, runs_folder
+from privaudit.run_names import runs_folder
+from privaudit.runs import Run
 from privaudit.storage import file_hash
 from tests.conftest import call
 

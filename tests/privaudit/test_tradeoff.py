@@ -6,7 +6,8 @@ import pytest
 
 from privaudit.errors import ConfigError
 from privaudit.live import CellDone, Event
-from privaudit.runs import load_run, runs_folder
+from privaudit.run_names import runs_folder
+from privaudit.runs import load_run
 from privaudit.tradeoff import sweep
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}

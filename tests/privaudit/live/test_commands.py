@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from privaudit import train
-from privaudit.runs import load_run, runs_folder
+from privaudit.run_names import runs_folder
+from privaudit.runs import load_run
 from tests.conftest import call
 
 Fixtures = tuple[pytest.MonkeyPatch, pytest.CaptureFixture[str]]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from privaudit.errors import ConfigError
-from privaudit.runs import runs_folder
+from privaudit.run_names import runs_folder
 from privaudit.tables import table as module
 from privaudit.tables.outcomes import Outcome
 from privaudit.tables.plan import Plan
