@@ -20,7 +20,7 @@ def shown(value: object) -> str:
     """Return a value as errors show it: what is very long is cut.
 
     Example:
-        >>> shown("ab" * 400)[:8], len(shown("ab" * 400)) < 150
+        >>> shown("ab" * 400)[:7], len(shown("ab" * 400)) < 150
         ("'ababab", True)
     """
     text = repr(value)
@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
 
     Example:
         >>> one_line("a" + chr(10) + chr(27) + "[31mb")
-        'a \x1b[31mb'
+        'a \\x1b[31mb'
     """
     line = " ".join(part.strip() for part in text.splitlines())
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

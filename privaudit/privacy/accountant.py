@@ -145,7 +145,7 @@ def noise_multiplier_for(
 
     Example:
         >>> round(noise_multiplier_for(1.0, 1e-5, 1.0, 100), 1)
-        37.3
+        37.5
     """
     above_zero("epsilon", epsilon)
     probability("delta", delta)

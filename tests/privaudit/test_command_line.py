@@ -39,10 +39,18 @@ def required(command: Any, but: Any) -> Words:
 
 
 TOP: Any = typer.main.get_command(app)
-COMMANDS: dict[Words, Any] = {
-    **{("pretrain", name): c for name, c in TOP.commands["pretrain"].commands.items()},
-    **{(name,): c for name, c in TOP.commands.items() if name != "pretrain"},
-}
+
+
+def commands_of(group: Any, words: Words = ()) -> Iterator[tuple[Words, Any]]:
+    """Yield the commands below a group, with the words that call them."""
+    for name, one in group.commands.items():
+        if hasattr(one, "commands"):
+            yield from commands_of(one, (*words, name))
+        else:
+            yield (*words, name), one
+
+
+COMMANDS: dict[Words, Any] = dict(commands_of(TOP))
 PATHS = [
     ((*words, *required(command, option)), option.opts[0])
     for words, command in COMMANDS.items()

@@ -16,7 +16,7 @@ from privaudit.scenario import MASKED
 from privaudit.threats import server
 from tests.conftest import call, common_cache
 
-QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1}
+QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}
 CHANCE = 1e-6
 
 

@@ -251,5 +251,8 @@ def test_chunks_of_federations_do_not_change_what_they_say(
     monkeypatch.setattr("privaudit.shadows.REPLAY_CHUNK", 2 * len(task.clients))
     (parts,) = shadow_tables(replace(adversary), targets[:1], 7)
     torch.testing.assert_close(
-        whole.public.signals.log_likelihood, parts.public.signals.log_likelihood
+        whole.public.signals.log_likelihood,
+        parts.public.signals.log_likelihood,
+        rtol=1e-4,  # stacks of other sizes round otherwise, in float32
+        atol=1e-5,
     )

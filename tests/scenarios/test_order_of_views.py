@@ -182,13 +182,14 @@ def test_the_strongest_of_several_audits_is_corrected_for_the_choice(
 ) -> None:
     server = audits["server-reconstruct"]
     weaker = [audits[name] for name in server.scenario.dominates]
-    found = strongest_of(server, weaker)
+    # At this size the leak is sure alone; among so many attacks it need not be.
+    found = strongest_of(server, weaker, alpha=0.5)
     assert found is not None
     all_leaks = [leak for one in (server, *weaker) for leak in one.leaks.values()]
     values = [leak.auroc.value for leak in all_leaks]
     assert found.leak.auroc.value == max(values)
     assert found.tried == len(values) - 1  # the sums' named attack stands in two audits
-    alone = strongest_of(server)
+    alone = strongest_of(server, alpha=0.5)
     assert alone is not None
     assert alone.tried == len(server.leaks)
     assert found.p_value >= alone.p_value

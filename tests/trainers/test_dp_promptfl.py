@@ -191,9 +191,10 @@ def test_the_published_code_proves_what_a_batch_mean_can(
     records = run_round(trainer, large, [federation], 0)
     std = math.sqrt(100 * math.log(1e5)) / 0.4 * 10 / 32
     want = gaussian_epsilon(math.sqrt(100) * 2 * 10 / std, 1e-5)
-    assert proved(records, "server", 100) == pytest.approx(want)
+    # The grid that noise is drawn on costs a little more than the closed form.
+    assert proved(records, "server", 100) == pytest.approx(want, rel=1e-4)
     assert proved(records, "server-aggregate", 100) == pytest.approx(
-        gaussian_epsilon(math.sqrt(100) * 2 * 10 / std / math.sqrt(3), 1e-5)
+        gaussian_epsilon(math.sqrt(100) * 2 * 10 / std / math.sqrt(3), 1e-5), rel=1e-4
     )
 
 
