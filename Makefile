@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 demo: export OMP_NUM_THREADS = 1
 demo: $(READY)
 	$(eval BEGUN := $(shell date +%s))
-	$(BIN)/privaudit train --fresh --seed 0 --trainer zero-shot --trainer promptfl \
+	$(BIN)/privaudit train --fresh --seed 0 --trainer zero-shot --trainer promptfl:learning_rate=0.000125 \
 	  --trainer dp-fpl --trainer dp-fpl:epsilon=8 \
 	  --trainer dp-fpl:epsilon=8,noise_at=client \
 	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
