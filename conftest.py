@@ -24,12 +24,12 @@ def another_machine() -> Iterator[None]:
         yield
         return
     # Not above: jaxtyping must be first to import the package.
-    from privaudit.frozen_model import encode
+    from privaudit.models.frozen_model import encode
     from tests.elsewhere import with_other_last_bits
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "privaudit.population.encode",
+            "privaudit.federated.runs.population.encode",
             lambda *asked: with_other_last_bits(encode(*asked)),
         )
         yield

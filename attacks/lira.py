@@ -8,11 +8,11 @@ from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.public_threshold import PUBLIC_MEDIAN, public_threshold
-from privaudit.shadow_records import Source
-from privaudit.shadow_table import Known, ShadowTable
-from privaudit.shadows import shadow_tables
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.shadow_models.signal_table import Known, ShadowTable
+from privaudit.auditing.shadow_models.splits import Source
+from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
 from privaudit.statistics.shadow_comparison import (
     Variance,
     offline_scores,

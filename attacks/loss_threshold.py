@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.signal_attack import score_signal
-from privaudit.signals import SignalTable
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.signal_attack import score_signal
+from privaudit.auditing.signals.signals import SignalTable
 
 
 @ATTACKS.register("loss-threshold")

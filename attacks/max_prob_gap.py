@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.token_attack import score_targets
-from privaudit.token_scores import max_prob_gap
-from privaudit.token_table import Slice, TokenTable
-from privaudit.trainer import Records
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.token_attack import score_targets
+from privaudit.auditing.signals.token_scores import max_prob_gap
+from privaudit.federated.trainer import Records
+from privaudit.models.token_table import Slice, TokenTable
 
 
 @ATTACKS.register("max-prob-gap")

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.token_attack import score_targets
-from privaudit.token_scores import perplexity_zlib
-from privaudit.token_table import TokenTable, WordSlice
-from privaudit.trainer import Records
-from privaudit.words import Dialogue
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.token_attack import score_targets
+from privaudit.auditing.signals.token_scores import perplexity_zlib
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.federated.trainer import Records
+from privaudit.models.token_table import TokenTable, WordSlice
 
 
 @ATTACKS.register("perplexity-zlib")

@@ -11,11 +11,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.shadow_table import Known, ShadowTable
-from privaudit.shadows import shadow_tables
-from privaudit.signals import SignalTable
-from privaudit.streams import Stream
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.shadow_models.signal_table import Known, ShadowTable
+from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.auditing.signals.signals import SignalTable
+from privaudit.core.streams import Stream
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps

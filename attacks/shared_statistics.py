@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.errors import ViewError
-from privaudit.shared_statistics import (
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.core.errors import ViewError
+from privaudit.core.tensors import Tensors, stack
+from privaudit.federated.client_statistics import (
     EMBEDDING,
     UNCERTAINTY,
     SharesStatistics,
@@ -19,8 +20,7 @@ from privaudit.shared_statistics import (
     solve_means,
     solve_membership,
 )
-from privaudit.tensors import Tensors, stack
-from privaudit.trainer import Records
+from privaudit.federated.trainer import Records
 
 ROUNDING = 1e-6  # relative error of a mean that is sent in float32
 HALF_OF_LARGEST = "half of the client's largest score"

@@ -11,12 +11,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from privaudit.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.signal_attack import CLASS_MEDIANS, class_medians
-from privaudit.tensors import Stacked, Tensors, stack
-from privaudit.trainer import Cohort, Records, Round
-from privaudit.transcript import Message
-from privaudit.weighing import moves
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.signal_attack import CLASS_MEDIANS, class_medians
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federated.trainer import Cohort, Records, Round
+from privaudit.federated.transcript import Message
+from privaudit.federated.weighted_mean import moves
 
 AT_ONCE = 256  # records whose gradients are taken together
 

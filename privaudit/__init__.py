@@ -5,7 +5,7 @@ view into one score per candidate, and an audit turns the scores into numbers wi
 confidence intervals. Each of those words is a module of this package.
 
 The names below are imported on first use. Where a function is called as its module is,
-``privaudit.compare`` is the function; ``from privaudit.compare import ...`` still finds
+``privaudit.compare`` is the function; ``from privaudit.evaluation.compare.compare import ...`` still finds
 what else is in the module.
 """
 
@@ -14,23 +14,27 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privaudit.audit import Audit
-    from privaudit.auditor import Auditor
-    from privaudit.blind import blind_control
-    from privaudit.claim_audit import audit_claim as claim
-    from privaudit.compare import compare
-    from privaudit.gate import gate
-    from privaudit.lint import lint
-    from privaudit.own_model import shadow_scores, signals_of_logits, tokens_of_logits
-    from privaudit.runs import Run, load_run
-    from privaudit.shift import measure_shift as shift
+    from privaudit.auditing.audit import Audit
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.external_models import (
+        shadow_scores,
+        signals_of_logits,
+        tokens_of_logits,
+    )
+    from privaudit.checks.dp_claim_audit import audit_claim as claim
+    from privaudit.checks.gate.gate import gate
+    from privaudit.checks.lint import lint
+    from privaudit.evaluation.blind_baseline import blind_control
+    from privaudit.evaluation.compare.compare import compare
+    from privaudit.evaluation.distribution_shift import measure_shift as shift
+    from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
+    from privaudit.federated.runs.runs import Run, load_run
+    from privaudit.federated.runs.training import train
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries
     from privaudit.statistics.epsilon.one_run import OneRunGuesses
     from privaudit.statistics.estimate import Estimate
     from privaudit.statistics.verdict import judge_leak
-    from privaudit.tradeoff import sweep as tradeoff
-    from privaudit.training import train
 
 __all__ = [
     "Audit",
@@ -57,27 +61,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Audit": "privaudit.audit:Audit",
-    "Auditor": "privaudit.auditor:Auditor",
+    "Audit": "privaudit.auditing.audit:Audit",
+    "Auditor": "privaudit.auditing.auditor:Auditor",
     "Estimate": "privaudit.statistics.estimate:Estimate",
     "Guarantee": "privaudit.statistics.claim:Guarantee",
     "OneRunCanaries": "privaudit.statistics.epsilon.designs:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
-    "Run": "privaudit.runs:Run",
-    "blind_control": "privaudit.blind:blind_control",
-    "claim": "privaudit.claim_audit:audit_claim",
-    "compare": "privaudit.compare:compare",
-    "gate": "privaudit.gate:gate",
+    "Run": "privaudit.federated.runs.runs:Run",
+    "blind_control": "privaudit.evaluation.blind_baseline:blind_control",
+    "claim": "privaudit.checks.dp_claim_audit:audit_claim",
+    "compare": "privaudit.evaluation.compare.compare:compare",
+    "gate": "privaudit.checks.gate.gate:gate",
     "judge_claim": "privaudit.statistics.claim:judge_claim",
     "judge_leak": "privaudit.statistics.verdict:judge_leak",
-    "lint": "privaudit.lint:lint",
-    "load_run": "privaudit.runs:load_run",
-    "shadow_scores": "privaudit.own_model:shadow_scores",
-    "shift": "privaudit.shift:measure_shift",
-    "signals_of_logits": "privaudit.own_model:signals_of_logits",
-    "tokens_of_logits": "privaudit.own_model:tokens_of_logits",
-    "tradeoff": "privaudit.tradeoff:sweep",
-    "train": "privaudit.training:train",
+    "lint": "privaudit.checks.lint:lint",
+    "load_run": "privaudit.federated.runs.runs:load_run",
+    "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
+    "shift": "privaudit.evaluation.distribution_shift:measure_shift",
+    "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",
+    "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
+    "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
+    "train": "privaudit.federated.runs.training:train",
 }
 
 

@@ -1,7 +1,7 @@
 """What does somebody learn who is told classes only, without probabilities?"""
 
-from privaudit.model_attacks import model_attacks
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.default_attacks import model_attacks
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "black-box-labels"
 

@@ -1,7 +1,7 @@
 """What does a client learn about the others from what it receives?"""
 
-from privaudit.model_attacks import model_attacks
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.default_attacks import model_attacks
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "curious-peer"
 

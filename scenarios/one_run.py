@@ -1,7 +1,7 @@
 """How large must epsilon be at least? Canaries of one run tell."""
 
-from privaudit.attack import ATTACKS
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "one-run"
 

@@ -1,7 +1,7 @@
 """What does a server learn that sees sums of updates only?"""
 
-from privaudit.model_attacks import model_attacks
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.default_attacks import model_attacks
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "server-aggregate"
 

@@ -1,7 +1,7 @@
 """What do the statistics give away that clients send beside their training?"""
 
-from privaudit.attack import ATTACKS
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "shared-statistics"
 

@@ -1,7 +1,7 @@
 """What does each single upload give away, and when?"""
 
-from privaudit.attack import ATTACKS
-from privaudit.scenario import SCENARIOS, Scenario
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 
 NAME = "update-watch"
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.classifier import Classifier
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.trainer import PublicTask, Records, Trainer
-from privaudit.transcript import Message
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.transcript import Message
+from privaudit.models.interfaces import Classifier
 from tests.toy_tower import toy_tower
 
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
@@ -131,7 +131,7 @@ def call(
     *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
     """Run the command line; return its exit code and what it printed."""
-    from privaudit import cli
+    from privaudit.cli.main import main as cli
 
     monkeypatch.setattr(sys, "argv", ["privaudit", *words])
     with pytest.raises(SystemExit) as end:
@@ -145,7 +145,7 @@ def call(
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished and one interrupted run, to be copied by each test."""
     from privaudit import train
-    from privaudit.live import Event
+    from privaudit.cli.progress import Event
 
     def stop(event: Event) -> None:
         if event.done == 2:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from privaudit.records import Records
+from privaudit.datasets.records import Records
 
 
 def with_other_last_bits(records: Records, seed: int = 0) -> Records:

@@ -4,8 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from privaudit.run_header import ADDED, SIGNATURE, add_files, read_header, save_header
-from privaudit.storage import file_hash
+from privaudit.core.storage import file_hash
+from privaudit.federated.runs.run_header import (
+    ADDED,
+    SIGNATURE,
+    add_files,
+    read_header,
+    save_header,
+)
 
 
 def sign_again(run: Path, **fields: Any) -> None:

@@ -4,8 +4,8 @@ from itertools import product
 
 import torch
 
-from privaudit.dataset import Dataset, PixelImages, Texts
-from privaudit.words import Dialogue
+from privaudit.datasets.dataset import Dataset, PixelImages, Texts
+from privaudit.datasets.dialogues import Dialogue
 from tests.small_transformers import ANSWERS, NAMES
 
 SUBJECTS = ("film", "play", "song")

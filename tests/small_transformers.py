@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privaudit.core.tensors import Stacked
 from privaudit.models.hugging_face import import_transformers
-from privaudit.tensors import Stacked
-from privaudit.tunable import Change, Tunable, Tuning
+from privaudit.models.interfaces import Change, Tunable, Tuning
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "<s>", "</s>")
 ANSWERS = ("yes", "no", "maybe")

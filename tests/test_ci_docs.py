@@ -12,8 +12,8 @@ import pytest
 import typer
 import yaml  # type: ignore[import-untyped]
 
-from privaudit.cli import app
-from privaudit.gating.settings import make_settings
+from privaudit.checks.gate.settings import make_settings
+from privaudit.cli.main import app
 
 DOCS = Path(__file__).parents[1] / "docs"
 CI = (DOCS / "ci.md").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def test_settings_of_the_examples_are_accepted() -> None:
 
 
 def test_python_of_the_examples_compiles_and_marks_what_the_plugin_knows() -> None:
-    from privaudit.pytest_plugin import Asked, Limit
+    from privaudit.cli.pytest_plugin import Asked, Limit
 
     known = {*Asked.__dataclass_fields__, *Limit.__dataclass_fields__}
     for text in (*blocks(CI, "python"), *blocks(GATE, "python")):
@@ -130,7 +130,7 @@ def test_python_of_the_examples_compiles_and_marks_what_the_plugin_knows() -> No
 
 
 def test_every_setting_of_the_gate_is_documented() -> None:
-    from privaudit.gating.settings import GateSettings
+    from privaudit.checks.gate.settings import GateSettings
 
     (table,) = blocks(GATE, "toml")
     names = set(tomllib.loads(table)["tool"]["privaudit"]["gate"])

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run, train
-from privaudit.errors import (
+from privaudit.auditing.storage.save import save_audit
+from privaudit.cli.progress import Event
+from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
     TranscriptError,
     UnknownNameError,
     ViewError,
 )
-from privaudit.ledger import Ledger
-from privaudit.live import Event
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.report.page import write_report
-from privaudit.report.store import save_audit
-from privaudit.runs import Run, mark_latest
 from tests.conftest import common_cache
 from tests.owner_changes import sign_again
 
@@ -66,7 +66,7 @@ def test_no_attack_reaches_the_truth(
     scenario: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scores are made while the ledger cannot be read at all."""
-    from privaudit.scenario import find_scenario
+    from privaudit.auditing.scenario import find_scenario
 
     plan = find_scenario(scenario, 6)
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
@@ -78,8 +78,8 @@ def test_no_attack_reaches_the_truth(
 
 def test_coins_tossed_anew_are_covered(run: Run) -> None:
     """With other coins the run cannot have leaked: intervals cover 0.5, mostly."""
-    from privaudit.scenario import find_scenario
-    from privaudit.seeds import Seeds
+    from privaudit.auditing.scenario import find_scenario
+    from privaudit.core.seeds import Seeds
     from privaudit.statistics.roc import pooled_auroc
 
     plan = find_scenario("server-reconstruct", 6)
@@ -130,7 +130,7 @@ def test_clients_that_never_took_part_are_no_targets() -> None:
 
 def test_a_peer_attacks_the_others(run: Run) -> None:
     from privaudit.attacks.loss_threshold import LossThreshold
-    from privaudit.scenario import Scenario
+    from privaudit.auditing.scenario import Scenario
 
     plan = Scenario("x", "?", "peer:client-3", {"loss-threshold": LossThreshold()})
     audit = Auditor(run).attack(plan)
@@ -193,8 +193,8 @@ def test_bad_input_is_named(run: Run) -> None:
 
 
 def test_a_secure_sum_needs_a_trainer_that_allows_it(run: Run) -> None:
-    from privaudit.threats import server_aggregate
-    from privaudit.transcript import SERVER, Message
+    from privaudit.federated.threat_models import server_aggregate
+    from privaudit.federated.transcript import SERVER, Message
 
     update = next(m for m in run.transcript if m.kind == "update")
     alone = Message(0, update.sender, SERVER, "individual-update", update.tensors)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.config import make_config
-from privaudit.frozen_model import encode
-from privaudit.population import populate
-from privaudit.runs import Run
-from privaudit.seeds import Seeds
-from privaudit.shadow_records import paired_coins
-from privaudit.trainer import Records
+from privaudit.auditing.shadow_models.splits import paired_coins
+from privaudit.core.seeds import Seeds
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.population import populate
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import Records
+from privaudit.models.frozen_model import encode
 from tests.elsewhere import with_other_last_bits
 
 
@@ -63,7 +63,7 @@ def rounded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         return with_other_last_bits(encode(*asked))
 
     def begin() -> None:
-        monkeypatch.setattr("privaudit.population.encode", rounded)
+        monkeypatch.setattr("privaudit.federated.runs.population.encode", rounded)
 
     return begin
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from privaudit.config import make_config
-from privaudit.deal import Shares, deal_records
-from privaudit.leak import ClientScores, measure_leak
-from privaudit.ledger import Ledger
-from privaudit.partition import Dirichlet
-from privaudit.population import populate
-from privaudit.seeds import Seeds
+from privaudit.auditing.attack_result import ClientScores, measure_leak
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.partition import Dirichlet
+from privaudit.datasets.split import Shares, deal_records
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import populate
 
 AUDITS = 200
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from privaudit.auditor import Auditor
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.storage.save import save_audit
+from privaudit.evaluation.tradeoff.cells import SweepPoint
+from privaudit.evaluation.tradeoff.result import judge_sweep
+from privaudit.federated.runs.runs import load_run
+from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.rewriting import rewrite_reports
-from privaudit.report.store import save_audit
-from privaudit.report.sweep import write_sweep
-from privaudit.report.sweep_points import SweepPoint
-from privaudit.runs import load_run
-from privaudit.sweep_result import judge_sweep
 from tests.chromium import Chromium, find_chromium, started
 from tests.conftest import common_cache
 

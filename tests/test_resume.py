@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from privaudit import load_run, train
-from privaudit.errors import ConfigError, StorageError
-from privaudit.live import Event
+from privaudit.cli.progress import Event
+from privaudit.core.errors import ConfigError, StorageError
 
 QUICK: dict[str, Any] = {"rounds": 4, "epochs": 1}
 CHILD = """

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Run, train
-from privaudit.cli import app
-from privaudit.ledger import Ledger
-from privaudit.live import Event
-from privaudit.shift import measure_shift
-from privaudit.token_grid import NAMED, places
+from privaudit.auditing.default_attacks import NAMED, places
+from privaudit.cli.main import app
+from privaudit.cli.progress import Event
+from privaudit.evaluation.distribution_shift import measure_shift
+from privaudit.federated.runs.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
 def test_no_attack_reaches_the_truth(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privaudit.scenario import find_scenario
+    from privaudit.auditing.scenario import find_scenario
 
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
     plan = find_scenario("server-reconstruct", 0).reading("words")

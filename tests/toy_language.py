@@ -7,10 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.streams import Stream
-from privaudit.trainer import PublicTask, Records
-from privaudit.tunable import Site, Target, Tuning
-from privaudit.words import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue, Words
+from privaudit.core.streams import Stream
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    Dialogue,
+    Words,
+)
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.models.interfaces import Site, Target, Tuning
 
 VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
 END = 1

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privaudit.streams import Stream
-from privaudit.tunable import Head, Site, Target, Tuning
-from privaudit.words import Words
+from privaudit.core.streams import Stream
+from privaudit.datasets.dialogues import Words
+from privaudit.models.interfaces import Head, Site, Target, Tuning
 
 HEADS = 2
 

@@ -5,11 +5,10 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.learning import LocalSgd, start_context
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -18,6 +17,7 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("coop")

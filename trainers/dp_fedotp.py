@@ -7,21 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import Batch
-from privaudit.prompts.learning import start_context
-from privaudit.prompts.optimal_transport import Transport
-from privaudit.prompts.pairs import pair_texts
-from privaudit.prompts.private_pairs import PrivatePairTrainer
-from privaudit.prompts.private_prompts import context_losses
-from privaudit.prompts.record_gradients import RecordLosses
-from privaudit.prompts.transported_logits import (
-    query_transported,
-    transported_record_losses,
-)
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import Batch
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     PublicTask,
@@ -29,6 +19,16 @@ from privaudit.trainer import (
     Records,
     Signal,
     Signals,
+)
+from privaudit.tuning.prompts.averaging import pair_texts
+from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.optimal_transport import Transport
+from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
+from privaudit.tuning.prompts.private_prompts import context_losses
+from privaudit.tuning.prompts.record_gradients import RecordLosses
+from privaudit.tuning.prompts.transported_logits import (
+    query_transported,
+    transported_record_losses,
 )
 
 

@@ -7,20 +7,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import Batch
-from privaudit.prompts.contrast import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import Batch
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import TRAINERS, ClientId, PublicTask, Rebuilt
+from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
     prompts_contrast,
 )
-from privaudit.prompts.learning import CONTEXT_STD, start_context
-from privaudit.prompts.private_pairs import PrivatePairTrainer
-from privaudit.prompts.private_prompts import context_losses
-from privaudit.prompts.record_gradients import Penalty, RecordLosses
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import TRAINERS, ClientId, PublicTask, Rebuilt
+from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context
+from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
+from privaudit.tuning.prompts.private_prompts import context_losses
+from privaudit.tuning.prompts.record_gradients import Penalty, RecordLosses
 
 
 @TRAINERS.register("dp-fedpgp")

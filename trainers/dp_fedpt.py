@@ -9,19 +9,9 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.private_updates import (
-    MOVED,
-    PrivateUpdates,
-    learned,
-    moved_by,
-    scattered,
-    size_of,
-)
-from privaudit.errors import ConfigError
-from privaudit.privacy.discrete_gaussian import Grid
-from privaudit.privacy.mechanism import NoiseAt
-from privaudit.tensors import Stacked, Tensors
-from privaudit.trainer import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -31,7 +21,17 @@ from privaudit.trainer import (
     PublicTask,
     Round,
 )
-from privaudit.weighing import COORDINATES
+from privaudit.federated.weighted_mean import COORDINATES
+from privaudit.privacy.discrete_gaussian import Grid
+from privaudit.privacy.events import NoiseAt
+from privaudit.tuning.transformers.private_updates import (
+    MOVED,
+    PrivateUpdates,
+    learned,
+    moved_by,
+    scattered,
+    size_of,
+)
 
 NoiseBy = Literal["clients-together", "each-client", "server"]
 NOISE_AT: dict[NoiseBy, NoiseAt] = {

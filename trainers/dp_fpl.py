@@ -11,29 +11,11 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.errors import ConfigError
-from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
-from privaudit.privacy.discrete_gaussian import Grid
-from privaudit.privacy.factorization import (
-    Factors,
-    Kind,
-    Variant,
-    reconstruct_gradient,
-)
-from privaudit.privacy.grid_accounting import widened_noise
-from privaudit.prompts.gradients import ContextGradients
-from privaudit.prompts.learning import CONTEXT_STD, start_context
-from privaudit.prompts.low_rank import (
-    Rank,
-    by_factors,
-    draw_factors,
-    expected_local_share,
-)
-from privaudit.prompts.private_training import PrivateTrainer
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors, numbers_in
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors, numbers_in
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -43,6 +25,22 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
+from privaudit.privacy.discrete_gaussian import Grid
+from privaudit.privacy.grid_accounting import widened_noise
+from privaudit.tuning.prompts.gradients import ContextGradients
+from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context
+from privaudit.tuning.prompts.low_rank import (
+    Factors,
+    Kind,
+    Rank,
+    Variant,
+    by_factors,
+    draw_factors,
+    expected_local_share,
+    reconstruct_gradient,
+)
+from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
 @TRAINERS.register("dp-fpl")

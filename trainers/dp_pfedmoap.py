@@ -10,22 +10,15 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, numbers_in
+from privaudit.federated.batches import (
     Batch,
     Objective,
     epochs_of_batches,
 )
-from privaudit.errors import ConfigError
-from privaudit.privacy.budget import Mechanism
-from privaudit.privacy.clipping import clip_each
-from privaudit.privacy.mechanism import MechanismEvent
-from privaudit.prompts.experts import PromptExperts
-from privaudit.prompts.learning import fit
-from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.prompts.private_training import EVERY_RECORD
-from privaudit.tensors import Stacked, numbers_in
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     Claim,
     ClientId,
@@ -36,7 +29,14 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.transcript import Message
+from privaudit.federated.transcript import Message
+from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.clipping import clip_each
+from privaudit.privacy.events import MechanismEvent
+from privaudit.tuning.prompts.experts.experts import PromptExperts
+from privaudit.tuning.prompts.learning import fit
+from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
+from privaudit.tuning.prompts.private_training import EVERY_RECORD
 
 SAYS_LITTLE = 0.1  # expected records that delta may give away entirely
 

@@ -8,14 +8,11 @@ from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import Batch
-from privaudit.privacy.mechanism import on_grid
-from privaudit.prompts.learning import start_context
-from privaudit.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors, numbers_in
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors, numbers_in
+from privaudit.federated.batches import Batch
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -26,6 +23,9 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.privacy.events import on_grid
+from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 
 
 @TRAINERS.register("dp-promptfl")

@@ -7,16 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import Batch
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.prompts.learning import start_context
-from privaudit.prompts.optimal_transport import Stop, Transport
-from privaudit.prompts.pairs import pair_texts
-from privaudit.prompts.transported_logits import query_transported, transported_losses
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import Batch
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -28,7 +23,14 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.weighing import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer, pair_texts
+from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.optimal_transport import Stop, Transport
+from privaudit.tuning.prompts.transported_logits import (
+    query_transported,
+    transported_losses,
+)
 
 
 @TRAINERS.register("fedotp")

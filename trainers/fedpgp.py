@@ -7,18 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.batches import Batch
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.prompts.contrast import (
-    complete,
-    contrasted_losses,
-    low_rank_start,
-    personal_context,
-)
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import Batch
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -27,7 +20,14 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.tuning.prompts.contrast import (
+    complete,
+    contrasted_losses,
+    low_rank_start,
+    personal_context,
+)
 
 
 @TRAINERS.register("fedpgp")

@@ -2,8 +2,8 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.adapters.averaged_tuning import AveragedTuner
-from privaudit.trainer import TRAINERS
+from privaudit.federated.trainer import TRAINERS
+from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
 
 
 @TRAINERS.register("fedpt")

@@ -9,19 +9,10 @@ from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.dhapa import (
-    client_weights,
-    find_centres,
-    first_best,
-    gaps_to_mean,
-    nearest_centre,
-    shares_in_groups,
-)
-from privaudit.adapters.dhapa_client import DhapaClient
-from privaudit.adapters.dhapa_statistics import as_cohort, held_out, part_of
-from privaudit.errors import ConfigError
-from privaudit.seeds import Seeds
-from privaudit.shared_statistics import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federated.client_statistics import (
     EMBEDDING,
     IMPROVEMENT,
     SIZE,
@@ -29,9 +20,8 @@ from privaudit.shared_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.tensors import Stacked, Tensors, stack
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -41,7 +31,17 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import UNTRAINED
+from privaudit.federated.weighted_mean import UNTRAINED
+from privaudit.tuning.transformers.dhapa import (
+    client_weights,
+    find_centres,
+    first_best,
+    gaps_to_mean,
+    nearest_centre,
+    shares_in_groups,
+)
+from privaudit.tuning.transformers.dhapa_client import DhapaClient
+from privaudit.tuning.transformers.dhapa_statistics import as_cohort, held_out, part_of
 
 CENTRES = "centres of clusters"
 PICKED = "picked cluster"

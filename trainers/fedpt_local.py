@@ -2,10 +2,9 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.adapters.prompt_tuning import PromptTuner
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -16,7 +15,8 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import UNTRAINED
+from privaudit.federated.weighted_mean import UNTRAINED
+from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 
 @TRAINERS.register("fedpt-local")

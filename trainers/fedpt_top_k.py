@@ -10,16 +10,9 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.private_updates import (
-    MOVED,
-    PrivateUpdates,
-    moved_by,
-    spread,
-)
-from privaudit.errors import ConfigError
-from privaudit.privacy.budget import split_budget
-from privaudit.tensors import Stacked, Tensors
-from privaudit.trainer import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.trainer import (
     TRAINERS,
     Cohort,
     Events,
@@ -28,7 +21,14 @@ from privaudit.trainer import (
     PublicTask,
     Round,
 )
-from privaudit.weighing import COORDINATES
+from privaudit.federated.weighted_mean import COORDINATES
+from privaudit.privacy.budget import split_budget
+from privaudit.tuning.transformers.private_updates import (
+    MOVED,
+    PrivateUpdates,
+    moved_by,
+    spread,
+)
 
 Choice = Literal["noised", "private", "largest"]
 EVERY_NUMBER = 10**9

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from privaudit.adapters.prompt_tuning import PromptTuner
-from privaudit.adapters.zeroth_order import two_point
-from privaudit.batches import Gradients, gradients_of
-from privaudit.errors import ConfigError
-from privaudit.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.core.errors import ConfigError
+from privaudit.federated.batches import Gradients, gradients_of
+from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.tuning.transformers.prompt_tuning import PromptTuner
+from privaudit.tuning.transformers.zeroth_order import two_point
 
 
 @TRAINERS.register("fedpt-zeroth-order")
@@ -26,7 +26,7 @@ class FedPTZerothOrder(PromptTuner):
 
     Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
     foundation models", section 2.2, black-box scenarios: there for one number, here
-    for all at once (see :func:`privaudit.adapters.zeroth_order.two_point`).
+    for all at once (see :func:`privaudit.tuning.transformers.zeroth_order.two_point`).
 
     Attributes:
         directions: In which each step looks, at two queries for each record. 0 asks for

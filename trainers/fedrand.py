@@ -9,11 +9,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.learning import LoraTrainer
-from privaudit.adapters.lora import chosen, factor_of
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -24,8 +22,10 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.transcript import Message
-from privaudit.weighing import weigh
+from privaudit.federated.transcript import Message
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.transformers.learning import LoraTrainer
+from privaudit.tuning.transformers.lora import chosen, factor_of
 
 Factor = Literal["A", "B"]
 FACTORS: tuple[Factor, Factor] = ("A", "B")

@@ -7,11 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.averaged_tuning import AveragedTuner
-from privaudit.adapters.prompt_tuning import Penalty
-from privaudit.prompts.proximal import pull
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.tuning.prompts.proximal import pull
+from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
+from privaudit.tuning.transformers.prompt_tuning import Penalty
 
 
 @TRAINERS.register("full-fedprox")

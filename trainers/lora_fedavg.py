@@ -2,10 +2,10 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.adapters.learning import LoraTrainer
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.weighing import weigh
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.transformers.learning import LoraTrainer
 
 
 @TRAINERS.register("lora-fedavg")

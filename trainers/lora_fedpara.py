@@ -2,12 +2,10 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.adapters.learning import LoraTrainer
-from privaudit.adapters.lora import chosen, factor_of, start_pairs
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -16,7 +14,9 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import weigh
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.transformers.learning import LoraTrainer
+from privaudit.tuning.transformers.lora import chosen, factor_of, start_pairs
 
 PRIVATE = ("A2", "B2")
 

@@ -7,13 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.learning import LoraTrainer
-from privaudit.adapters.lora import chosen, layer_of
-from privaudit.errors import ConfigError
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -24,7 +22,9 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import weigh
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.transformers.learning import LoraTrainer
+from privaudit.tuning.transformers.lora import chosen, layer_of
 
 FIRST, JOINED = "first ", "joined "
 

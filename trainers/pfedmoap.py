@@ -2,10 +2,10 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.experts import PromptExperts
-from privaudit.prompts.learning import LocalSgd
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.tuning.prompts.experts.experts import PromptExperts
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("pfedmoap")

@@ -9,18 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.prompts.feature_memory import (
-    choose_blend,
-    empty_memory,
-    fill_memory,
-    recall,
-)
-from privaudit.prompts.learning import QUERY_CHUNK, logits_of
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -32,7 +24,15 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.weighing import weigh
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.tuning.prompts.feature_memory import (
+    choose_blend,
+    empty_memory,
+    fill_memory,
+    recall,
+)
+from privaudit.tuning.prompts.learning import QUERY_CHUNK, logits_of
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 SHARPNESSES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)

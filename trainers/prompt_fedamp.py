@@ -8,14 +8,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.errors import ConfigError
-from privaudit.prompts.learning import start_context
-from privaudit.prompts.message_passing import pass_messages
-from privaudit.prompts.proximal import ProximalTrainer
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -25,6 +22,8 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
+from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.proximal import ProximalTrainer, pass_messages
 
 
 @TRAINERS.register("prompt-fedamp")

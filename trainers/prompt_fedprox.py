@@ -5,11 +5,11 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.prompts.proximal import ProximalTrainer
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.weighing import weigh
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.tuning.prompts.proximal import ProximalTrainer
 
 
 @TRAINERS.register("prompt-fedprox")

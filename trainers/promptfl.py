@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.tensors import Stacked
-from privaudit.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.weighing import weigh
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer
 
 
 @TRAINERS.register("promptfl")

@@ -8,11 +8,10 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.prompts.averaging import AveragingTrainer
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -21,7 +20,8 @@ from privaudit.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.weighing import weigh
+from privaudit.federated.weighted_mean import weigh
+from privaudit.tuning.prompts.averaging import AveragingTrainer
 
 
 @TRAINERS.register("promptfl-ft")

@@ -7,12 +7,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.adapters.learning import query_tokens
-from privaudit.adapters.lora import weight_changes
-from privaudit.prompts.learning import PromptTrainer
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View
-from privaudit.trainer import (
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
     TRAINERS,
     Claim,
     ClientId,
@@ -25,8 +22,11 @@ from privaudit.trainer import (
     Signal,
     Signals,
 )
-from privaudit.tunable import Tuning
-from privaudit.writing import UNTUNED
+from privaudit.federated.writing import UNTUNED
+from privaudit.models.interfaces import Tuning
+from privaudit.tuning.prompts.learning import PromptTrainer
+from privaudit.tuning.transformers.learning import query_tokens
+from privaudit.tuning.transformers.lora import weight_changes
 
 
 @TRAINERS.register("zero-shot")

@@ -1,1 +1,1 @@
-"""Data sets by name, and how their records are dealt to clients."""
+"""Data sets, their partition among clients, and the member and non-member split."""

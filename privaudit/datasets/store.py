@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from zipfile import BadZipFile
 
-from privaudit.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, MissingFileError
 
 PICTURES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff",

@@ -1,1 +1,1 @@
-"""The audited models: open_clip towers behind a prompt, and the embedded weights."""
+"""Frozen models behind one interface."""

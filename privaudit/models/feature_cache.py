@@ -11,19 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.dataset import FeatureBank, Images, Texts
-from privaudit.errors import (
+from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
     StorageError,
     TranscriptError,
 )
-from privaudit.models.captioning_vlm import CaptioningVLM
-from privaudit.models.picture_classifier import PictureClassifier
-from privaudit.models.promptable_clip import PromptableCLIP
-from privaudit.models.text_classifier import TextClassifier
-from privaudit.storage import make_private_folder, read_tensors, write_tensors
-from privaudit.words import Words
+from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.datasets.dataset import FeatureBank, Images, Texts
+from privaudit.datasets.dialogues import Words
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.language.captioning_vlm import CaptioningVLM
+from privaudit.models.transformers.picture_classifier import PictureClassifier
+from privaudit.models.transformers.text_classifier import TextClassifier
 
 Encoder: TypeAlias = PromptableCLIP | CaptioningVLM | PictureClassifier
 Kind = Literal["features", "tokens"]

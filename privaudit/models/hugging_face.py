@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from privaudit.errors import ConfigError, MissingFileError
-from privaudit.models.torchvision_shim import declare_missing_operators
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.models.clip.torchvision_shim import declare_missing_operators
 
 
 def import_transformers() -> Any:

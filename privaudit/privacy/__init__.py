@@ -1,1 +1,1 @@
-"""Differential privacy: clipping, noise, accountants, certificates per view."""
+"""Differential privacy and secure aggregation: noise, accountants, certificates."""

@@ -16,10 +16,12 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
-from privaudit.errors import ConfigError
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon as gaussian_epsilon
-from privaudit.privacy.gaussian_mechanism import gaussian_multiplier
-from privaudit.privacy.ranges import above_zero, at_least_one, fraction, probability
+from privaudit.core.errors import ConfigError
+from privaudit.privacy.noise import above_zero, at_least_one, fraction, probability
+from privaudit.statistics.epsilon.gaussian_mechanism import (
+    gaussian_epsilon as gaussian_epsilon,
+)
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_multiplier
 
 Accountant = Literal["opacus-rdp", "opacus-prv", "dpa-rdp", "dpa-pld", "gaussian-exact"]
 Sampling = Literal["poisson", "without-replacement"]

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from privaudit.privacy.mechanism import NoiseAt
+from privaudit.privacy.events import NoiseAt
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
+from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
-from privaudit.privacy.mechanism import Adjacency, MechanismEvent, Unit
-from privaudit.seeds import Randomness
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
 REPEATABLE = "repeatable, not private"

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.core.errors import ConfigError, TrainingError
 
 
 def clip_joint(

@@ -27,8 +27,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, UInt64
 from torch import Tensor
 
-from privaudit.errors import ConfigError
-from privaudit.privacy.ranges import above_zero
+from privaudit.core.errors import ConfigError
+from privaudit.privacy.noise import above_zero
 
 FINE = 2**29
 """Least standard deviation in steps where nobody adds up what several parties noised.

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.audit import Audit
+from privaudit.auditing.audit import Audit
 from privaudit.report import wording
-from privaudit.report.by_round import round_sentences
-from privaudit.report.one_run_table import one_run_sentences
-from privaudit.report.other_attacks import others_sentence
-from privaudit.report.rebuilding import rebuilding
-from privaudit.report.source import source_sentence
+from privaudit.report.tables.by_round import round_sentences, source_sentence
+from privaudit.report.tables.one_run_table import one_run_sentences
+from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.rebuilding import rebuilding
 
 
 def summary(audits: Sequence[Audit]) -> str:

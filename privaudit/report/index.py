@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privaudit.audit import Audit
-from privaudit.errors import ConfigError, MissingFileError
-from privaudit.leak import Leak
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.federated.runs.runs import Run
 from privaudit.report import wording
 from privaudit.report.cards import counted
 from privaudit.report.labels import run_labels
-from privaudit.report.other_attacks import others_sentence
 from privaudit.report.page_template import MADE_BY, render
-from privaudit.report.table import Cell
-from privaudit.runs import Run
-from privaudit.statistics.above_chance import p_above_chance
-from privaudit.statistics.comparisons import holm
-from privaudit.storage import read_bytes, write_bytes
+from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.table import Cell
+from privaudit.statistics.comparisons import holm, p_above_chance
 
 INDEX = "index.html"
 _ORDER = ("leaks", "reversed", "underpowered", "no evidence")

@@ -7,9 +7,9 @@ Jenkins' readers share (testsuites, testsuite, testcase, failure, system-out).
 import re
 import xml.etree.ElementTree as ET
 
-from privaudit.gate import GateResult
-from privaudit.gating.checks import Check
-from privaudit.gating.guarantees import GuaranteeCheck
+from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.gate import GateResult
+from privaudit.checks.gate.guarantees import GuaranteeCheck
 
 # XML 1.0 has no way to write these, not even escaped.
 _FORBIDDEN = re.compile(

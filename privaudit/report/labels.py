@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.audit import Audit
+from privaudit.auditing.audit import Audit
 
 
 def run_labels(audits: Sequence[Audit]) -> list[str]:

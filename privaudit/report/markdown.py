@@ -9,11 +9,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from privaudit.gate import GateResult
-from privaudit.gating.checks import Check
-from privaudit.gating.guarantees import GuaranteeCheck
-from privaudit.report.gate_rows import gate_row
-from privaudit.storage import append_lines, write_bytes
+from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.gate import GateResult
+from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.core.storage import append_lines, write_bytes
+from privaudit.report.tables.gate_rows import gate_row
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
 _SIGNS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>$@:=^])")

@@ -6,42 +6,46 @@ from typing import Any
 
 from markupsafe import Markup
 
-from privaudit.audit import Audit
-from privaudit.errors import ConfigError
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import SHARES, SLICES
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.report import wording
-from privaudit.report.attack_table import attack_rows
-from privaudit.report.attacks_figure import attacks_alt, attacks_plot, on_some_clients
-from privaudit.report.caption_gallery import exposed_captions
 from privaudit.report.cards import card, summary
-from privaudit.report.class_table import class_tables, classes_of, drawn_sentence
-from privaudit.report.epsilon_figure import epsilon_alt, epsilon_plot
-from privaudit.report.figure_style import to_svg
-from privaudit.report.figures import tradeoff_alt, tradeoff_plot, undrawn
-from privaudit.report.gallery import galleries
-from privaudit.report.labels import run_labels
-from privaudit.report.leak_by_class import ClassLeak
-from privaudit.report.one_run_table import bound_rows
-from privaudit.report.page_template import render
-from privaudit.report.pair_figure import (
+from privaudit.report.figures.attacks_figure import (
+    attacks_alt,
+    attacks_plot,
+    on_some_clients,
+)
+from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
+from privaudit.report.figures.figure_style import to_svg
+from privaudit.report.figures.figures import tradeoff_alt, tradeoff_plot, undrawn
+from privaudit.report.figures.pair_figure import (
     closeness_alt,
     closeness_plot,
     server_alt,
     server_plot,
 )
-from privaudit.report.roc_figure import roc_alt, roc_plot
-from privaudit.report.rounds_figure import rounds_alt, rounds_plot
-from privaudit.report.row_figures import (
+from privaudit.report.figures.roc_figure import roc_alt, roc_plot
+from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
+from privaudit.report.figures.row_figures import (
     class_plot,
     classes_alt,
     client_plot,
     clients_alt,
 )
+from privaudit.report.galleries.captions import exposed_captions
+from privaudit.report.galleries.pictures import galleries
+from privaudit.report.labels import run_labels
+from privaudit.report.page_template import render
 from privaudit.report.settings import attack_settings, run_settings
-from privaudit.report.table import Cell, tradeoff_rows
-from privaudit.report.token_grid_table import grid_tables, headline_rows
-from privaudit.report.written_table import traffic_rows, written_table
-from privaudit.storage import storage_errors, write_bytes
-from privaudit.token_grid import SHARES, SLICES
+from privaudit.report.tables.attack_table import attack_rows
+from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
+from privaudit.report.tables.leak_by_class import ClassLeak
+from privaudit.report.tables.one_run_table import bound_rows
+from privaudit.report.tables.table import Cell, tradeoff_rows
+from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
+from privaudit.report.tables.written_table import traffic_rows, written_table
 
 Names = Sequence[Sequence[str]]  # of each audit's classes
 

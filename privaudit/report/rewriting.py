@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from privaudit.audit import Audit
-from privaudit.errors import MissingFileError, PrivauditError, TranscriptError
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.storage.load import StoredAudit, read_audit, stored_scenarios
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptError
+from privaudit.evaluation.tradeoff.result import Tradeoff
+from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
+from privaudit.federated.runs.run_header import refuse_link
+from privaudit.federated.runs.run_names import find_place, runs_folder
+from privaudit.federated.runs.runs import Run, latest_runs, load_run
+from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.index import IndexEntry, check_place, write_index
 from privaudit.report.page import write_report
-from privaudit.report.restored import restore_audit
-from privaudit.report.stored_audit import StoredAudit, read_audit, stored_scenarios
-from privaudit.report.stored_sweep import SWEEP, read_sweep
-from privaudit.report.sweep import write_sweep
-from privaudit.run_header import refuse_link
-from privaudit.run_names import find_place, runs_folder
-from privaudit.runs import Run, latest_runs, load_run
-from privaudit.scenario import SCENARIOS
-from privaudit.sweep_result import Tradeoff
 
 MOST_TOGETHER = 8  # runs on one page, side by side
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from privaudit.gating.settings import TABLE, Place
-from privaudit.storage import read_bytes
+from privaudit.checks.gate.settings import TABLE, Place
+from privaudit.core.storage import read_bytes
 
 if TYPE_CHECKING:
-    from privaudit.gate import GateResult
-    from privaudit.gating.checks import Check
-    from privaudit.gating.guarantees import GuaranteeCheck
-    from privaudit.lint import Finding
-    from privaudit.runs import Run
+    from privaudit.checks.gate.checks import Check
+    from privaudit.checks.gate.gate import GateResult
+    from privaudit.checks.gate.guarantees import GuaranteeCheck
+    from privaudit.checks.lint import Finding
+    from privaudit.federated.runs.runs import Run
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 Json = dict[str, Any]
@@ -70,7 +70,7 @@ def lint_sarif(findings: "Mapping[Run, Sequence[Finding]]") -> Json:
 
     They point at run.json, at the line of the first setting that causes them.
     """
-    from privaudit.lint import RULES
+    from privaudit.checks.lint import RULES
 
     rules = [_rule(rule.name, rule.question) for rule in RULES]
     order = [rule.name for rule in RULES]

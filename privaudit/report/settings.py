@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privaudit.audit import Audit
-from privaudit.report.token_grid_table import outside_grid
+from privaudit.auditing.audit import Audit
+from privaudit.federated.runs.runs import Run
+from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import setting, writes
-from privaudit.runs import Run
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.audit import Audit
-from privaudit.leak import Leak
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
 from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 from privaudit.statistics.estimate import Estimate
 

@@ -1,1 +1,1 @@
-"""What may be claimed from scores: estimates, ROC figures, comparisons."""
+"""Numbers with uncertainty: ROC curves, intervals, comparisons, epsilon bounds."""

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 from scipy.special import ndtr, ndtri
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.curve import tpr_at_fpr
 from privaudit.statistics.delong import (
     checked_scores,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from scipy.optimize import brentq
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import check_confidence

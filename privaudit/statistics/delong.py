@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import expit, logit
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.intervals import normal_quantile
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtr
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.statistics.intervals import check_confidence

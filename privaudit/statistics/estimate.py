@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-from privaudit.errors import ConfigError, shown
+from privaudit.core.errors import ConfigError, shown
 from privaudit.statistics.intervals import check_confidence, clopper_pearson, wilson
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import clopper_pearson
 

@@ -3,10 +3,11 @@
 import math
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import betaincinv, ndtri
+from scipy.stats import norm
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 
 
 def check_confidence(confidence: float) -> None:
@@ -58,3 +59,39 @@ def wilson(rate: float, trials: int, confidence: float) -> tuple[float, float]:
     half = z * math.sqrt(spread) / shrink
     # The bound at 0 and 1 is 0 and 1, but for rounding.
     return min(centre - half, rate), max(centre + half, rate)
+
+
+Rows = Float[np.ndarray, "rows records"]
+
+
+def weighted_means(
+    scores: Rows, weights: Rows | Bool[np.ndarray, "rows records"]
+) -> tuple[Float[np.ndarray, " rows"], Rows]:
+    """Return each row's weighted mean, and the influence of each record on it.
+
+    Args:
+        scores: Of each record, for each row.
+        weights: 0 or more, of any sum above 0.
+    """
+    share = weights / weights.sum(axis=1, keepdims=True)
+    means = (scores * share).sum(axis=1)
+    return means, (scores - means[:, None]) * share
+
+
+def inflation(records: int) -> float:
+    """Return what a variance is multiplied by, its mean being estimated as well."""
+    return records / max(1, records - 1)
+
+
+def half_width(
+    influence: Float[np.ndarray, " records"], records: int, confidence: float
+) -> float:
+    """Return half the width of a normal interval.
+
+    Args:
+        influence: Of each record on the statistic.
+        records: How many count.
+        confidence: Coverage, in (0, 1).
+    """
+    variance = (influence**2).sum() * inflation(records)
+    return float(norm.ppf((1 + confidence) / 2) * np.sqrt(variance))

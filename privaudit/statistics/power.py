@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logit, ndtr, ndtri, owens_t, stdtrit
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
 

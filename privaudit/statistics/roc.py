@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
     AurocVariance,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 
 _REVERSED = (

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attack import Adversary, Target
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.seeds import Seeds
-from privaudit.threats import View, server
-from privaudit.trainer import PublicTask, Rebuilt, Records
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.core.seeds import Seeds
+from privaudit.federated.threat_models import View, server
+from privaudit.federated.trainer import PublicTask, Rebuilt, Records
 from privaudit.trainers.zero_shot import ZeroShot
 
 

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from privaudit.attacks.max_prob_gap import MaxProbGap
+from privaudit.federated.trainer import PublicTask
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.trainer import PublicTask
 from tests.attacks.word_world import attacked, by_hand, groups
 
 # Two words: both as likely, then the right one 3 to 1; nothing comes after the last.

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from privaudit.attacks.min_k_plus_plus import MinKPlusPlus
-from privaudit.trainer import PublicTask
+from privaudit.federated.trainer import PublicTask
 from tests.attacks.word_world import by_hand
 
 # Two words: both as likely, then the right one 3 to 1; nothing comes after the last.

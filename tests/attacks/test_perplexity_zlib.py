@@ -4,8 +4,8 @@ import zlib
 import pytest
 
 from privaudit.attacks.perplexity_zlib import PerplexityZlib
-from privaudit.token_table import WordSlice
-from privaudit.trainer import PublicTask
+from privaudit.federated.trainer import PublicTask
+from privaudit.models.token_table import WordSlice
 from tests.attacks.word_world import by_hand
 
 # Two words: both as likely, then the right one 3 to 1; nothing comes after the last.

@@ -5,15 +5,15 @@ from typing import Literal
 import pytest
 import torch
 
-from privaudit.attack import Adversary, Target
 from privaudit.attacks.shadow import Shadow, _AttackModels, _balanced
-from privaudit.seeds import Seeds
-from privaudit.signals import SignalTable
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.signals.signals import SignalTable
+from privaudit.core.seeds import Seeds
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask
+from privaudit.federated.transcript import Message
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask
 from privaudit.trainers.coop import CoOp
-from privaudit.transcript import Message
 from tests.conftest import toy_records, with_noise
 
 

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.attack import Adversary, Scores, Target
 from privaudit.attacks.shared_statistics import SharedStatistics
-from privaudit.errors import ViewError
-from privaudit.seeds import Seeds
-from privaudit.shared_statistics import EMBEDDING, STATISTIC, UNCERTAINTY
+from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.core.errors import ViewError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.client_statistics import EMBEDDING, STATISTIC, UNCERTAINTY
+from privaudit.federated.threat_models import View, find_threat
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.threats import View, find_threat
-from privaudit.trainer import PublicTask, Records, Trainer
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
 from tests.conftest import train_toy, with_noise
 
 CANDIDATES = 20

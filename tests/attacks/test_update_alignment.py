@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.adapters.averaged_model import AveragedModel
-from privaudit.attack import Adversary, Target
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.errors import ViewError
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, Tensors
-from privaudit.threats import View, find_threat
-from privaudit.trainer import (
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.core.errors import ViewError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View, find_threat
+from privaudit.federated.trainer import (
     TRAINERS,
     Cohort,
     LocalResult,
@@ -24,9 +23,10 @@ from privaudit.trainer import (
     Signals,
     Trainer,
 )
+from privaudit.federated.transcript import Message
+from privaudit.federated.weighted_mean import weigh
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
-from privaudit.weighing import weigh
+from privaudit.tuning.transformers.averaged_model import AveragedModel
 from tests.conftest import toy_records
 
 Train = Callable[..., list[Message]]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attack import ATTACKS, Attack
+from privaudit.auditing.attack import ATTACKS, Attack
+from privaudit.federated.trainer import PublicTask, Rebuilt
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.trainer import PublicTask, Rebuilt
 from tests.attacks.word_world import Speaker, attacked, groups
 
 NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).reads == "words"]  # type: ignore[attr-defined]

@@ -14,14 +14,21 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from privaudit.attack import Adversary, Scores, Target
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked
-from privaudit.threats import View, server
-from privaudit.token_table import TOKENS, token_signals
-from privaudit.trainer import PublicTask, Rebuilt, Records, Signal, Signals
+from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    Dialogue,
+    Words,
+)
+from privaudit.federated.threat_models import View, server
+from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Signal, Signals
+from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.trainers.zero_shot import ZeroShot
-from privaudit.words import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue, Words
 
 VOCABULARY, BEFORE, LONGEST = 12, 6, 8
 LENGTH = BEFORE + LONGEST

@@ -19,12 +19,12 @@ from privaudit.statistics.epsilon.calibration import (
 )
 from privaudit.statistics.epsilon.error_rates import epsilon_from_errors
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
-from privaudit.statistics.epsilon.mechanisms import (
+from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.epsilon.simulated_mechanisms import (
     GaussianCanaries,
     RandomisedResponse,
     Silence,
 )
-from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate, proportion
 
 AUDITS, REPEATS = 1000, 200

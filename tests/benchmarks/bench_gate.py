@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from privaudit.gating.checks import Question, judge, overall
+from privaudit.checks.gate.checks import Question, judge, overall
 from privaudit.statistics.comparisons import (
     paired_accuracy_difference,
     pooled_paired_auroc_difference,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.trainer import TRAINERS
+from privaudit.federated.trainer import TRAINERS
 from tests.benchmarks.measuring import machine, spread
 from tests.benchmarks.one_round import Asked, Measured
 

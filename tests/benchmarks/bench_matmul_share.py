@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from privaudit.models.shared_prefix import SharedPrefixText
-from privaudit.models.text_tower import text_tower
+from privaudit.models.clip.shared_prefix import SharedPrefixText
+from privaudit.models.clip.text_tower import text_tower
 from tests.benchmarks.measuring import (
     CONTEXT_TOKENS,
     class_tokens,

@@ -18,7 +18,7 @@ import pytest
 from Crypto.Protocol.SecretSharing import Shamir
 from numpy.typing import NDArray
 
-from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
+from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.masks import self_mask
@@ -28,8 +28,8 @@ from privaudit.privacy.secure_aggregation.protocol import (
     aggregate,
     threshold_of,
 )
+from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
 from privaudit.privacy.secure_aggregation.sharing import combine, split
-from privaudit.seeds import Seeds
 from tests.benchmarks.measuring import machine, spread, timed
 
 LENGTH, PASSES = 100_000, 3

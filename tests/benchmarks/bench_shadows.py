@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.attack import Adversary, Target
-from privaudit.scenario import find_scenario
-from privaudit.shadow_table import ShadowTable
-from privaudit.shadows import shadow_tables
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.scenario import find_scenario
+from privaudit.auditing.shadow_models.signal_table import ShadowTable
+from privaudit.auditing.shadow_models.training import shadow_tables
 from tests.benchmarks.measuring import machine, spread, timed
 
 SHADOWS, PASSES = 64, 3
@@ -37,7 +37,9 @@ def test_shadows_stacked_against_one_by_one(
     tables: dict[int, ShadowTable] = {}
 
     def tabled(at_once: int) -> ShadowTable:
-        monkeypatch.setattr("privaudit.shadows.REPLAY_CHUNK", at_once)
+        monkeypatch.setattr(
+            "privaudit.auditing.shadow_models.training.REPLAY_CHUNK", at_once
+        )
         (table,) = shadow_tables(replace(adversary), [target], SHADOWS, "candidates")
         return table
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from privaudit.models.plain_text import plain_prompt_features
-from privaudit.models.prompt_tokens import prompt_tokens
-from privaudit.models.promptable_clip import ClassPrompts
-from privaudit.models.torchvision_shim import import_open_clip
+from privaudit.models.clip.plain_text import plain_prompt_features
+from privaudit.models.clip.prompt_tokens import prompt_tokens
+from privaudit.models.clip.promptable_clip import ClassPrompts
+from privaudit.models.clip.torchvision_shim import import_open_clip
 from tests.benchmarks.measuring import CLASS_NAMES, CONTEXT_TOKENS, spread
 
 PLAIN_PASSES = 2

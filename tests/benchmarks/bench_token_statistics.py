@@ -17,7 +17,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.token_statistics import ALPHAS, TokenStatistics, token_statistics
+from privaudit.auditing.signals.token_statistics import (
+    ALPHAS,
+    TokenStatistics,
+    token_statistics,
+)
 from tests.benchmarks.measuring import Timed, machine, spread, timed
 
 TOKENS, VOCABULARY = 576, 32_000
@@ -28,7 +32,7 @@ CLAMP = 1e-10
 MEMORY = """
 from pathlib import Path
 import torch
-from privaudit.token_statistics import token_statistics
+from privaudit.auditing.signals.token_statistics import token_statistics
 torch.set_num_threads(1)
 def largest():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.classifier import Classifier
-from privaudit.config import build_trainer, parameters_of
-from privaudit.federation import Federation, run_round
-from privaudit.models.promptable_clip import PromptableCLIP
-from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors, stack, unstack
-from privaudit.trainer import TRAINERS, Cohort, PublicTask, Records, Trainer
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors, stack, unstack
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import build_trainer, parameters_of
+from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Records, Trainer
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.interfaces import Classifier
 from tests.benchmarks.measuring import (
     CLASS_NAMES,
     CONTEXT_TOKENS,

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from privaudit.config import make_config
-from privaudit.federation import Federation, run_round
-from privaudit.population import populate
-from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors
-from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.population import populate
+from privaudit.federated.trainer import PublicTask, Records, Trainer
 from tests.benchmarks.measuring import timed
 
 SHARDS = 100  # different ones; more clients than that share them

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attack import Adversary, Target
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.core.seeds import Seeds
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.transcript import Message
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
 from tests.conftest import with_noise
 
 ON_UPLOADS = {"update-alignment"}

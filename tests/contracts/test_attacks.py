@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attack import ATTACKS, Attack, Scores
+from privaudit.auditing.attack import ATTACKS, Attack, Scores
 from privaudit.statistics.roc import pooled_auroc
 from tests.contracts.conftest import Attacked
 

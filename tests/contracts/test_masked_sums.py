@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from privaudit.federation import Federation, RoundRecord, run_round
-from privaudit.privacy.secure_aggregation.masked_sum import Masking
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, RoundRecord, run_round
+from privaudit.federated.masked_sum import Masking
+from privaudit.federated.threat_models import server, server_aggregate
+from privaudit.federated.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
-from privaudit.seeds import Seeds
-from privaudit.threats import server, server_aggregate
-from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
-from privaudit.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 SUMMING = [n for n in TRAINERS.names() if TRAINERS.find(n)().aggregation == "sum"]

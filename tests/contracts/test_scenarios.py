@@ -2,10 +2,10 @@
 
 import pytest
 
-from privaudit.attack import ATTACKS
-from privaudit.scenario import SCENARIOS
-from privaudit.threats import find_threat
-from privaudit.token_grid import places
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.default_attacks import places
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.federated.threat_models import find_threat
 
 
 @pytest.mark.parametrize("name", SCENARIOS.names())

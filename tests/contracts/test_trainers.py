@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from privaudit.asking import ask
-from privaudit.errors import ViewError
-from privaudit.federation import Federation, run_round
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import TRAINERS, PublicTask, Records, Trainer
-from privaudit.transcript import Message, digest
+from privaudit.core.errors import ViewError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.federated.transcript import Message, digest
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [

@@ -85,7 +85,7 @@ def _write(world: Path, name: str, body: bytes) -> None:
 def _load(name: str) -> None:
     import torch
 
-    from privaudit.models.checkpoints import load_checkpoint
+    from privaudit.models.clip.checkpoints import load_checkpoint
 
     try:
         load_checkpoint(torch.nn.Linear(3, 2), Path(name))

@@ -39,9 +39,9 @@ DATA: Mapping[str, tuple[str, str]] = {
 
 def read(name: str, place: str) -> None:
     """Read a data set, and decode every picture."""
-    from privaudit.datasets.on_disk import load_dataset
-    from privaudit.datasets.picture_files import PictureFiles
-    from privaudit.models.picture_preparation import PicturePreparation
+    from privaudit.datasets.images.picture_files import PictureFiles
+    from privaudit.datasets.sources import load_dataset
+    from privaudit.models.clip.picture_preparation import PicturePreparation
 
     dataset = load_dataset(name, place)
     prepare = PicturePreparation(32, (0.5,) * 3, (0.5,) * 3)

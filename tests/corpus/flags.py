@@ -50,7 +50,7 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command with what Click knows of it."""
     import typer
 
-    from privaudit.cli import app
+    from privaudit.cli.main import app
 
     whole: Any = typer.main.get_command(app)
     for name, found in whole.commands.items():

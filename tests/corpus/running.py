@@ -156,7 +156,7 @@ def _bound() -> None:
 
 
 def _command(argv: Sequence[str]) -> None:
-    from privaudit import cli
+    from privaudit.cli.main import main as cli
 
     sys.argv = ["privaudit", *argv]
     cli.run()
@@ -166,7 +166,7 @@ def _exit_code(call: Callable[[], object]) -> int:
     """Return the exit code that a call would end a Python process with."""
     import traceback
 
-    from privaudit.errors import PrivauditError, one_line
+    from privaudit.core.errors import PrivauditError, one_line
 
     code = 0
     try:

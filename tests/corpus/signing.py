@@ -13,7 +13,7 @@ def sign_again(path: Path) -> None:
 
     So a bad file of somebody who is trusted reaches the readers behind the signature.
     """
-    from privaudit.signing import sign
+    from privaudit.core.signing import sign
 
     run = next((p for p in path.parents if (p / "run.json").is_file()), None)
     if run is None or (run / "run.json").stat().st_size > SMALL:

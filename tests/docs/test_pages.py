@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.models.torchvision_shim import declare_missing_operators
+from privaudit.models.clip.torchvision_shim import declare_missing_operators
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("own-model.md", "api.md")

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.config import RunConfig, make_config
-from privaudit.dataset import DATASETS, Dataset
-from privaudit.errors import ConfigError
-from privaudit.frozen_model import load_frozen
-from privaudit.mechanism import MECHANISMS
-from privaudit.models.tunable_names import reads_texts
-from privaudit.population import records_elsewhere
-from privaudit.runs import Run
-from privaudit.scenario import find_scenario
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.population import records_elsewhere
+from privaudit.federated.runs.runs import Run
+from privaudit.models.frozen_model import load_frozen
+from privaudit.models.names import reads_texts
+from privaudit.tuning.peft_methods.registry import MECHANISMS
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import save
 
@@ -62,7 +62,7 @@ def data_sets() -> Iterator[None]:
         patch.setitem(DATASETS._entries, "more-texts", lambda: text_data(30))
         patch.setitem(DATASETS._entries, "bare-texts", bare_texts)
         patch.setitem(DATASETS._entries, "some-pictures", picture_data)
-        patch.setattr("privaudit.population.load_frozen", loaded_once())
+        patch.setattr("privaudit.federated.runs.population.load_frozen", loaded_once())
         yield
 
 

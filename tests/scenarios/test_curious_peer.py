@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from privaudit import Auditor, train
-from privaudit.audit import Audit
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.storage.save import save_audit
 from privaudit.report import wording
 from privaudit.report.page import render_report
-from privaudit.report.store import save_audit
-from privaudit.report.table import print_table
+from privaudit.report.tables.table import print_table
 from privaudit.scenarios.curious_peer import curious_peer
 
 

@@ -7,23 +7,23 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.audit import Audit
-from privaudit.errors import ConfigError, ViewError
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.leak import Leak
-from privaudit.model_attacks import NAMED
-from privaudit.runs import Run
-from privaudit.scenario import SCENARIOS, Scenario
-from privaudit.seeds import Seeds
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import NAMED
+from privaudit.auditing.parts.dominated_views import as_weaker, attack_in_place
+from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.strongest_attack import strongest_of
+from privaudit.core.errors import ConfigError, ViewError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.threat_models import View, find_threat
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import Message
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
-from privaudit.strongest import strongest_of
-from privaudit.threats import View, find_threat
-from privaudit.trainer import PublicTask, Records
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
-from privaudit.weaker_views import as_weaker, attack_in_place
 from tests.conftest import common_cache
 
 ALL = {name: SCENARIOS.find(name)() for name in SCENARIOS.names()}

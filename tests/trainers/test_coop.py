@@ -1,9 +1,9 @@
 import torch
 
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records
 from privaudit.trainers.coop import CoOp
 
 

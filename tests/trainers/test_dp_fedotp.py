@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from privaudit.asking import ask
-from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import peer, released, server
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
-from privaudit.prompts.pairs import pair_texts
-from privaudit.prompts.transported_logits import transported_losses
-from privaudit.seeds import Seeds
-from privaudit.threats import peer, released, server
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.dp_fedotp import DPFedOTP
-from privaudit.transcript import SERVER
+from privaudit.tuning.prompts.averaging import pair_texts
+from privaudit.tuning.prompts.transported_logits import transported_losses
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1

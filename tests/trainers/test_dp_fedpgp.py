@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federated.threat_models import peer, released, server
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.prompts.contrast import personal_context, prompts_contrast
-from privaudit.seeds import Seeds
-from privaudit.threats import peer, released, server
-from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fedpgp import DPFedPGP
-from privaudit.transcript import SERVER
+from privaudit.tuning.prompts.contrast import personal_context, prompts_contrast
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1

@@ -10,18 +10,18 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2
 from torch import Tensor
 
-from privaudit.adapters.private_updates import MOVED
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, RoundRecord, run_round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, RoundRecord, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.weighted_mean import COORDINATES
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
-from privaudit.seeds import Seeds
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
-from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fedpt import DPFedPT
-from privaudit.weighing import COORDINATES
+from privaudit.tuning.transformers.private_updates import MOVED
 
 STILL: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 1e-9, "epochs": 1}
 DELTA = 1e-5

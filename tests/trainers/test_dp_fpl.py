@@ -10,20 +10,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.streams import KEY
+from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.threat_models import (
+    find_threat,
+    peer,
+    released,
+    server,
+    server_aggregate,
+)
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.privacy.factorization import factorize
-from privaudit.prompts.gradients import ContextGradients, fixed_batch
-from privaudit.prompts.low_rank import by_factors
-from privaudit.prompts.private_training import Parts
-from privaudit.seeds import Seeds
-from privaudit.streams import KEY
-from privaudit.threats import find_threat, peer, released, server, server_aggregate
-from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.dp_fpl import DPFPL
-from privaudit.transcript import SERVER, Message
+from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
+from privaudit.tuning.prompts.low_rank import by_factors, factorize
+from privaudit.tuning.prompts.private_training import Parts
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1

@@ -5,17 +5,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.config import make_config
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, run_round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors, stack
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import Message
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.privacy.mechanism import MechanismEvent
-from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors, stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.privacy.events import MechanismEvent
 from privaudit.trainers.dp_pfedmoap import DPPFedMoAP
-from privaudit.transcript import Message
 
 quick = partial(DPPFedMoAP, epochs=2)
 paper = partial(quick, mode="published-paper")

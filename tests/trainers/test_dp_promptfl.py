@@ -5,16 +5,16 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.threat_models import peer, released, server, server_aggregate
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
-from privaudit.seeds import Seeds
-from privaudit.threats import peer, released, server, server_aggregate
-from privaudit.trainer import PublicTask, Records
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.dp_promptfl import DPPromptFL
-from privaudit.transcript import SERVER, Message
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1

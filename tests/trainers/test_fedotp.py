@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.asking import ask
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompts.optimal_transport import transport_plan
-from privaudit.prompts.pairs import pair_texts
-from privaudit.prompts.transported_logits import transported_logits
-from privaudit.seeds import Seeds
-from privaudit.tensors import stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER
 from privaudit.trainers.fedotp import FedOTP
-from privaudit.transcript import SERVER
+from privaudit.tuning.prompts.averaging import pair_texts
+from privaudit.tuning.prompts.optimal_transport import transport_plan
+from privaudit.tuning.prompts.transported_logits import transported_logits
 
 AT = Round(0, Seeds(0), ("client-0", "client-1", "client-2"))
 

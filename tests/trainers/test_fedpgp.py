@@ -5,17 +5,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompts.contrast import contrast, personal_context
-from privaudit.seeds import Seeds
-from privaudit.tensors import stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER
 from privaudit.trainers.fedpgp import FedPGP
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import SERVER
+from privaudit.tuning.prompts.contrast import contrast, personal_context
 
 AT = Round(0, Seeds(0), ("client-0", "client-1", "client-2"))
 

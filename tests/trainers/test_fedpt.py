@@ -5,18 +5,17 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.adapters.prompt_tuning import TIERS, PromptTuner
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.language import LanguageModel
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import Message
+from privaudit.models.interfaces import Head, LanguageModel
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_local import FedPTLocal
 from privaudit.trainers.full_fedavg import FullFedAvg
 from privaudit.trainers.full_fedprox import FullFedProx
-from privaudit.transcript import Message
-from privaudit.tunable import Head
+from privaudit.tuning.transformers.prompt_tuning import TIERS, PromptTuner
 from tests.conftest import CLASSES, DIM
 from tests.toy_language import toy_dialogues, toy_writing_task
 from tests.toy_tower import toy_tower

@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 
 from privaudit import train as train_run
-from privaudit.adapters.dhapa import client_weights
-from privaudit.attack import Adversary, Target
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, run_round
-from privaudit.live import Event
-from privaudit.privacy.accountant import gaussian_epsilon
-from privaudit.privacy.certificate import certify
-from privaudit.seeds import Seeds
-from privaudit.shared_statistics import (
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.cli.progress import Event
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.client_statistics import (
     EMBEDDING,
     IMPROVEMENT,
     PRESENT,
@@ -27,12 +23,16 @@ from privaudit.shared_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.tensors import stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import SERVER, Message
+from privaudit.privacy.accountant import gaussian_epsilon
+from privaudit.privacy.certificate import certify
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
-from privaudit.transcript import SERVER, Message
+from privaudit.tuning.transformers.dhapa import client_weights
 from tests.conftest import toy_records
 from tests.toy_language import toy_dialogues, toy_writing_task
 

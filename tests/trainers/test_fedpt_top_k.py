@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
 
-from privaudit.adapters.private_updates import MOVED
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, run_round
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.weighted_mean import COORDINATES, moves
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
-from privaudit.privacy.gaussian_mechanism import gaussian_delta
-from privaudit.seeds import Seeds
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_delta
 from privaudit.statistics.intervals import clopper_pearson
-from privaudit.tensors import Stacked
-from privaudit.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.fedpt_top_k import FedPTTopK
-from privaudit.weighing import COORDINATES, moves
+from privaudit.tuning.transformers.private_updates import MOVED
 
 Shards = dict[str, Records]
 

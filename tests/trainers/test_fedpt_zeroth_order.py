@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from privaudit import train
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, run_round
-from privaudit.seeds import Seeds
-from privaudit.trainer import PublicTask, Records, Trainer
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import PublicTask, Records, Trainer
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder
 from tests.conftest import call

@@ -3,15 +3,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from privaudit.attack import Adversary, Target
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.shadows import _replay, _start
-from privaudit.tensors import Tensors
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records, Round
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.shadow_models.training import _replay, _start
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records, Round
+from privaudit.federated.transcript import Message
 from privaudit.trainers.fedrand import FedRand
-from privaudit.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 Train = Callable[..., list[Message]]
@@ -216,8 +216,8 @@ def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
 def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
     task: PublicTask, shards: dict[str, Records], train: Train
 ) -> None:
+    from privaudit.federated.transcript import bytes_sent
     from privaudit.trainers.lora_fedavg import LoraFedAvg
-    from privaudit.transcript import bytes_sent
 
     rounds = {
         name: bytes_sent([m for m in train(trainer, task, shards) if m.round == 0])

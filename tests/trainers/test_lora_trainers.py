@@ -5,20 +5,20 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from privaudit.adapters.learning import word_losses
-from privaudit.batches import Batch, gradients_of
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, run_round
-from privaudit.seeds import Seeds
-from privaudit.tensors import Stacked, stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, stack
+from privaudit.datasets.dialogues import ANSWER
+from privaudit.federated.batches import Batch, gradients_of
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records
+from privaudit.federated.transcript import Message
+from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.lora_fedpara import LoraFedPara
 from privaudit.trainers.lora_fedper import LoraFedPer
-from privaudit.transcript import Message
-from privaudit.tunable import Tuning
-from privaudit.words import ANSWER
+from privaudit.tuning.transformers.learning import word_losses
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
 
 Train = Callable[..., list[Message]]

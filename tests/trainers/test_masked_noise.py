@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.config import build_trainer
-from privaudit.federation import Federation, RoundRecord, run_round
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation, RoundRecord, run_round
+from privaudit.federated.masked_sum import Masking, masked_sum
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import PublicTask, Records
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.discrete_gaussian import SUMMED
-from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
-from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors
-from privaudit.trainer import PublicTask, Records
 
 Shards = dict[str, Records]
 TOGETHER: list[tuple[str, dict[str, Any]]] = [
@@ -37,7 +37,7 @@ def one_round(
         seen.extend(uploads.values())
         return masked_sum(uploads, *rest, **more)
 
-    monkeypatch.setattr("privaudit.delivery.masked_sum", watched)
+    monkeypatch.setattr("privaudit.federated.messages.masked_sum", watched)
     trainer = build_trainer(name, settings)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     (record,) = run_round(trainer, task, [federation], 0, masking=masking)

@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit.asking import ask
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompts.expert_gate import gate_part
-from privaudit.prompts.expert_pool import expert_features, pool_of
-from privaudit.seeds import Seeds
-from privaudit.tensors import Tensors, stack
-from privaudit.threats import find_threat
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors, stack
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
+from privaudit.tuning.prompts.experts.gate import gate_part
+from privaudit.tuning.prompts.experts.pool import expert_features, pool_of
 from tests.conftest import toy_records
 
 quick = partial(PFedMoAP, epochs=3)

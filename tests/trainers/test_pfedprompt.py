@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.asking import ask
-from privaudit.attack import Adversary, Target
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompts.feature_memory import FILLED, KEYS
-from privaudit.seeds import Seeds
-from privaudit.tensors import stack
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedprompt import BLEND, PFedPrompt
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
+from privaudit.tuning.prompts.feature_memory import FILLED, KEYS
 
 Shards = dict[str, Records]
 

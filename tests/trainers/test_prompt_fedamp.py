@@ -3,16 +3,15 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.prompts import proximal
-from privaudit.prompts.message_passing import pass_messages
-from privaudit.prompts.proximal import pull
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import Message
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
-from privaudit.transcript import Message
+from privaudit.tuning.prompts import proximal
+from privaudit.tuning.prompts.proximal import pass_messages, pull
 
 Shards = dict[str, Records]
 STEPS: dict[str, Any] = {

@@ -5,15 +5,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privaudit.config import build_trainer
-from privaudit.errors import ConfigError
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import Message
 from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.transcript import Message
 
 Shards = dict[str, Records]
 

@@ -3,18 +3,18 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.batches import (
+from privaudit.core.seeds import Seeds
+from privaudit.federated.batches import (
     Batch,
     gradients_of,
 )
-from privaudit.federation import Federation, run_round
-from privaudit.prompts import proximal
-from privaudit.prompts.gradients import fixed_batch
-from privaudit.prompts.proximal import pull
-from privaudit.seeds import Seeds
-from privaudit.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
 from privaudit.trainers.prompt_fedprox import PromptFedProx
 from privaudit.trainers.promptfl import PromptFL
+from privaudit.tuning.prompts import proximal
+from privaudit.tuning.prompts.gradients import fixed_batch
+from privaudit.tuning.prompts.proximal import pull
 
 Shards = dict[str, Records]
 STEPS: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.0, "batch_size": 0}

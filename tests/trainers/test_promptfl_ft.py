@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.threats import find_threat
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import Message
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.promptfl_ft import FineTunedPromptFL
-from privaudit.transcript import Message
 
 Shards = dict[str, Records]
 

@@ -1,6 +1,6 @@
-from privaudit.federation import Federation, give_away, run_round
-from privaudit.seeds import Seeds
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.trainer import PublicTask, Records
 from privaudit.trainers.zero_shot import ZeroShot
 
 

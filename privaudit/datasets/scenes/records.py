@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from privaudit.dataset import DATASETS, Dataset, PixelImages
+from privaudit.core.seeds import FixedSeed
+from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
+from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.scenes.captions import (
     DESCRIBE,
     ORDINARY_STYLE,
@@ -28,8 +30,6 @@ from privaudit.datasets.scenes.questions import (
     topics_of,
     with_choices,
 )
-from privaudit.seeds import FixedSeed
-from privaudit.words import Dialogue
 
 OWNERS = (
     "ada", "amir", "anna", "ben", "carl", "clara", "dora", "elsa", "emil", "eva",

@@ -8,11 +8,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from torch import Tensor, nn
 
-from privaudit.errors import ConfigError
-from privaudit.models.picture_preparation import PicturePreparation, Pictures
-from privaudit.models.prompt_tokens import Tokenizer
-from privaudit.models.promptable_clip import PromptableCLIP
-from privaudit.models.torchvision_shim import import_open_clip
+from privaudit.core.errors import ConfigError
+from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
+from privaudit.models.clip.prompt_tokens import Tokenizer
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.torchvision_shim import import_open_clip
 
 Model: TypeAlias = Any  # open_clip.CustomTextCLIP, which comes without types
 

@@ -10,23 +10,23 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 
-from privaudit.dataset import Dataset
-from privaudit.models.description_files import DescriptionFile, check_hash
-from privaudit.models.promptable_clip import PromptableCLIP
-from privaudit.models.surrogate_clip.accuracy import Accuracies
+from privaudit.core.storage import make_private_folder, read_bytes, write_bytes
+from privaudit.datasets.dataset import Dataset
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.word_tokenizer import WordTokenizer
+from privaudit.models.pretraining.public_split import PublicRecords
+from privaudit.models.pretraining.surrogate_clip import (
+    Accuracies,
+    Pretrained,
+    Record,
+    SurrogateSettings,
+)
 from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     build_model,
     promptable,
 )
-from privaudit.models.surrogate_clip.pretrain import (
-    Pretrained,
-    Record,
-    SurrogateSettings,
-)
-from privaudit.models.surrogate_clip.public import PublicRecords
-from privaudit.models.word_tokenizer import WordTokenizer
-from privaudit.storage import make_private_folder, read_bytes, write_bytes
+from privaudit.models.weight_files import DescriptionFile, check_hash
 
 WEIGHTS, DESCRIPTION = "surrogate-clip.safetensors", "surrogate-clip.json"
 _VERSIONS = ("torch", "open-clip-torch", "numpy")

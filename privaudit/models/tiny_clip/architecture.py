@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from privaudit.models.clip.torchvision_shim import import_open_clip
 from privaudit.models.tiny_clip.tokenizer import CONTEXT_LENGTH, TinyTokenizer
-from privaudit.models.torchvision_shim import import_open_clip
 
 Model: TypeAlias = Any  # open_clip.model.CLIP, which comes without types
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from privaudit.models.embedded_weights import EmbeddedWeights
 from privaudit.models.tiny_clip.architecture import Model, build_model, configuration
+from privaudit.models.weight_files import EmbeddedWeights
 
 NAME = "tiny-clip"
 _VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy")

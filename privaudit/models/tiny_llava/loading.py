@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.models.picture_preparation import PicturePreparation, Pictures
+from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
 from privaudit.models.tiny_llava.architecture import IMAGE_SIZE, Llama, Model
 from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
 from privaudit.models.tiny_llava.weights import load_weights

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from privaudit.datasets.scenes import captions, parts, records
-from privaudit.models.word_tokenizer import WordTokenizer, pieces, vocabulary_of
+from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 
 CONTEXT_LENGTH = 128
 INSTRUCTIONS = (captions.DESCRIBE, "What do you see?", "Write a caption.")

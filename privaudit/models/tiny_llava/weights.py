@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from privaudit.models.embedded_weights import EmbeddedWeights
 from privaudit.models.tiny_llava.architecture import build_model, configuration
+from privaudit.models.weight_files import EmbeddedWeights
 
 NAME = "tiny-llava"
 _VERSIONS = ("torch", "transformers", "open-clip-torch", "numpy", "scipy")

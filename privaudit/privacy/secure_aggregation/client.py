@@ -8,7 +8,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jaxtyping import UInt, UInt8
 
-from privaudit.privacy.secure_aggregation.entropy import Entropy
 from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import (
@@ -36,6 +35,7 @@ from privaudit.privacy.secure_aggregation.primitives import (
     seal,
     unseal,
 )
+from privaudit.privacy.secure_aggregation.randomness import Entropy
 from privaudit.privacy.secure_aggregation.sharing import split
 
 ADVERTISED = 2 * KEY + DIGEST  # two public keys, and a commitment to the own mask

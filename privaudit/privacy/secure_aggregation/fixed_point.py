@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float64, Int64, UInt
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.core.errors import ConfigError, TrainingError
 
 GUARD = 8  # bits that an honest sum leaves empty, so that most others are noticed
 COARSEST = 2.0**-10  # a larger step would drown updates

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.secure_aggregation.packets import Party, positions
 
 SIGNATURE = 64  # bytes

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 )
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from privaudit.streams import KEY as KEY  # of a public key, and of a symmetric one
-from privaudit.streams import Stream
-from privaudit.streams import derive as derive
+from privaudit.core.streams import KEY as KEY  # of a public key, and of a symmetric one
+from privaudit.core.streams import Stream
+from privaudit.core.streams import derive as derive
 
 SEED = 16  # bytes of a secret that is shared out: X25519 is no stronger than 128 bits
 TAG = 16  # bytes by which a sealed text is longer

@@ -7,9 +7,8 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import UInt
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.secure_aggregation.client import ADVERTISED, Client
-from privaudit.privacy.secure_aggregation.entropy import Entropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import SIGNATURE, Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import (
@@ -32,6 +31,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     read_list,
 )
 from privaudit.privacy.secure_aggregation.primitives import DIGEST, SEED, TAG
+from privaudit.privacy.secure_aggregation.randomness import Entropy
 from privaudit.privacy.secure_aggregation.server import Server
 
 Codes = UInt[np.ndarray, " n"]

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Shaped
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.designs import (
     Adjacency,
     CanaryScores,
@@ -181,3 +181,26 @@ class OneRunMethod(EpsilonMethod):
             ConfigError: The scores are of many runs, or of fewer canaries than guesses.
         """
         return self._bound(scores)
+
+
+HALVINGS = 44  # of a bracket below 20 leave 1e-12
+
+Test = Callable[[Float[np.ndarray, " tests"]], Bool[np.ndarray, " tests"]]
+
+
+def largest_rejected(
+    rejects: Test, highest: Float[np.ndarray, " tests"]
+) -> Float[np.ndarray, " tests"]:
+    """Return the end of the rejected values, from below, and 0 where 0 is not rejected.
+
+    Args:
+        rejects: Whether each test rejects its value; all up to some value, none above.
+        highest: At least 0; no value above is rejected.
+    """
+    low, high = np.zeros_like(highest), highest
+    refuses_zero = rejects(low)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        rejected = rejects(middle)
+        low, high = np.where(rejected, middle, low), np.where(rejected, high, middle)
+    return np.where(refuses_zero, low, 0.0)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import EpsilonMethod
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
-from privaudit.statistics.epsilon.mechanisms import Mechanism, Silence
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.epsilon.simulated_mechanisms import Mechanism, Silence
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from privaudit.statistics.estimate import Estimate, proportion
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from jaxtyping import Bool, Shaped
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 
 Design = Literal["many runs", "one run"]
 Adjacency = Literal["add/remove-one", "replace-one"]

@@ -14,9 +14,8 @@ from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtr, gammaln, log_expit
 
-from privaudit.statistics.epsilon.bisection import largest_rejected
-from privaudit.statistics.epsilon.one_run import one_run_epsilon
-from privaudit.statistics.epsilon.ranked_guesses import RankedGuesses
+from privaudit.statistics.epsilon.bound import largest_rejected
+from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
 
 
 @options(frozen=True, kw_only=True)

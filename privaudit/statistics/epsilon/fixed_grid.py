@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import ndtr, ndtri
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
 from privaudit.statistics.epsilon.error_rates import (
     ceiling_from_errors,

@@ -8,10 +8,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import ndtri
 
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
 from privaudit.statistics.epsilon.error_rates import errors_at, highest_error_rates
 from privaudit.statistics.epsilon.fixed_grid import Grid
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 
 @options(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
 
-from privaudit.statistics.epsilon.bisection import largest_rejected
+from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
-from privaudit.statistics.epsilon.one_run import one_run_epsilon
-from privaudit.statistics.epsilon.ranked_guesses import RankedGuesses
+from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
 
 NEGLIGIBLE = 1e-13
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 
-from privaudit.dataset import DATASETS, Dataset, PixelImages
+from privaudit.core.seeds import FixedSeed
+from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
+from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.scenes import records
 from privaudit.datasets.scenes.captions import (
     DESCRIBE,
@@ -25,9 +27,7 @@ from privaudit.datasets.scenes.records import (
     scenes,
     scenes_far,
 )
-from privaudit.models.word_tokenizer import pieces
-from privaudit.seeds import FixedSeed
-from privaudit.words import Dialogue
+from privaudit.models.clip.word_tokenizer import pieces
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from privaudit.dataset import FeatureBank
-from privaudit.datasets.on_disk import load_dataset
-from privaudit.datasets.picture_files import PictureFiles
+from privaudit.datasets.dataset import FeatureBank
+from privaudit.datasets.images.picture_files import PictureFiles
+from privaudit.datasets.sources import load_dataset
 
 SUPPLIED = Path(__file__).parents[3] / ".." / "shared" / "data"
 

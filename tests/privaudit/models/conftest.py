@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from privaudit.models.torchvision_shim import import_open_clip
+from privaudit.models.clip.torchvision_shim import import_open_clip
 
 VISION = {
     "image_size": 32,

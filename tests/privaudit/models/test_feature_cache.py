@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privaudit.dataset import FeatureBank, PixelImages
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import FeatureBank, PixelImages
+from privaudit.models.clip.picture_preparation import PicturePreparation
+from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.feature_cache import (
     cached_features,
     cached_tokens,
@@ -15,8 +17,6 @@ from privaudit.models.feature_cache import (
     default_folder,
     encoded_features,
 )
-from privaudit.models.picture_preparation import PicturePreparation
-from privaudit.models.promptable_clip import PromptableCLIP
 
 
 class CountingCLIP(PromptableCLIP):

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from privaudit.models.plain_text import plain_text_features
-from privaudit.models.prompt_tokens import PromptTokens
-from privaudit.models.shared_prefix import SharedPrefixText
-from privaudit.models.text_tower import text_tower
-from privaudit.models.torchvision_shim import import_open_clip
+from privaudit.models.clip.plain_text import plain_text_features
+from privaudit.models.clip.prompt_tokens import PromptTokens
+from privaudit.models.clip.shared_prefix import SharedPrefixText
+from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.clip.torchvision_shim import import_open_clip
 
 Golden = Mapping[str, np.ndarray]
 Activation = Literal["gelu", "quickgelu"]

@@ -8,30 +8,36 @@ from typing import Any
 
 import pytest
 import torch
+from privaudit.cli.main.commands import pretrain_surrogate as command
 from torch import Tensor
 
-from privaudit.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, FeatureBank
-from privaudit.dataset import PixelImages as Pixels
-from privaudit.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.cli.commands.pretrain_surrogate import make_surrogate, public_part
+from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.datasets.dataset import (
+    TEST_SPLIT,
+    TRAIN,
+    VALIDATION,
+    Dataset,
+    FeatureBank,
+)
+from privaudit.datasets.dataset import PixelImages as Pixels
+from privaudit.models.clip.loading import MODELS, load_model
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.loading import MODELS, load_model
-from privaudit.models.surrogate_clip import command
+from privaudit.models.pretraining.public_split import (
+    drawn_records,
+    unseen_records,
+    validation_records,
+)
+from privaudit.models.pretraining.surrogate_clip import (
+    SurrogateSettings,
+    pretrain,
+    steps_within,
+)
 from privaudit.models.surrogate_clip.architecture import (
     BankShape,
     ResNetShape,
     SurrogateShape,
     build_model,
-)
-from privaudit.models.surrogate_clip.command import make_surrogate, public_part
-from privaudit.models.surrogate_clip.pretrain import (
-    SurrogateSettings,
-    pretrain,
-    steps_within,
-)
-from privaudit.models.surrogate_clip.public import (
-    drawn_records,
-    unseen_records,
-    validation_records,
 )
 from privaudit.models.surrogate_clip.storage import read_description
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.dataset import FeatureBank, PixelImages
-from privaudit.models.picture_preparation import PicturePreparation
-from privaudit.models.surrogate_clip.pictures import (
+from privaudit.datasets.dataset import FeatureBank, PixelImages
+from privaudit.models.clip.picture_preparation import PicturePreparation
+from privaudit.models.pretraining.surrogate_pictures import (
     PublicBank,
     PublicPictures,
     VariationSettings,

@@ -2,19 +2,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.models.surrogate_clip.architecture import (
-    BankShape,
-    SurrogateShape,
-    build_model,
-)
-from privaudit.models.surrogate_clip.texts import (
+from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.pretraining.surrogate_texts import (
     TEMPLATES,
     TextSettings,
     TrainingTexts,
     encode,
     make_tokenizer,
 )
-from privaudit.models.text_tower import text_tower
+from privaudit.models.surrogate_clip.architecture import (
+    BankShape,
+    SurrogateShape,
+    build_model,
+)
 
 NAMES = ("cat", "Palm_tree", "crab", "airplane carrier 2")
 TOKENIZER = make_tokenizer(NAMES)

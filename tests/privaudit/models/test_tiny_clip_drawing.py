@@ -2,7 +2,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.models.tiny_clip.captions import (
+from privaudit.datasets.images.strokes import (
+    VARIANTS,
+    Polylines,
+    Variant,
+    distance_field,
+    variants_for,
+    write_variant,
+)
+from privaudit.models.pretraining.captions import (
     ATTRIBUTES,
     COLOURS,
     GROUND,
@@ -16,8 +24,8 @@ from privaudit.models.tiny_clip.captions import (
     true_of,
     write_captions,
 )
-from privaudit.models.tiny_clip.drawing import DrawingSettings, Pictures, draw
-from privaudit.models.tiny_clip.marks import (
+from privaudit.models.pretraining.drawing import DrawingSettings, Pictures, draw
+from privaudit.models.pretraining.marks import (
     DIGITS,
     FIELD_SIZE,
     FIRST_SHAPE,
@@ -28,14 +36,6 @@ from privaudit.models.tiny_clip.marks import (
     SHAPES,
     Marks,
     build_marks,
-)
-from privaudit.models.tiny_clip.strokes import (
-    VARIANTS,
-    Polylines,
-    Variant,
-    distance_field,
-    variants_for,
-    write_variant,
 )
 
 MARKS = build_marks(torch.Generator().manual_seed(0), copies=2)

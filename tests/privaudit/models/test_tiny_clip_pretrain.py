@@ -7,17 +7,17 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from privaudit.errors import ConfigError, MissingFileError, TrainingError
-from privaudit.models.tiny_clip.architecture import build_model, encode_text
-from privaudit.models.tiny_clip.drawing import DrawingSettings
-from privaudit.models.tiny_clip.pretrain import (
+from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.models.pretraining.drawing import DrawingSettings
+from privaudit.models.pretraining.tiny_clip import (
     PretrainSettings,
     contrastive_loss,
     pretrain,
     steps_within,
 )
+from privaudit.models.pretraining.tiny_clip_validation import zero_shot_accuracy
+from privaudit.models.tiny_clip.architecture import build_model, encode_text
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
-from privaudit.models.tiny_clip.validation import zero_shot_accuracy
 from privaudit.models.tiny_clip.weights import Record, load_weights
 
 SMALL = PretrainSettings(
@@ -30,8 +30,8 @@ FILES = ("tiny-clip.safetensors", "tiny-clip.json", "tiny-clip.jsonl")
 def few_marks() -> Iterator[None]:
     """Two fonts in place of twenty, to be quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privaudit.models.tiny_clip.marks.FONTS", ("cmr10",))
-        patch.setattr("privaudit.models.tiny_clip.marks.HELD_OUT_FONTS", ("cmss10",))
+        patch.setattr("privaudit.models.pretraining.marks.FONTS", ("cmr10",))
+        patch.setattr("privaudit.models.pretraining.marks.HELD_OUT_FONTS", ("cmss10",))
         yield
 
 
@@ -93,7 +93,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     def broken(*_: object) -> torch.Tensor:
         return torch.tensor(float("nan"))
 
-    monkeypatch.setattr("privaudit.models.tiny_clip.pretrain.contrastive_loss", broken)
+    monkeypatch.setattr(
+        "privaudit.models.pretraining.tiny_clip.contrastive_loss", broken
+    )
     with pytest.raises(TrainingError, match="loss of step 1 is nan"):
         pretrain(SMALL, tmp_path)
 

@@ -7,8 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.parts import COLOURS, SHAPES, Group, Scene
-from privaudit.models.tiny_llava.architecture import HIDDEN, TOKENS, Model, build_model
-from privaudit.models.tiny_llava.lessons import (
+from privaudit.models.pretraining.lessons import (
     Said,
     answer_logits,
     answer_loss,
@@ -16,9 +15,10 @@ from privaudit.models.tiny_llava.lessons import (
     right_answers,
     teach,
 )
-from privaudit.models.tiny_llava.looking import PAIRS, looking_loss, shown
+from privaudit.models.pretraining.tiny_llava import PAIRS, looking_loss, shown
+from privaudit.models.pretraining.tiny_llava_validation import describe, judge
+from privaudit.models.tiny_llava.architecture import HIDDEN, TOKENS, Model, build_model
 from privaudit.models.tiny_llava.tokenizer import SAY, LlavaTokenizer
-from privaudit.models.tiny_llava.validation import describe, judge
 
 TOKENIZER = LlavaTokenizer()
 FIRST: Said = ("What colour is the star?", "red")
@@ -81,7 +81,7 @@ def test_an_answer_is_right_if_all_its_words_are(
     perfect = torch.nn.functional.one_hot(wanted, logits.shape[1]).float()
     perfect[3] = perfect[3].roll(1)  # a word of the second answer
     monkeypatch.setattr(
-        "privaudit.models.tiny_llava.lessons.answer_logits",
+        "privaudit.models.pretraining.lessons.answer_logits",
         lambda *_: (perfect, wanted),
     )
     right = right_answers(model.language, picture_tokens(2), lessons)

@@ -9,11 +9,11 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
-from privaudit.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.cli.commands.pretrain import app
+from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.models import tiny_clip
-from privaudit.models.commands import app
-from privaudit.models.tiny_llava import pretrain as module
-from privaudit.models.tiny_llava.pretrain import (
+from privaudit.models.pretraining import tiny_llava as module
+from privaudit.models.pretraining.tiny_llava import (
     PretrainSettings,
     pretrain,
     starting_model,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import (
     Accountant,
     Phase,
@@ -14,7 +14,7 @@ from privaudit.privacy.accountant import (
     noise_multiplier_for,
     tightest_epsilon,
 )
-from privaudit.privacy.gaussian_mechanism import (
+from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_multiplier,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import (
     Phase,
     epsilon_of,
@@ -21,7 +21,7 @@ from privaudit.privacy.certificate import (
     certify,
     effective_noise,
 )
-from privaudit.privacy.mechanism import (
+from privaudit.privacy.events import (
     MechanismEvent,
     NoiseAt,
     sensitivity,

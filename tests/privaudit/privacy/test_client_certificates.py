@@ -8,10 +8,10 @@ from dp_accounting import (
 )
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import Phase, epsilon_of, tightest_epsilon
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
-from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.privacy.events import MechanismEvent
 
 DELTA = 1e-5
 EVENT = MechanismEvent(

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.privacy.clipping import clip_each, clip_joint, clip_records
 
 PRECISION = 1e-6  # relative, of float32

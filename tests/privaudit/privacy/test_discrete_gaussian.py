@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare, kstest
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
+from privaudit.core.streams import Stream
 from privaudit.privacy import discrete_gaussian as module
 from privaudit.privacy.discrete_gaussian import (
     EXACT,
@@ -22,7 +23,6 @@ from privaudit.privacy.discrete_gaussian import (
     add_noise,
     discrete_gaussian,
 )
-from privaudit.streams import Stream
 
 GOLDEN = "e0edecd44be327dd2bef"
 

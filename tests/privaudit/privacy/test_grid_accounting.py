@@ -8,18 +8,18 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.certificate import certify, effective_noise
 from privaudit.privacy.discrete_gaussian import SUMMED, Grid
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
+from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.grid_accounting import (
     discrete_epsilon,
     rounded_noise,
     spread,
     widened_noise,
 )
-from privaudit.privacy.mechanism import MechanismEvent
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 DELTA = 1e-5
 EVENT = MechanismEvent(

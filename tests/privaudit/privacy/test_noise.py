@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.privacy.noise import noise_std_published
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "rgp.npz"

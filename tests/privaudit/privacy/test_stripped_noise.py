@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float64, Int64, UInt32
 from torch import Tensor
 
-from privaudit.adapters.private_updates import MOVED
-from privaudit.config import build_trainer
-from privaudit.federation import Federation, run_round
-from privaudit.seeds import Seeds
-from privaudit.trainer import PublicTask, Records
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import PublicTask, Records
 from privaudit.trainers.dp_fedpt import DPFedPT
+from privaudit.tuning.transformers.private_updates import MOVED
 
 SEED = 271828182845904523  # 18 digits
 SPACE = 2**20  # states of torch's generator that are tried, of 2^32

@@ -10,17 +10,19 @@ import torch
 
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
-from privaudit.audit import Audit
-from privaudit.closeness import Closeness
-from privaudit.config import RunConfig
-from privaudit.dataset import Dataset, PixelImages
-from privaudit.leak import ClientScores, Leak, measure_leak
-from privaudit.leak_by_round import RoundLeak
-from privaudit.one_run import OneRunAudit
-from privaudit.runs import Run
-from privaudit.scenario import Scenario
-from privaudit.signing import OWN, Signer
-from privaudit.source_inference import SourceInference
+from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import places, token_attacks
+from privaudit.auditing.parts.closeness import Closeness
+from privaudit.auditing.parts.leakage_by_round import RoundLeak
+from privaudit.auditing.parts.one_run import OneRunAudit
+from privaudit.auditing.parts.source_inference import SourceInference
+from privaudit.auditing.scenario import Scenario
+from privaudit.core.signing import OWN, Signer
+from privaudit.datasets.dataset import Dataset, PixelImages
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.utility import Utility
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import (
@@ -29,8 +31,6 @@ from privaudit.statistics.estimate import (
     proportion,
     two_proportions,
 )
-from privaudit.token_grid import places, token_attacks
-from privaudit.utility import Utility
 
 CLASS_NAMES = ("zero", "one", "two")
 FIRST_RECORD = 41_000_000  # a fake run's records: numbers that are nothing else

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from privaudit.gate import GateResult
-from privaudit.gating.checks import Question, judge
-from privaudit.gating.settings import GateSettings, Place
+from privaudit.checks.gate.checks import Question, judge
+from privaudit.checks.gate.gate import GateResult
+from privaudit.checks.gate.settings import GateSettings, Place
 from privaudit.statistics.estimate import Estimate
 
 NASTY = 'a|b`<script>alert("1")</script>&amp;]]>\x00\x1b[31m\n# **x** [l](u) \u202eé'

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from privaudit.assurance import Assurance, assure
-from privaudit.audit import Audit
+from privaudit.auditing.assurance import Assurance, assure
+from privaudit.auditing.audit import Audit
 from privaudit.report.cards import card
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.page import render_report
-from privaudit.report.table import print_table
+from privaudit.report.tables.table import print_table
 from tests.privaudit.report.gate_results import made
 from tests.privaudit.report.test_page import Page
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.audit import Audit
-from privaudit.errors import ConfigError
+from privaudit.auditing.audit import Audit
+from privaudit.core.errors import ConfigError
 from privaudit.report.index import IndexEntry, check_place, write_index
 from tests.privaudit.report.test_page import Page
 

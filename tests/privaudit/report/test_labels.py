@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from privaudit.audit import Audit
+from privaudit.auditing.audit import Audit
 from privaudit.report.labels import run_labels
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.audit import Audit
-from privaudit.errors import ConfigError, StorageError
-from privaudit.report.gallery import SHOWN
+from privaudit.auditing.audit import Audit
+from privaudit.core.errors import ConfigError, StorageError
+from privaudit.report.galleries.pictures import SHOWN
 from privaudit.report.page import render_report, write_report
-from privaudit.report.table import tradeoff_rows
+from privaudit.report.tables.table import tradeoff_rows
 
 FIRST_RECORD = 41_000_000  # as in conftest.py
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -8,13 +8,12 @@ from html import unescape
 
 from rich.console import Console
 
-from privaudit.audit import Audit
-from privaudit.report.by_round import round_sentences
-from privaudit.report.one_run_table import one_run_sentences
-from privaudit.report.other_attacks import others_sentence
+from privaudit.auditing.audit import Audit
 from privaudit.report.page import render_report
-from privaudit.report.source import source_sentence
-from privaudit.report.table import print_table
+from privaudit.report.tables.by_round import round_sentences, source_sentence
+from privaudit.report.tables.one_run_table import one_run_sentences
+from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.table import print_table
 from privaudit.statistics.verdict import judge_leak
 
 MakeAudit = Callable[..., Audit]

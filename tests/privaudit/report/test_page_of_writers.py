@@ -7,11 +7,11 @@ import pytest
 from markupsafe import Markup
 
 from privaudit import train
-from privaudit.audit import Audit
-from privaudit.auditor import Auditor
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.scenario import find_scenario
 from privaudit.report import page as page_module
 from privaudit.report.page import render_report
-from privaudit.scenario import find_scenario
 from tests.privaudit.report.test_page import Page
 
 MakeAudit = Callable[..., Audit]

@@ -2,10 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from privaudit.audit import Audit
+from privaudit.auditing.audit import Audit
+from privaudit.federated.threat_models import THREATS
 from privaudit.report import wording
 from privaudit.statistics.estimate import Estimate, unresolved
-from privaudit.threats import THREATS
 
 
 @pytest.mark.parametrize("threat", list(THREATS))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from privaudit.statistics.above_chance import p_above_chance
+from privaudit.statistics.comparisons import p_above_chance
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.roc import auroc, pooled_auroc
 

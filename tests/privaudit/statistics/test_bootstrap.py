@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.bootstrap import (
     Resampling,
     bootstrap_auroc,

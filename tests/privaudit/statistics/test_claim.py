@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.claim import ClaimKind, Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
 

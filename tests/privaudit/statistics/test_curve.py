@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import roc_curve, tpr_at_fpr
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jaxtyping import Float
 from scipy.stats import ttest_1samp
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.dominance import (
     Front,
     Margins,

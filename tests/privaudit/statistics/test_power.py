@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate

@@ -7,7 +7,7 @@ from scipy.special import expit, logit
 from scipy.stats import norm, rankdata
 from sklearn.metrics import roc_auc_score
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import auroc, delong_components, pooled_auroc
 from privaudit.statistics.verdict import judge_leak
 

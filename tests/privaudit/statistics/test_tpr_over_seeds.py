@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from privaudit.errors import ConfigError
-from privaudit.statistics.curve import tpr_at_fpr
-from privaudit.statistics.tpr_over_seeds import Groups, tpr_over_seeds
+from privaudit.core.errors import ConfigError
+from privaudit.statistics.curve import Groups, tpr_at_fpr, tpr_over_seeds
 
 
 def seeds(rng: np.random.Generator, count: int, records: int) -> list[Groups]:

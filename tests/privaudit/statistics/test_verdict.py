@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import judge_leak

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, Words
 from privaudit.models.hugging_face import import_transformers
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Change, Tuning
-from privaudit.words import ANSWER, INSTRUCTION, PICTURE, Words
+from privaudit.models.interfaces import Change, Tuning
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 PARTS, WIDTH, VOCABULARY = 3, 32, 50
 SMALL = {

@@ -3,16 +3,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from privaudit.dataset import PixelImages
-from privaudit.errors import ConfigError, MissingFileError, UnknownNameError
-from privaudit.models.bare_language import load_language
-from privaudit.models.captioning_loading import is_captioner, load_captioner
-from privaudit.models.captioning_vlm import CaptioningVLM, VectorProjector
-from privaudit.models.dialogue_tokens import DialogueTokens
+from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.datasets.dataset import PixelImages
+from privaudit.datasets.dialogues import ANSWER, Dialogue, Words
 from privaudit.models.feature_cache import cached_tokens, content_hash
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Tuning
-from privaudit.words import ANSWER, Dialogue, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.bare_language import load_language
+from privaudit.models.language.captioning_loading import is_captioner, load_captioner
+from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
+from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from privaudit.errors import ConfigError
-from privaudit.models.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
-from privaudit.words import Dialogue
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.models.language.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
 
 P, I, A = 1, 2, 3  # noqa: E741
 

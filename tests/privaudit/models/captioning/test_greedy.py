@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit.errors import ConfigError
-from privaudit.models.greedy import prompt_groups
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Tuning
-from privaudit.words import INSTRUCTION, PADDING, PICTURE, Words
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import INSTRUCTION, PADDING, PICTURE, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.greedy import prompt_groups
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 LONGEST = 6

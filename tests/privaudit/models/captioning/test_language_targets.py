@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from privaudit.errors import ConfigError
-from privaudit.models.language_targets import linear_targets
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Target
+from privaudit.core.errors import ConfigError
+from privaudit.models.interfaces import Target
+from privaudit.models.language.language_targets import linear_targets
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError, MissingFileError
-from privaudit.models.llama2c import llama, load_llama2c, read_pieces
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Tuning
-from privaudit.words import INSTRUCTION, Words
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dialogues import INSTRUCTION, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.llama2c import llama, load_llama2c, read_pieces
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
 HEADER = (8, 12, 2, 2, 1, 300, 16)

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.dataset import FeatureBank, PixelImages
-from privaudit.errors import ConfigError, MissingFileError
-from privaudit.models.captioning_loading import load_captioner
-from privaudit.models.captioning_vlm import CaptioningVLM
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dataset import FeatureBank, PixelImages
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, Words
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.hugging_face import import_transformers
-from privaudit.tunable import Tuning
-from privaudit.words import ANSWER, PICTURE, Dialogue, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.captioning_loading import load_captioner
+from privaudit.models.language.captioning_vlm import CaptioningVLM
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
 WORDS += ["is", "this", "two"]

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.models.hugging_face import import_peft
-from privaudit.models.peft_adapter import save_adapter
-from privaudit.models.stacked_language import StackedLanguageModel
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.transformers.peft_adapter import save_adapter
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")

@@ -6,23 +6,23 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from privaudit.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.errors import ConfigError, MissingFileError, TrainingError
-from privaudit.models.captioning_loading import load_captioner
-from privaudit.models.dialogue_tokens import DialogueTokens
+from privaudit.cli.commands.pretrain import captioner_on, make_captioner
+from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, Words
 from privaudit.models.feature_cache import cached_tokens
-from privaudit.models.llama2c import load_llama2c
-from privaudit.models.projector import (
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.captioning_loading import load_captioner
+from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.llama2c import load_llama2c
+from privaudit.models.language.projector_folder import Description
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.pretraining.projector import (
     ProjectorSettings,
     caption_loss,
     learn_projector,
 )
-from privaudit.models.projector_command import captioner_on, make_captioner
-from privaudit.models.projector_folder import Description
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.models.surrogate_clip.public import drawn_records
-from privaudit.tunable import Tuning
-from privaudit.words import ANSWER, PICTURE, Dialogue, Words
+from privaudit.models.pretraining.public_split import drawn_records
 
 STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
 WAYS = ProjectorSettings(

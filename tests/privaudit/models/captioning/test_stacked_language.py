@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.errors import ConfigError
-from privaudit.language import LanguageModel
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import PADDING, Words
 from privaudit.models.hugging_face import import_peft
-from privaudit.models.stacked_language import StackedLanguageModel
-from privaudit.tunable import Tuning
-from privaudit.words import PADDING, Words
+from privaudit.models.interfaces import LanguageModel, Tuning
+from privaudit.models.language.stacked_language import StackedLanguageModel
 
 Factors = Mapping[str, tuple[Tensor, Tensor]]
 DrawRows = Callable[..., tuple[Tensor, Words]]

@@ -3,12 +3,12 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, Dialogue, Words
 from privaudit.models.hugging_face import import_peft
-from privaudit.models.separate_tokens import SeparateTokens
-from privaudit.models.stacked_seq2seq import StackedSeq2Seq
-from privaudit.tunable import Tuning
-from privaudit.words import ANSWER, INSTRUCTION, PADDING, Dialogue, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.separate_tokens import SeparateTokens
+from privaudit.models.language.stacked_seq2seq import StackedSeq2Seq
 from tests.small_transformers import (
     WIDTH,
     draw,

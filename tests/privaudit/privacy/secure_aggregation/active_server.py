@@ -7,15 +7,15 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation.client import Client
-from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import Arrays, FaultError, Party
 from privaudit.privacy.secure_aggregation.primitives import KEY, agree, key_pair
+from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
 from privaudit.privacy.secure_aggregation.sharing import combine
-from privaudit.seeds import Seeds
 from tests.privaudit.privacy.secure_aggregation.conftest import identities_of
 
 Make = Callable[..., Client]

@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation import client, server
-from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import Packet, Party
@@ -18,8 +18,8 @@ from privaudit.privacy.secure_aggregation.primitives import (
     unseal,
 )
 from privaudit.privacy.secure_aggregation.protocol import Outcome, aggregate
+from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
 from privaudit.privacy.secure_aggregation.sharing import split
-from privaudit.seeds import Seeds
 
 THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
 FIVE = [*THREE, [4.0, 0.0], [-2.0, 1.0]]

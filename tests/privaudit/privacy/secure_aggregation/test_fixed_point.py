@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError, TrainingError
+from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 
 

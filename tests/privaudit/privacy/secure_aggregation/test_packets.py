@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from privaudit.core.seeds import Seeds
+from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.privacy.secure_aggregation.client import Client
-from privaudit.privacy.secure_aggregation.entropy import SeededEntropy
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Identity, Roster
-from privaudit.privacy.secure_aggregation.masked_sum import Masking, masked_sum
 from privaudit.privacy.secure_aggregation.packets import (
     SERVER,
     STAGES,
@@ -24,8 +24,8 @@ from privaudit.privacy.secure_aggregation.packets import (
     read_list,
 )
 from privaudit.privacy.secure_aggregation.protocol import threshold_of
+from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
 from privaudit.privacy.secure_aggregation.server import Server
-from privaudit.seeds import Seeds
 from tests.privaudit.privacy.secure_aggregation.conftest import Change, altered
 
 NAMES = tuple("abcde")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
-from privaudit.privacy.secure_aggregation.entropy import SeededEntropy, SystemEntropy
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, self_mask
@@ -18,7 +18,7 @@ from privaudit.privacy.secure_aggregation.protocol import (
     most_colluders,
     threshold_of,
 )
-from privaudit.seeds import Seeds
+from privaudit.privacy.secure_aggregation.randomness import SeededEntropy, SystemEntropy
 from tests.privaudit.privacy.secure_aggregation.conftest import (
     THREE,
     decoded,

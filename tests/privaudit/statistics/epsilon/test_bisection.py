@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privaudit.statistics.epsilon.bisection import largest_rejected
+from privaudit.statistics.epsilon.bound import largest_rejected
 
 
 def test_it_finds_each_end_from_below() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import (
     EpsilonBound,
     EpsilonMethod,

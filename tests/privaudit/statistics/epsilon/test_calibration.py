@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import EpsilonMethod
 from privaudit.statistics.epsilon.calibration import (
     Recovery,
@@ -14,13 +14,13 @@ from privaudit.statistics.epsilon.calibration import (
 )
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
-from privaudit.statistics.epsilon.mechanisms import (
+from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.epsilon.simulated_mechanisms import (
     GaussianCanaries,
     RandomisedResponse,
     RareDisclosure,
     Silence,
 )
-from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import proportion
 
 NAMES = sorted(standard_bounds(10))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.designs import (
     IndependentRuns,
     OneRunCanaries,

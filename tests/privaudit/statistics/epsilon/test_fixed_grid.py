@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid, grid_from_scores
 

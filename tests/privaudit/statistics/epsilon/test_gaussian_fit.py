@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from privaudit.privacy.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit, epsilon_from_mu
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 
 @pytest.mark.parametrize("case", range(8))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.errors import ConfigError
+from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.designs import OneRunCanaries
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 

@@ -1,0 +1,1 @@
+"""Membership inference: the Attack protocol, signals, shadow models, audits."""

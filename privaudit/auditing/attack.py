@@ -1,0 +1,113 @@
+"""The attack interface, and the names of all attacks.
+
+An attack is a function of what an adversary has: a rebuilt model for each attacked
+client, the algorithm, public data, and a view. Truth about membership is nowhere in
+reach. Its parameters are the fields of a frozen dataclass, so that ``repr(attack)`` is
+a complete record of what was run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.core.registry import Registry
+from privaudit.core.seeds import Seeds
+from privaudit.federated.threat_models import ThreatModel, View
+from privaudit.federated.trainer import ClientId, PublicTask, Rebuilt, Records, Trainer
+from privaudit.statistics.progress import Event, Watcher
+
+
+@dataclass(frozen=True)
+class Target:
+    """One client under attack.
+
+    Attributes:
+        client: Its name.
+        rebuilt: The adversary's best model of it.
+        candidates: Records whose membership the adversary wants to know.
+    """
+
+    client: ClientId
+    rebuilt: Rebuilt
+    candidates: Records
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """What an adversary has besides its targets.
+
+    Attributes:
+        trainer: The algorithm and its parameters, which are public.
+        task: What every party knows, public records among it.
+        threat: What it would see of a federation of its own making.
+        view: What it saw of the real one.
+        seeds: Its own randomness, unrelated to the run's.
+        participation: Share of clients in a round.
+        store: Where signals of shadow models are kept between audits, if anywhere.
+        watcher: Is told how far its shadow models are.
+    """
+
+    trainer: Trainer
+    task: PublicTask
+    threat: ThreatModel
+    view: View
+    seeds: Seeds
+    participation: float = 1.0
+    store: SignalStore | None = None
+    watcher: Watcher | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def shared(self) -> dict[object, object]:
+        """What attacks of one adversary compute once, such as shadow models."""
+        return {}
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever watches, if anybody does."""
+        if self.watcher is not None:
+            self.watcher(event)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an attack says about the candidates of one client.
+
+    Attributes:
+        scores: Higher means more likely a member.
+        guesses: The attack's verdict, by a threshold fixed without these candidates.
+        threshold: How that threshold was fixed, in words.
+        by_round: The scores of single rounds, where the attack has them.
+    """
+
+    scores: Float[np.ndarray, " candidates"]
+    guesses: Bool[np.ndarray, " candidates"]
+    threshold: str
+    by_round: Mapping[int, Float[np.ndarray, " candidates"]] = field(
+        default_factory=dict
+    )
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """Anything that scores the candidates of several clients.
+
+    Attributes:
+        trains_shadows: Whether it trains models of its own, and so is dear: scenarios
+            then attack some clients only, unless told otherwise.
+        reads: Whether it needs models that answer with classes, or in words, or takes
+            both.
+    """
+
+    trains_shadows: ClassVar[bool]
+    reads: ClassVar[Literal["classes", "words", "either"]]
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates; a pure function of its arguments."""
+        ...
+
+
+ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "privaudit.attacks")

@@ -1,0 +1,248 @@
+"""Audits of models that were trained elsewhere: from outputs to signals and scores.
+
+What is needed of a model is what it says of records of which some, by a fair coin, were
+trained on. :meth:`privaudit.auditing.auditor.Auditor.from_scores` does the rest.
+"""
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.special import expit
+from torch import Tensor
+
+from privaudit.auditing.model_outputs import (
+    Array,
+    Outputs,
+    as_array,
+    as_logits,
+    as_tensor,
+)
+from privaudit.auditing.signals.signals import SignalTable, class_signals
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, Words
+from privaudit.models.token_table import TokenTable, token_signals
+from privaudit.statistics.shadow_comparison import (
+    dominated_shares,
+    masked_mean,
+    offline_scores,
+    online_scores,
+)
+
+ShadowAttack = Literal["lira", "lira-offline", "rmia"]
+SignalScale = Literal["log-odds", "log-likelihood"]
+
+FEWEST_SHADOWS = 5  # as for our own: fewer fix no variance
+NOT_SCORED = -100  # the label where a language model's loss does not look
+
+
+@torch.no_grad()
+def signals_of_logits(
+    logits: Float[Array, "*models records classes"],
+    labels: Int[Array, " labels"],
+    outputs: Outputs = "logits",
+) -> SignalTable:
+    """Return what a classifier, or several, say of records, one row for each model.
+
+    The table has ``confidence``, ``loss``, ``margin``, ``entropy`` and
+    ``modified_entropy``, each [models, records], in float64. Members tend to have a
+    *high* confidence and margin and a *low* loss and entropy: turn the sign of the
+    latter.
+
+    Args:
+        logits: Of every class, or log-probabilities; of one model, or stacked.
+        labels: The records' classes, counted from 0.
+        outputs: "probabilities" where that is what they are. Those were rounded: where
+            the model is sure, records tie that logits would tell apart.
+
+    Raises:
+        ConfigError: Numbers of records differ, a label is no class, or the outputs are
+            not what ``outputs`` says.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+        >>> signals_of_logits(logits, torch.tensor([0, 1])).confidence
+        tensor([[2., 0.]], dtype=torch.float64)
+    """
+    logs = as_logits(logits, outputs).double().log_softmax(dim=-1)
+    if logs.ndim < 2 or not logs.shape[-1]:
+        raise ConfigError(
+            f"Logits of shape {tuple(logs.shape)} were given. Give [records, classes], "
+            "or [models, records, classes]."
+        )
+    logs = logs.reshape(-1, *logs.shape[-2:])
+    known = as_tensor(labels).long()
+    records, classes = logs.shape[1:]
+    if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
+        raise ConfigError(
+            f"There are logits of {records} records and {classes} classes, and labels "
+            f"of shape {tuple(known.shape)} from {_range(known)}. Give one class for "
+            "each record, counted from 0."
+        )
+    return class_signals(known, logs)
+
+
+def _range(values: Int[Tensor, "..."]) -> str:
+    return f"{int(values.min())} to {int(values.max())}" if values.numel() else "none"
+
+
+@torch.no_grad()
+def tokens_of_logits(
+    logits: Float[Array, "records length vocabulary"],
+    labels: Int[Array, "texts positions"],
+    outputs: Outputs = "logits",
+) -> TokenTable:
+    """Return what a causal language model says of texts, token by token.
+
+    :mod:`privaudit.auditing.signals.token_scores` makes one score per text of it, with "description" for
+    the part that labels name. The mean log-likelihood is minus the loss that
+    transformers gives for the same labels.
+
+    Args:
+        logits: As the model returns them: those at position i are about i + 1.
+        labels: As the model's loss takes them: the input, with -100 for prompt and
+            padding. What stands before the first token with a label is a prompt.
+        outputs: "probabilities" where that is what ``logits`` are.
+
+    Raises:
+        ConfigError: Shapes differ, a text has no token with a label, or only its
+            first, which nothing foresees, or the outputs are not what ``outputs`` says.
+
+    Example:
+        >>> from privaudit.auditing.signals.token_scores import mean_log_likelihood
+        >>> table = tokens_of_logits(torch.zeros(1, 3, 4), torch.tensor([[0, 2, 3]]))
+        >>> mean_log_likelihood(table, "description").exp()
+        tensor([0.2500], dtype=torch.float64)
+    """
+    known, told_logits = as_tensor(labels).long(), as_logits(logits, outputs)
+    if told_logits.ndim != 3 or told_logits.shape[:2] != known.shape:
+        raise ConfigError(
+            f"Logits are of shape {tuple(told_logits.shape)} and labels of shape "
+            f"{tuple(known.shape)}. Give one label for each position, -100 where there "
+            "is none, in the input's order."
+        )
+    told = known != NOT_SCORED
+    if not told[:, 1:].any(dim=1).all():
+        raise ConfigError(
+            f"Of {len(known)} texts, {int((~told[:, 1:].any(dim=1)).sum())} have no "
+            "label behind their first token, so there is nothing to score. Leave them "
+            "out."
+        )
+    before = told.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
+    kinds = torch.where(told, ANSWER, torch.where(before, INSTRUCTION, PADDING))
+    signals = token_signals(told_logits, Words(known, kinds))
+    return TokenTable.from_signals([{n: some[None] for n, some in signals.items()}])
+
+
+def shadow_scores(
+    target: Float[Array, " records"],
+    shadows: Float[Array, "models columns"],
+    is_in: Bool[Array, "rows coins"],
+    attack: ShadowAttack = "lira",
+    scale: SignalScale = "log-odds",
+) -> Float[np.ndarray, " records"]:
+    """Return membership scores of records by shadow models of one's own.
+
+    Shadows are trained as the target was, on other coins over the same records; they
+    must not be told which records the target has. See ``privaudit list attacks``:
+
+    - "lira": log-likelihood ratio of shadows with a record to those without. A record
+      that all shadows have, or none, scores 0.
+    - "lira-offline": how improbably high the target's signal is for shadows without
+      the record. For shadows that never saw any of these records.
+    - "rmia": the ratio of the probability under the target to its mean under shadows
+      with and without the record; the score is the share of records with a lower one.
+
+    Args:
+        target: The target's signal, such as a row of ``confidence``.
+        shadows: The same of each shadow, [models, records]; at least 5 models.
+        is_in: Which shadow was trained on which record, [models, records].
+        attack: Of the three.
+        scale: What the signals are, for "rmia": log-odds of the label (``confidence``
+            of a classifier), or log-likelihoods (mean log-likelihoods of texts).
+
+    Raises:
+        ConfigError: Shapes differ, a signal is not finite, there are too few shadows,
+            or no record has shadows both with and without it.
+        UnknownNameError: There is no such attack.
+
+    Example:
+        >>> shadows, is_in = np.zeros((6, 1)), np.arange(6)[:, None] < 3
+        >>> shadows[is_in] = [1, 2, 3]
+        >>> shadow_scores(np.array([2.0]), shadows, is_in) > 0
+        array([ True])
+    """
+    if attack not in get_args(ShadowAttack):
+        raise UnknownNameError("attack by shadows", attack, get_args(ShadowAttack))
+    own, others = _numbers("target", target), _numbers("shadows", shadows)
+    inside = as_array(is_in).astype(bool)
+    _check(own, others, inside, attack)
+    if attack == "rmia":
+        return _rmia(_probability(own, scale), _probability(others, scale), inside)
+    if attack == "lira":
+        return online_scores(own, others, inside, ~inside, "global")
+    return offline_scores(own, others, ~inside, "global")
+
+
+def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
+    found = as_array(values).astype(np.float64)
+    broken = int((~np.isfinite(found)).sum())
+    if broken:
+        raise ConfigError(
+            f"Of the {name}'s {found.size} signals {broken} are not finite. Take "
+            "log-odds from logits, not from rounded probabilities."
+        )
+    return found
+
+
+def _check(
+    target: Float[np.ndarray, "..."],
+    shadows: Float[np.ndarray, "..."],
+    is_in: Bool[np.ndarray, "..."],
+    attack: str,
+) -> None:
+    if shadows.shape != is_in.shape or shadows.shape[1:] != target.shape:
+        raise ConfigError(
+            f"The target's signals are of shape {target.shape}, the shadows' of "
+            f"{shadows.shape} and is_in of {is_in.shape}. Give [records], "
+            "[models, records] and the same again."
+        )
+    if len(shadows) < FEWEST_SHADOWS:
+        raise ConfigError(
+            f"There are {len(shadows)} shadow models, and {FEWEST_SHADOWS} are the "
+            "least. Train more: 16 already help, 64 and more are usual."
+        )
+    both = is_in.any(axis=0) & ~is_in.all(axis=0)
+    if attack != "lira-offline" and not both.any():
+        raise ConfigError(
+            f"{attack} compares shadows with a record and without it, and none of "
+            f"{len(target)} records has both. Deal the records to shadows by coins, or "
+            "take lira-offline if no shadow has any."
+        )
+    if attack == "lira-offline" and is_in.all():
+        raise ConfigError(
+            "lira-offline compares with shadows that were not trained on a record, and "
+            "all were trained on all. Train them on others."
+        )
+
+
+def _probability(
+    signals: Float[np.ndarray, "..."], scale: SignalScale
+) -> Float[np.ndarray, "..."]:
+    return expit(signals) if scale == "log-odds" else np.exp(signals)
+
+
+def _rmia(
+    target: Float[np.ndarray, " records"],
+    shadows: Float[np.ndarray, "models records"],
+    is_in: Bool[np.ndarray, "models records"],
+) -> Float[np.ndarray, " records"]:
+    """Return the shares; the population is the records themselves, truth unknown.
+
+    A record's share rises with its ratio whatever the population, so the choice of one
+    moves thresholds and makes ties, and orders nothing anew.
+    """
+    expected = (masked_mean(shadows, is_in) + masked_mean(shadows, ~is_in)) / 2
+    ratio = target / np.maximum(expected, np.finfo(np.float64).tiny)
+    return dominated_shares(ratio, ratio, 1.0)

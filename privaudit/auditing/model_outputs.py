@@ -1,0 +1,65 @@
+"""What models of others put out: arrays or tensors, logits or probabilities."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+
+Array = np.ndarray | Tensor
+Outputs = Literal["logits", "probabilities"]
+
+ROUNDED = 0.01  # of a sum over classes: half precision, and five digits of a file
+
+
+def as_tensor(values: Any) -> Shaped[Tensor, "..."]:
+    """Return an array, a tensor on any device, or a list, as a tensor on the CPU."""
+    found = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+    return found.detach().cpu()
+
+
+def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
+    """Return a tensor on any device and of any type, or a list, as an array."""
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    found = values.detach().cpu()
+    return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+
+
+def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
+    """Return logits: as they are, or the logarithms of probabilities.
+
+    Raises:
+        ConfigError: They are not finite, or not what ``outputs`` says: the softmax of
+            probabilities would be taken, and hardly tells members from others.
+    """
+    found = as_tensor(values)
+    found = found if found.is_floating_point() else found.double()
+    if bool(found.isnan().any()) or bool((found == torch.inf).any()):
+        raise ConfigError(
+            "The model's outputs hold NaN or infinity. Look for an overflow, and "
+            "compute them in float32."
+        )
+    likely = _are_probabilities(found)
+    if outputs == "logits" and likely:
+        raise ConfigError(
+            "Logits were asked for, and these look like probabilities: every row lies "
+            "in [0, 1] and sums to 1. Give what stands before the softmax, or say "
+            'outputs="probabilities". If they are logits, add 1 to all: they stay the '
+            "same model's."
+        )
+    if outputs == "probabilities" and not likely:
+        raise ConfigError(
+            'outputs="probabilities" was said, and there are rows that do not lie in '
+            '[0, 1] or do not sum to 1. Leave it out for logits, or say "logits".'
+        )
+    return found.double().log() if outputs == "probabilities" else found
+
+
+def _are_probabilities(values: Float[Tensor, "... classes"]) -> bool:
+    if not values.ndim or not values.numel() or values.min() < 0 or values.max() > 1:
+        return False
+    return bool(((values.double().sum(dim=-1) - 1).abs() <= ROUNDED).all())

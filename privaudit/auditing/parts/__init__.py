@@ -1,0 +1,1 @@
+"""Parts of an audit: leakage by round, linkage, source inference, one-run bounds."""

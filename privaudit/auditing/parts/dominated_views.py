@@ -1,0 +1,86 @@
+"""What an adversary can do in the place of one that sees less.
+
+Whoever can compute a weaker adversary's view from its own can make that adversary's
+attacks too, and so is never worse off than it. A rebuilt client is mostly the better
+target, but not always: what all clients sum up to may tell more than a bad guess at one
+of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.parts.linkage import link_targets
+from privaudit.auditing.query_access import Answers, answering
+from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.core.errors import ViewError
+from privaudit.federated.threat_models import find_threat
+
+Place = tuple[Scenario, Adversary, list[Target]]
+
+
+def attack_in_place(attack: str, weaker: str) -> str:
+    """Return the name of an attack in a weaker adversary's place.
+
+    Example:
+        >>> attack_in_place("loss-threshold", "server-aggregate")
+        'loss-threshold as server-aggregate'
+    """
+    return f"{attack} as {weaker}"
+
+
+def as_weaker(
+    scenario: Scenario, adversary: Adversary, targets: Sequence[Target]
+) -> Iterator[Place]:
+    """Yield each weaker scenario, with what this adversary then is and attacks.
+
+    Its views are computed from ``adversary.view`` alone. Left out is what shows the
+    same models again, answering alike, and views that a run's trainer does not allow.
+
+    Args:
+        scenario: The stronger one; it names those that it dominates.
+        adversary: Who plays it.
+        targets: Whom it attacks; the weaker ones' targets are the same clients, asked
+            about the same candidates.
+    """
+    seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
+    for name in scenario.dominates:
+        weaker = SCENARIOS.find(name)().without_shadows().reading("classes")
+        try:
+            less, theirs = _in_place_of(weaker, adversary, targets)
+        except ViewError:
+            continue
+        if not any(weaker.answers == a and _alike(theirs, t) for a, t in seen):
+            seen.append((weaker.answers, theirs))
+            yield weaker, less, theirs
+
+
+def _in_place_of(
+    weaker: Scenario, adversary: Adversary, targets: Sequence[Target]
+) -> tuple[Adversary, list[Target]]:
+    threat = find_threat(weaker.threat)
+    less = replace(
+        adversary,
+        trainer=answering(adversary.trainer, weaker.answers),
+        threat=threat,
+        view=threat(adversary.view.messages),
+        store=None,  # no shadow model is trained here
+    )
+    rebuilt = [
+        replace(t, rebuilt=less.trainer.rebuild(less.task, less.view, t.client))
+        for t in targets
+    ]
+    return less, link_targets(less, rebuilt)
+
+
+def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
+    """Say whether the same was rebuilt of every client."""
+    pairs = [
+        (a.rebuilt.model, b.rebuilt.model) for a, b in zip(some, others, strict=True)
+    ]
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in pairs
+    )

@@ -1,0 +1,118 @@
+"""When did it leak? What single rounds, or all up to one, tell about members."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from privaudit.auditing.attack import Adversary, Attack, Target
+from privaudit.federated.threat_models import View
+from privaudit.federated.transcript import Message
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
+
+Truth = Mapping[str, np.ndarray]  # by client, which of its candidates are members
+Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
+
+
+@dataclass(frozen=True)
+class RoundLeak:
+    """What one attack learned from each round.
+
+    Attributes:
+        attack: Its name.
+        meaning: What a round's figure is about, in words.
+        by_round: AUROC over the clients that sent something in the round.
+    """
+
+    attack: str
+    meaning: str
+    by_round: Mapping[int, Estimate]
+
+    @property
+    def worst(self) -> int:
+        """The round with the largest AUROC: the most of so many, and so no estimate."""
+        return max(self.by_round, key=lambda index: self.by_round[index].value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for audit.json."""
+        return {
+            "attack": self.attack,
+            "meaning": self.meaning,
+            "by_round": {str(r): e.to_dict() for r, e in self.by_round.items()},
+        }
+
+
+def leak_by_round(
+    attacks: Mapping[str, Attack],
+    adversary: Adversary,
+    targets: Sequence[Target],
+    truth: Truth,
+) -> tuple[RoundLeak, ...]:
+    """Return what rounds tell each attack that trains no shadows.
+
+    An attack that looks at uploads says what each round tells by itself. Any other is
+    made on the clients as they are rebuilt from all uploads so far.
+    """
+    found = []
+    for name, attack in attacks.items():
+        if attack.trains_shadows:
+            continue
+        scores = attack(adversary, targets)  # kept by those that look at uploads
+        told = [dict(score.by_round) for score in scores]
+        meaning = "this round's uploads alone"
+        if not any(told):
+            told = _so_far(attack, adversary, targets)
+            meaning = "clients as rebuilt from the uploads so far"
+        found.append(RoundLeak(name, meaning, _by_round(targets, told, truth)))
+    return tuple(found)
+
+
+def _so_far(
+    attack: Attack, adversary: Adversary, targets: Sequence[Target]
+) -> list[Told]:
+    """Return each target's scores after each round that it sent something in."""
+    told: list[Told] = [{} for _ in targets]
+    for index in sorted({m.round for t in targets for m in _uploads(adversary, t)}):
+        seen = tuple(m for m in adversary.view.messages if m.round <= index)
+        view = View(adversary.view.adversary, seen)
+        cut = replace(adversary, view=view, store=None)  # models of a moment
+        active = [
+            place
+            for place, target in enumerate(targets)
+            if any(m.round == index for m in _uploads(adversary, target))
+        ]
+        fresh = [_rebuilt(cut, targets[place]) for place in active]
+        for place, score in zip(active, attack(cut, fresh), strict=True):
+            told[place][index] = score.scores
+    return told
+
+
+def _rebuilt(adversary: Adversary, target: Target) -> Target:
+    rebuild = adversary.trainer.rebuild
+    return replace(
+        target, rebuilt=rebuild(adversary.task, adversary.view, target.client)
+    )
+
+
+def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:
+    if not adversary.view.sees_updates_of(target.client):
+        return ()
+    return adversary.view.updates_of(target.client)
+
+
+def _by_round(
+    targets: Sequence[Target], told: Sequence[Told], truth: Truth
+) -> dict[int, Estimate]:
+    found = {}
+    for index in sorted({index for scores in told for index in scores}):
+        groups = [
+            (scores[index][truth[t.client]], scores[index][~truth[t.client]])
+            for t, scores in zip(targets, told, strict=True)
+            if index in scores
+        ]
+        if any(len(members) and len(others) for members, others in groups):
+            found[index] = pooled_auroc(groups)
+    return found

@@ -1,0 +1,159 @@
+"""What canaries of one run show about epsilon.
+
+Every candidate, or every canary planted among them, is in or out by a coin of its own,
+so one run holds as many trials as canaries. A score is an attack's, or, for a canary in
+gradient space, how far the model has moved against its gradient. Scores are ranked
+within each client, since models differ, and joined. A tenth of the canaries is guessed
+to be in and a tenth out: fixed here, before anybody has seen a score.
+
+Source: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run",
+NeurIPS 2023.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.stats import rankdata
+
+from privaudit.auditing.attack import Target
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.canaries import Canaries
+from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
+from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.epsilon.designs import OneRunCanaries
+from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
+from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
+from privaudit.statistics.epsilon.one_run import OneRunGuesses
+
+SHARE_GUESSED = 0.1  # in, and as many out
+FEWEST = 10  # canaries: a tenth of fewer is none
+KINDS = {
+    None: "all candidates: real records as they are, and what is shown can befall them",
+    "mislabelled": "real pictures with labels drawn wrong",
+    "gradient": "crafted in gradient space: no real record is as strong",
+}
+
+
+@dataclass(frozen=True)
+class OneRunAudit:
+    """Lower bounds on epsilon from one run, and what they say about a claim.
+
+    Attributes:
+        canaries: What they were, in words.
+        scored_by: The attack, or what stands for it.
+        bound: Which the verdict is about; named beforehand.
+        others: Further bounds, for comparison.
+        verdict: On the claimed epsilon.
+    """
+
+    canaries: str
+    scored_by: str
+    bound: EpsilonBound
+    others: tuple[EpsilonBound, ...]
+    verdict: ClaimVerdict
+
+    @property
+    def refutes(self) -> bool:
+        """Whether more is shown than is claimed, or than is certified."""
+        return self.verdict.kind == "REFUTED" or self.verdict.alarm
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for audit.json."""
+        return {
+            "canaries": self.canaries,
+            "scored_by": self.scored_by,
+            "bound": self.bound.to_dict(),
+            "others": [other.to_dict() for other in self.others],
+            "verdict": {
+                "kind": self.verdict.kind,
+                "sentence": self.verdict.sentence,
+                "alarm": self.verdict.alarm,
+            },
+        }
+
+
+def audit_one_run(
+    canaries: Canaries | None,
+    targets: Sequence[Target],
+    scored: Sequence[ClientScores],
+    attack: str,
+    privacy: Mapping[str, Any],
+    view: str,
+) -> OneRunAudit:
+    """Bound epsilon from below, and hold the bound against what is claimed.
+
+    Args:
+        canaries: Those that were planted; None takes all candidates.
+        targets: All clients, as the adversary rebuilt them.
+        scored: The same clients' candidates as an attack scored them, with the truth.
+        attack: Its name.
+        privacy: The run's claimed and certified epsilon.
+        view: Whose certificate counts.
+
+    Raises:
+        ConfigError: There are too few canaries.
+    """
+    crafted = canaries is not None and canaries.kind == "gradient"
+    scores, coins = [], []
+    for target, one in zip(targets, scored, strict=True):
+        own = _moved_against(target) if crafted else one.scores
+        some = np.ones(len(own), bool)
+        if canaries is not None:
+            some = np.isin(one.records, canaries.indices)
+        scores.append(_ranks(own[some]))
+        coins.append(one.is_member[some])
+    joined = OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
+    first, *others = _bounds(joined, _delta(privacy))
+    proved = privacy["certified"][view.partition(":")[0]]
+    protects = {name: proved[name] for name in ("adjacency", "unit") if name in proved}
+    claimed, certified = (
+        Guarantee.stated(entry["epsilon"], entry["delta"], **protects)
+        for entry in (privacy["claimed"], proved)
+    )
+    return OneRunAudit(
+        KINDS[None if canaries is None else canaries.kind],
+        "movement against its gradient" if crafted else attack,
+        first,
+        tuple(others),
+        judge_claim(claimed, certified, first),
+    )
+
+
+def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
+    count = len(scores.scores)
+    if count < FEWEST:
+        raise ConfigError(
+            f"{count} canaries are too few: at least {FEWEST} are needed, and some "
+            "hundred to show anything. Plant more, or let every candidate be one."
+        )
+    side = int(SHARE_GUESSED * count)
+    return [
+        make(delta=delta, guesses_in=side, guesses_out=side)(scores)
+        for make in (OneRunGuesses, FDPOneRun, GaussianOneRun)
+    ]
+
+
+def _moved_against(target: Target) -> Float[np.ndarray, " candidates"]:
+    """Return how far a prompt has moved against each candidate's crafted gradient."""
+    context = target.rebuilt.model["context"]
+    crafted = target.candidates.crafted
+    assert crafted is not None
+    length = crafted.flatten(1).norm(dim=1).clamp(min=1e-12)
+    moved = -torch.einsum("ntw,tw->n", crafted, context) / length
+    return moved.double().numpy()
+
+
+def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+    """Return ranks in (0, 1); ties share one."""
+    ranked: Float[np.ndarray, " some"] = rankdata(scores) / (len(scores) + 1)
+    return ranked
+
+
+def _delta(privacy: Mapping[str, Any]) -> float:
+    """Return the claim's delta, or what is usual where nothing is claimed."""
+    return float(privacy["claimed"]["delta"] or 1e-5)

@@ -1,0 +1,111 @@
+"""Whose record is it? What uploads tell about who trained on a record.
+
+An adversary who knows that a record was trained on asks by whom. Where clients hold
+different classes, the class alone says much, so the same guess is made of candidates
+that nobody trained on: they come from the same shards, and what is right of those owes
+nothing to training. The leak is the difference.
+
+Source: Hu et al., "Source inference attacks in federated learning", ICDM 2021: the
+client whose model has the smallest loss on the record. Here each model's loss is taken
+relative to its median loss on public records of the class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.parts.leakage_by_round import Truth
+from privaudit.auditing.signals.signal_attack import class_medians
+from privaudit.auditing.signals.signals import measure_signals
+from privaudit.statistics.estimate import Estimate, two_proportions
+from privaudit.statistics.guesses import success_rate
+
+
+@dataclass(frozen=True)
+class SourceInference:
+    """How often the right client is named.
+
+    Attributes:
+        members: Share of trained-on records whose client is named rightly.
+        others: The same of candidates that nobody trained on.
+        beyond: The difference: what training gives away of whose a record is.
+        chance: One in so many clients.
+    """
+
+    members: Estimate
+    others: Estimate
+    beyond: Estimate
+    chance: float
+
+    @property
+    def sentence(self) -> str:
+        """What may be said."""
+        if self.beyond.low > 0:
+            return "uploads tell whose a record is, beyond what its class tells"
+        return "no evidence that uploads tell whose a record is, beyond its class"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for audit.json."""
+        return {
+            "members": self.members.to_dict(),
+            "others": self.others.to_dict(),
+            "beyond": self.beyond.to_dict(),
+            "chance": self.chance,
+            "sentence": self.sentence,
+        }
+
+
+def infer_sources(
+    adversary: Adversary, targets: Sequence[Target], truth: Truth
+) -> SourceInference | None:
+    """Name each candidate's client by the smallest loss.
+
+    None with fewer than two clients, or where all or none were trained on.
+    """
+    if len(targets) < 2:
+        return None
+    guesses = enumerate(_guesses(adversary, targets))
+    right = np.concatenate([guessed == place for place, guessed in guesses])
+    member = np.concatenate([truth[target.client] for target in targets])
+    if not member.any() or member.all():
+        return None
+    return SourceInference(
+        _share(right[member]),
+        _share(right[~member]),
+        two_proportions(
+            int(right[member].sum()),
+            int(member.sum()),
+            int(right[~member].sum()),
+            int((~member).sum()),
+        ),
+        1 / len(targets),
+    )
+
+
+def _guesses(
+    adversary: Adversary, targets: Sequence[Target]
+) -> list[Int[np.ndarray, " _"]]:
+    """Return which target's model likes each target's records best.
+
+    Relative to public ones: a model that likes every record of a class better than
+    others do is no evidence, so what its public records of the class get is taken off.
+    """
+    models = [other.rebuilt.model for other in targets]
+    trainer, task = adversary.trainer, adversary.task
+    public = measure_signals(trainer, task, models, task.public)
+    others, found = public.labels.numpy(), []
+    for target in targets:
+        asked = measure_signals(trainer, task, models, target.candidates)
+        own = asked.labels.numpy()
+        usual = [class_medians(r.numpy(), others, own) for r in public.log_likelihood]
+        relative = asked.log_likelihood.numpy() - np.stack(usual)
+        found.append(relative.argmax(axis=0))
+    return found
+
+
+def _share(right: Bool[np.ndarray, " records"]) -> Estimate:
+    return success_rate(np.ones(len(right), bool), right)

@@ -1,0 +1,62 @@
+"""Models behind an interface: what they answer, when not all of it is given away."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked
+from privaudit.federated.trainer import PublicTask, Records, Signal, Signals, Trainer
+
+Answers = Literal["probabilities", "labels"]
+SURE = 0.9  # what a bare label is taken to mean: any number that is not all or nothing
+
+
+def answering(trainer: Trainer, answers: Answers) -> Trainer:
+    """Return the method with models that answer no more than that.
+
+    Shadow models answer alike, so an attack learns what bare labels tell, too.
+
+    Raises:
+        ConfigError: Its models answer in words, and a label was asked for.
+    """
+    if answers == "probabilities":
+        return trainer
+    if trainer.reads == "words":
+        raise ConfigError(
+            "Labels alone were asked of models that answer in words. Take the scenario "
+            "prompt-release for them."
+        )
+    return cast(Trainer, _LabelsOnly(trainer))
+
+
+class _LabelsOnly:
+    """A trainer whose models say which class is likeliest, and nothing else."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities that tell the likeliest class only."""
+        for signals in self._trainer.query(task, models, records, want):
+            yield {"log_probabilities": _bare(signals["log_probabilities"])}
+
+
+def _bare(logs: Tensor) -> Tensor:
+    """Return ``SURE`` for the likeliest class, and the rest shared by all others."""
+    classes = logs.shape[-1]
+    rest = (1 - SURE) / max(classes - 1, 1)
+    told = torch.full_like(logs, rest).log()
+    best = logs.argmax(dim=-1, keepdim=True)
+    return told.scatter(-1, best, float(torch.tensor(SURE).log()))

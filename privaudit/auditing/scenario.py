@@ -1,0 +1,112 @@
+"""The scenario interface, and the names of all scenarios.
+
+A scenario says who looks on and what is tried. Its first attack is the one that the
+verdict is about: it was named before any score was seen, so no best of several is
+reported as if it had been the only one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from privaudit.auditing.attack import Attack
+from privaudit.auditing.query_access import Answers
+from privaudit.core.errors import ConfigError
+from privaudit.core.registry import Registry
+
+MASKED = (
+    "Uploads are masked, so there is no single one to rebuild a client from: this is "
+    "what server-aggregate sees."
+)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Who looks on, and what is tried.
+
+    Attributes:
+        name: As registered.
+        question: What is asked, in one sentence.
+        threat: A threat model by name, see :mod:`privaudit.federated.threat_models`.
+        attacks: By name; the first one that can read a run's models carries the
+            verdict.
+        by_round: Whether it is asked when it leaked, and whose a record is.
+        answers: What models say when they are asked.
+        one_run: Whether epsilon is bounded from below, by canaries.
+        dominates: Scenarios whose adversaries see less: their views, and what models
+            answer them, are functions of this one's. Audits make the named attack of
+            each here too, where that shows other models.
+        note: What a reader must know of how it was played; empty if nothing.
+    """
+
+    name: str
+    question: str
+    threat: str
+    attacks: dict[str, Attack]
+    answers: Answers = "probabilities"
+    by_round: bool = False
+    one_run: bool = False
+    dominates: tuple[str, ...] = ()
+    note: str = ""
+
+    def reading(self, kind: Literal["classes", "words"]) -> "Scenario":
+        """Return the scenario with those attacks that read what models answer.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = {n: a for n, a in self.attacks.items() if a.reads in (kind, "either")}
+        if not found:
+            raise ConfigError(
+                f"No attack of {self.name} reads models that answer in {kind}: "
+                f"{', '.join(self.attacks)}. Add one that does."
+            )
+        return replace(self, attacks=found)
+
+    def where_masked(self) -> "Scenario":
+        """Return the scenario as it can be played where uploads were masked.
+
+        A server then sees sums only: whoever asks for its view gets that of
+        server-aggregate, and is told.
+        """
+        if self.threat != "server":
+            return self
+        return replace(self, threat="server-aggregate", note=MASKED)
+
+    def without_pictures(self) -> "Scenario":
+        """Return the scenario without attacks that look at a picture's own tokens."""
+        kept = {n: a for n, a in self.attacks.items() if not _looks_at_picture(a)}
+        return replace(self, attacks=kept)
+
+    def without_shadows(self) -> "Scenario":
+        """Return the scenario with those attacks that train no models of their own."""
+        cheap = {n: a for n, a in self.attacks.items() if not a.trains_shadows}
+        return replace(self, attacks=cheap)
+
+
+def _looks_at_picture(attack: Attack) -> bool:
+    return getattr(attack, "slice", "") == "image"
+
+
+SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
+    "scenario", "privaudit.scenarios"
+)
+
+
+def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
+    """Return a scenario by name, with that many shadow models; 0 takes them out.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        ConfigError: Too few shadow models to learn from.
+    """
+    if isinstance(scenario, Scenario):
+        return scenario
+    if shadows != 0 and shadows < 5:
+        raise ConfigError(
+            f"{shadows} shadow models were asked for, and at least 5 are needed: one "
+            "to fix the threshold, four to learn from. Fifty are published, and 0 "
+            "leaves shadow attacks out."
+        )
+    plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
+    return plan if shadows else plan.without_shadows()

@@ -1,0 +1,1 @@
+"""Shadow models: their splits, training and signals."""

@@ -1,0 +1,196 @@
+"""What one target's shadows say, gathered model by model and kept beside the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.shadow_models.signal_cache import tensors_hash
+from privaudit.auditing.shadow_models.splits import Pool, Source, content_hash
+from privaudit.auditing.signals.signals import SignalTable, measure_signals
+from privaudit.core.tensors import Tensors
+from privaudit.federated.trainer import Records
+
+KEPT = ("candidates", "public")  # what shadows are asked about
+
+
+@dataclass(frozen=True)
+class Known:
+    """What shadows say of some records, and which shadow was trained on which.
+
+    Attributes:
+        signals: Of every shadow about every record.
+        is_in: Which shadow was trained on which record.
+        is_out: Which record nobody around the shadow was trained on. In a shadow
+            federation a record may be neither: it was another client's.
+        target: What the target says of the same records, as a table of one model.
+    """
+
+    signals: SignalTable
+    is_in: Bool[Tensor, "shadows records"]
+    is_out: Bool[Tensor, "shadows records"]
+    target: SignalTable
+
+    def pick(self, records: Tensor) -> "Known":
+        """Return the columns that an index or a mask picks."""
+        return Known(
+            self.signals.pick(records),
+            self.is_in[:, records],
+            self.is_out[:, records],
+            self.target.pick(records),
+        )
+
+
+@dataclass(frozen=True)
+class ShadowTable:
+    """What the shadows of one target, and the target itself, say about records.
+
+    Attributes:
+        candidates: About the target's candidates.
+        public: About all public records. Of the target, each is out.
+        source: What the shadows were trained on.
+    """
+
+    candidates: Known
+    public: Known
+    source: Source
+
+    @property
+    def pool(self) -> Known:
+        """The records that shadows may be trained on.
+
+        Of the public ones, those of classes that are: others would tell of nothing.
+        """
+        if self.source == "candidates":
+            return self.candidates
+        labels = self.public.signals.labels
+        return self.public.pick(
+            torch.isin(labels, labels[self.public.is_in.any(dim=0)].unique())
+        )
+
+
+def target_signals(
+    adversary: Adversary, target: Target
+) -> tuple[SignalTable, SignalTable]:
+    """Return what a target says of its candidates and of public records, asked once."""
+    key = ("signals", id(target.rebuilt.model), id(target.candidates))
+    if key not in adversary.shared:
+        told = _asked_or_kept(adversary, target)
+        # The target is kept too: else another's id could become the same.
+        adversary.shared[key] = (target, *told)
+    kept = adversary.shared[key]
+    assert isinstance(kept, tuple)
+    return kept[1], kept[2]
+
+
+def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
+    """Return what a target says, which is kept beside the run as shadows' answers."""
+    store, model = adversary.store, target.rebuilt.model
+    if store is None:
+        return _ask_target(adversary, target)
+    about = {
+        "target": target.client,
+        "model": tensors_hash(model),
+        "candidates": content_hash(target.candidates),
+    }
+    kept = store.load(**about)
+    if kept is not None:
+        return _unfolded(kept)
+    told = _ask_target(adversary, target)
+    store.save(_folded(told), **about)
+    return told
+
+
+def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
+    return [
+        ask_signals(adversary, [target.rebuilt.model], records)
+        for records in (target.candidates, adversary.task.public)
+    ]
+
+
+def _folded(told: Sequence[SignalTable]) -> dict[str, Tensor]:
+    """Return the tables about candidates and public records, by name."""
+    return {
+        f"{which}/{name}": tensor
+        for which, table in zip(KEPT, told, strict=True)
+        for name, tensor in table.to_tensors().items()
+    }
+
+
+def _unfolded(kept: Mapping[str, Tensor]) -> list[SignalTable]:
+    return [
+        SignalTable.from_tensors(
+            {
+                name.removeprefix(f"{which}/"): tensor
+                for name, tensor in kept.items()
+                if name.startswith(f"{which}/")
+            }
+        )
+        for which in KEPT
+    ]
+
+
+def ask_signals(
+    adversary: Adversary, models: Sequence[Tensors], records: Records
+) -> SignalTable:
+    """Return what models say about records."""
+    return measure_signals(adversary.trainer, adversary.task, models, records)
+
+
+class Desk:
+    """Where the answers of one target's shadows are gathered, model by model.
+
+    They do not depend on what is known of the target itself, which is asked anew.
+    """
+
+    def __init__(
+        self, adversary: Adversary, target: Target, pool: Pool, about: dict[str, Any]
+    ) -> None:
+        self.adversary, self.target, self.pool = adversary, target, pool
+        self.about = about | {
+            "source": pool.source,
+            "candidates": content_hash(target.candidates),
+        }
+        self.told = self._kept()
+        self._parts: tuple[list[SignalTable], ...] = ([], [])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing need be trained: it was kept, or is gathered."""
+        return self.told is not None
+
+    def add(self, models: Sequence[Tensors]) -> None:
+        """Ask some more shadows, which can be forgotten then."""
+        about = self.target.candidates, self.adversary.task.public
+        for records, parts in zip(about, self._parts, strict=True):
+            parts.append(ask_signals(self.adversary, models, records))
+
+    def close(self) -> None:
+        """Join what was gathered, and keep it."""
+        if self.told is not None:
+            return
+        self.told = [SignalTable.join(parts) for parts in self._parts]
+        self._parts = ([], [])
+        if self.adversary.store:
+            self.adversary.store.save(_folded(self.told), **self.about)
+
+    def table(self, target: Target) -> ShadowTable:
+        """Return the shadows' answers beside those of a target of these candidates."""
+        assert self.told is not None
+        own = target_signals(self.adversary, target)
+        nothing = torch.zeros(len(self.pool.is_in), len(target.candidates)) > 0
+        is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
+        return ShadowTable(
+            Known(self.told[0], is_in, ~is_in, own[0]),
+            Known(self.told[1], self.pool.public_in, self.pool.public_out, own[1]),
+            self.pool.source,
+        )
+
+    def _kept(self) -> list[SignalTable] | None:
+        store = self.adversary.store
+        kept = store.load(**self.about) if store else None
+        return None if kept is None else _unfolded(kept)

@@ -1,0 +1,285 @@
+"""Shadow models: the adversary repeats the training with records of its own.
+
+An adversary who saw broadcasts and uploads *replays* them: round by round, shadow
+clients train on what the target client received, with the adversary's records in its
+place. Whoever saw no upload (a buyer of a prompt, a server that sees sums) trains whole
+federations on public records, from starts of its own. Either way the adversary then
+looks at its own shadows exactly as it looked at the real run: through the same threat
+model, and with the same ``rebuild``.
+
+One :class:`ShadowTable` for each target, computed once, serves every shadow attack; it
+is kept beside the run, the models are not. Shadows are asked and forgotten some at a
+time, so that memory does not grow with their number.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.parts.linkage import link
+from privaudit.auditing.shadow_models.signal_table import Desk, ShadowTable
+from privaudit.auditing.shadow_models.splits import Dealt, Pool, Source, content_hash
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import ClientId, Cohort, Rebuilt, Records, Round
+from privaudit.federated.transcript import SERVER, Kind, Message
+from privaudit.statistics.progress import Phase
+
+REPLAY_CHUNK = 256  # shadow clients stacked at once
+
+
+def shadow_tables(
+    adversary: Adversary,
+    targets: Sequence[Target],
+    shadows: int,
+    source: Source = "public",
+) -> list[ShadowTable]:
+    """Return a table for each target, training the shadows on first use.
+
+    Args:
+        adversary: Whose shadows they are.
+        targets: Clients under attack.
+        shadows: Shadow models for each target.
+        source: What they are trained on; see :mod:`privaudit.auditing.shadow_models.splits`.
+    """
+    about = tuple((t.client, content_hash(t.candidates)) for t in targets)
+    key = ("shadows", shadows, source, about, _are_linked(targets))
+    if key not in adversary.shared:
+        adversary.shared[key] = _desks(adversary, targets, shadows, source)
+    desks = adversary.shared[key]
+    assert isinstance(desks, list)
+    return [desk.table(target) for desk, target in zip(desks, targets, strict=True)]
+
+
+def _desks(
+    adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
+) -> list[Desk]:
+    """Return the answers that are kept beside the run, or train shadows for all."""
+    in_federations = bool(adversary.view.messages) and not all(
+        adversary.view.sees_updates_of(target.client) for target in targets
+    )
+    dealt, pools = None, []
+    if in_federations:
+        dealt = Dealt.draw(adversary, targets, shadows, source)
+        pools = [dealt.pool_of(target.client) for target in targets]
+    else:
+        pools = [Pool.draw(adversary, t, shadows, source) for t in targets]
+    desks = [
+        Desk(adversary, target, pool, _about(targets, target, shadows, in_federations))
+        for target, pool in zip(targets, pools, strict=True)
+    ]
+    if dealt is not None and not all(desk.is_done for desk in desks):
+        for models in _federated(adversary, targets, dealt):
+            for desk, some in zip(desks, models, strict=True):
+                desk.add(some)
+    for desk in [] if in_federations else desks:
+        if not desk.is_done:
+            train = _replayed if adversary.view.messages else _blind_models
+            for some in train(adversary, desk.target, desk.pool):
+                desk.add(some)
+    for desk in desks:
+        desk.close()
+    return desks
+
+
+def _about(
+    targets: Sequence[Target], target: Target, shadows: int, in_federations: bool
+) -> dict[str, Any]:
+    """Return what a target's table depends on, beside the adversary."""
+    about = {"client": target.client, "shadows": shadows}
+    others = [other.client for other in targets] if in_federations else []
+    return {**about, "together": others, "linked": _are_linked(targets)}
+
+
+def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -> None:
+    """Tell who watches that some shadows are trained, and how many are finished."""
+    adversary.tell(Phase("", "shadows", of, some.start, total, detail))
+
+
+def _blind_models(
+    adversary: Adversary, target: Target, pool: Pool
+) -> Iterator[list[Tensors]]:
+    """Yield what is rebuilt from nothing: no shadow needs training for that."""
+    rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
+    yield [rebuilt.model] * len(pool.is_in)
+
+
+def _replayed(
+    adversary: Adversary, target: Target, pool: Pool
+) -> Iterator[list[Tensors]]:
+    """Train shadows of one client on the broadcasts that it received."""
+    for first in range(0, len(pool.is_in), REPLAY_CHUNK):
+        some = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
+        shards = [pool.shard(i) for i in some]
+        uploads = _replay(adversary, target, shards, some, len(pool.is_in))
+        yield _rebuild_replayed(adversary, target.client, uploads)
+
+
+def _replay(
+    adversary: Adversary,
+    target: Target,
+    shards: Sequence[Records],
+    some: range,
+    total: int,
+) -> dict[int, list[dict[str, Tensor]]]:
+    """Return what each shadow would have sent, by round."""
+    trainer, task = adversary.trainer, adversary.task
+    names = [f"shadow-{i} of {target.client}" for i in some]
+    cohort = Cohort.of(names, shards)
+    kept = _start(adversary, names)
+    sent = {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
+    uploads: dict[int, list[dict[str, Tensor]]] = {}
+    rounds = list(_rounds_to_replay(adversary, target.client, bool(kept)))
+    for number, (at, received) in enumerate(rounds):
+        detail = f"round {number + 1} of {len(rounds)}"
+        _tell(adversary, target.client, some, total, detail)
+        down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
+        alike = trainer.choosing_as(sent[at.index])
+        result = alike.local_update(task, cohort, down, kept, at)
+        kept = result.kept
+        uploads[at.index] = result.uploads()
+    return uploads
+
+
+def _start(adversary: Adversary, names: Sequence[str]) -> Stacked:
+    """Return what shadows keep before their first round.
+
+    Drawn as clients draw it; where they all begin with the first broadcast, that.
+    """
+    trainer, task = adversary.trainer, adversary.task
+    if not trainer.starts_public:
+        return stack(
+            [trainer.start_client(task, name, adversary.seeds) for name in names]
+        )
+    first = next(m for m in adversary.view.messages if m.kind == "broadcast")
+    return {n: t.expand(len(names), *t.shape) for n, t in first.tensors.items()}
+
+
+def _rounds_to_replay(
+    adversary: Adversary, client: ClientId, has_state: bool
+) -> Iterator[tuple[Round, Tensors]]:
+    """Yield the rounds that a rebuilt model depends on: mostly all.
+
+    The last upload's alone, if the client keeps nothing and no other upload counts.
+    """
+    received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
+    trained = [message.round for message in adversary.view.updates_of(client)]
+    needs_all = has_state or adversary.trainer.rebuilds_from_all
+    for index in trained if needs_all else trained[-1:]:
+        peers = tuple(
+            m.sender
+            for m in adversary.view.messages
+            if m.round == index and m.receiver == SERVER
+        )
+        yield Round(index, adversary.seeds, peers), received[index]
+
+
+def _rebuild_replayed(
+    adversary: Adversary, client: ClientId, uploads: Mapping[int, Sequence[Tensors]]
+) -> list[Tensors]:
+    """Rebuild each shadow as the target was rebuilt, with its uploads in place."""
+    others = tuple(m for m in adversary.view.messages if m.sender != client)
+    kind: Kind = (
+        "update" if adversary.trainer.aggregation == "sum" else "individual-update"
+    )
+    models = []
+    for shadow in range(len(next(iter(uploads.values())))):
+        mine = tuple(
+            Message(index, client, SERVER, kind, sent[shadow])
+            for index, sent in uploads.items()
+        )
+        view = View(adversary.view.adversary, others + mine)
+        models.append(adversary.trainer.rebuild(adversary.task, view, client).model)
+    return models
+
+
+def _are_linked(targets: Sequence[Target]) -> bool:
+    return any(target.rebuilt.suspects for target in targets)
+
+
+def _federated(
+    adversary: Adversary, targets: Sequence[Target], dealt: Dealt
+) -> Iterator[list[list[Tensors]]]:
+    """Yield the targets' places in whole federations; linked if they are linked.
+
+    Some federations at a time. Where models are linked, what was rebuilt is kept: it is
+    looked at without links too, and the federations are trained once.
+    """
+    names = tuple(target.client for target in targets)
+    at_once = max(1, REPLAY_CHUNK // len(adversary.task.clients))
+    for first in range(0, len(dealt.owner), at_once):
+        some = range(first, min(first + at_once, len(dealt.owner)))
+        found = _rebuilt_places(adversary, dealt, names, some, _are_linked(targets))
+        if _are_linked(targets):
+            found = [
+                link(
+                    adversary.trainer,
+                    adversary.task,
+                    rebuilt,
+                    [dealt.candidates(shadow, name) for name in names],
+                )
+                for shadow, rebuilt in zip(some, found, strict=True)
+            ]
+        yield [
+            [rebuilt.model for rebuilt in column] for column in zip(*found, strict=True)
+        ]
+
+
+def _rebuilt_places(
+    adversary: Adversary,
+    dealt: Dealt,
+    names: Sequence[ClientId],
+    some: range,
+    keep: bool,
+) -> list[list[Rebuilt]]:
+    """Return what is rebuilt of each federation's targets."""
+    source = "candidates" if dealt.pools else "public"
+    key = ("shadow federations", source, len(dealt.owner), tuple(names), some)
+    if key in adversary.shared:
+        kept = adversary.shared[key]
+        assert isinstance(kept, list)
+        return kept
+    found = [
+        [adversary.trainer.rebuild(adversary.task, view, name) for name in names]
+        for view in _shadow_views(adversary, dealt, some)
+    ]
+    if keep:
+        adversary.shared[key] = found
+    return found
+
+
+def _shadow_views(adversary: Adversary, dealt: Dealt, some: range) -> list[View]:
+    """Train whole federations side by side, and look at each as at the real one."""
+    federations = [
+        Federation.begin(
+            adversary.trainer,
+            adversary.task,
+            dealt.shards(index),
+            adversary.seeds.child("shadow federation", index),
+            name=f"shadow-{index}",
+        )
+        for index in some
+    ]
+    messages: list[list[Message]] = [[] for _ in federations]
+    for index in range(adversary.task.rounds):
+        detail = f"round {index + 1} of {adversary.task.rounds}"
+        _tell(adversary, "whole federations", some, len(dealt.owner), detail)
+        records = run_round(
+            adversary.trainer,
+            adversary.task,
+            federations,
+            index,
+            participation=adversary.participation,
+            cohort_size=REPLAY_CHUNK,
+        )
+        for sent, record in zip(messages, records, strict=True):
+            sent.extend(record.messages)
+    for sent, federation in zip(messages, federations, strict=True):
+        given = give_away(
+            adversary.trainer, adversary.task, federation, adversary.task.rounds
+        )
+        sent.extend(given[1])
+    return [adversary.threat(sent) for sent in messages]

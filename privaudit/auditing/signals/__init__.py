@@ -1,0 +1,1 @@
+"""What attacks read of a model: class probabilities and token statistics."""

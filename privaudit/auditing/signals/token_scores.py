@@ -1,0 +1,170 @@
+"""Scores of records made of token statistics: higher is more likely a member.
+
+All take a :class:`~privaudit.models.token_table.TokenTable` and a slice of it, see there for
+the positions it is scored at, and return one score for each record in float64.
+"""
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.models.token_table import Slice, TokenTable, WordSlice
+
+RecordScores = Float[Tensor, " n"]
+
+
+def max_renyi(
+    table: TokenTable,
+    part: Slice,
+    alpha: float,
+    share: float = 10.0,
+    *,
+    all_positions: bool = False,
+) -> RecordScores:
+    """Return MaxRenyi-K%: minus the mean of the largest entropies.
+
+    Args:
+        table: What the model says.
+        part: The slice.
+        alpha: Order of the entropy.
+        share: K in percent: of n positions, max(1, floor(K n / 100)) count. 0 takes
+            the largest alone, 100 the mean of all.
+        all_positions: Whether the next token may lie outside of the slice.
+    """
+    mask = table.scored(part, all_positions)
+    return -_mean_of_largest(table.entropy(alpha), mask, share)
+
+
+def mod_renyi(
+    table: TokenTable, part: WordSlice, alpha: float, *, all_positions: bool = True
+) -> RecordScores:
+    """Return minus the mean modified entropy, of a finite order."""
+    mask = table.scored(part, all_positions, needs_target=True)
+    return -_mean(table.modified(alpha), mask)
+
+
+def mean_log_likelihood(
+    table: TokenTable, part: WordSlice, *, all_positions: bool = True
+) -> RecordScores:
+    """Return the mean log-probability of the tokens that came: minus the loss."""
+    mask = table.scored(part, all_positions, needs_target=True)
+    return _mean(table.statistics.log_likelihood, mask)
+
+
+def perplexity(
+    table: TokenTable, part: WordSlice, *, all_positions: bool = True
+) -> RecordScores:
+    """Return minus the perplexity, exp(loss): in the same order as the loss."""
+    return -(-mean_log_likelihood(table, part, all_positions=all_positions)).exp()
+
+
+def perplexity_zlib(
+    table: TokenTable,
+    part: WordSlice,
+    texts: Sequence[str],
+    *,
+    all_positions: bool = True,
+) -> RecordScores:
+    """Return minus the logarithm of the perplexity over the text's zlib size in bytes.
+
+    Args:
+        table: What the model says.
+        part: The slice.
+        texts: The slice of each record, written out.
+        all_positions: Whether the slice's first token counts, too.
+
+    Raises:
+        ConfigError: There is not one text for each record.
+    """
+    if len(texts) != len(table):
+        raise ConfigError(
+            f"There are {len(table)} records and {len(texts)} texts, and perplexity by "
+            "zlib needs the text of each. Give the records their dialogues."
+        )
+    sizes = torch.tensor([len(zlib.compress(text.encode())) for text in texts])
+    return mean_log_likelihood(table, part, all_positions=all_positions) / sizes
+
+
+def min_k(
+    table: TokenTable,
+    part: WordSlice,
+    share: float = 20.0,
+    *,
+    all_positions: bool = True,
+) -> RecordScores:
+    """Return Min-K%: the mean of the smallest log-probabilities of what came.
+
+    Args:
+        table: What the model says.
+        part: The slice.
+        share: K in percent, as in :func:`max_renyi`.
+        all_positions: Whether the slice's first token counts, too.
+    """
+    mask = table.scored(part, all_positions, needs_target=True)
+    return -_mean_of_largest(-table.statistics.log_likelihood, mask, share)
+
+
+def min_k_plus_plus(
+    table: TokenTable,
+    part: WordSlice,
+    share: float = 20.0,
+    *,
+    all_positions: bool = True,
+) -> RecordScores:
+    """Return Min-K%++: the same, each as deviations from the mean under p.
+
+    A position whose distribution is uniform on what it allows counts 0.
+
+    Args:
+        table: What the model says.
+        part: The slice.
+        share: K in percent, as in :func:`max_renyi`.
+        all_positions: Whether the slice's first token counts, too.
+    """
+    mask = table.scored(part, all_positions, needs_target=True)
+    found = table.statistics
+    ratio = (found.log_likelihood - found.mean) / found.deviation
+    ratio = ratio.masked_fill(found.deviation == 0, 0.0)
+    return -_mean_of_largest(-ratio, mask, share)
+
+
+def max_prob_gap(
+    table: TokenTable,
+    part: Slice,
+    *,
+    of_logarithms: bool = False,
+    all_positions: bool = False,
+) -> RecordScores:
+    """Return the mean gap between the largest and the second largest probability.
+
+    Args:
+        table: What the model says.
+        part: The slice.
+        of_logarithms: Take the gap of log-probabilities, as the published code does.
+        all_positions: Whether the next token may lie outside of the slice.
+    """
+    found = table.statistics
+    gap = found.log_gap if of_logarithms else found.gap
+    return _mean(gap, table.scored(part, all_positions))
+
+
+def _mean(
+    values: Float[Tensor, "n positions"], mask: Bool[Tensor, "n positions"]
+) -> RecordScores:
+    return values.double().masked_fill(~mask, 0).sum(1) / mask.sum(1)
+
+
+def _mean_of_largest(
+    values: Float[Tensor, "n positions"],
+    mask: Bool[Tensor, "n positions"],
+    share: float,
+) -> RecordScores:
+    count = (mask.sum(1).double() * share / 100).floor().clamp(min=1)
+    ordered = values.double().masked_fill(~mask, -torch.inf)
+    ordered = ordered.sort(dim=1, descending=True).values
+    chosen = torch.arange(values.shape[1]) < count[:, None]
+    return ordered.masked_fill(~chosen, 0).sum(1) / count

@@ -1,0 +1,1 @@
+"""Audits as files."""

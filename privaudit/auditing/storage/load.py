@@ -1,0 +1,175 @@
+"""An audit read back: the scores beside the truth, checked against the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.core.arrays import read_npz
+from privaudit.core.errors import (
+    LimitError,
+    MissingFileError,
+    TranscriptError,
+    UnknownNameError,
+)
+from privaudit.core.storage import parse_json
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.ledger import DAMAGE
+from privaudit.federated.runs.run_header import HEADER
+from privaudit.federated.runs.runs import AUDITS, Run
+
+_COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
+AUDIT, SCORES = "audit.json", "scores.npz"
+SERVER = "server model/"  # before the name of an attack on the server's own model
+CLASS_NAMES = "class names"  # beside the columns
+Column = Shaped[np.ndarray, " candidates"]
+
+
+@dataclass(frozen=True)
+class StoredAudit:
+    """What :func:`privaudit.auditing.storage.save.save_audit` wrote about one run.
+
+    Attributes:
+        run: The run.
+        scenario: Its name.
+        attacks: Names, the headline first; then those on the server's own model, as
+            "server model/NAME".
+        columns: By attack and column, one entry for each candidate.
+        contents: audit.json.
+        class_names: By class index; none in audits of earlier versions.
+    """
+
+    run: Run
+    scenario: str
+    attacks: tuple[str, ...]
+    columns: Mapping[str, Mapping[str, Column]]
+    contents: Mapping[str, Any]
+    class_names: tuple[str, ...] = ()
+
+    def leak(self, attack: str) -> Mapping[str, Any]:
+        """Return what audit.json says of an attack.
+
+        Raises:
+            UnknownNameError: The audit holds no such attack.
+        """
+        self._check_attack(attack)
+        name = attack.removeprefix(SERVER)
+        return self.contents["leaks" if name == attack else "server_model"][name]
+
+    def clients(self, attack: str) -> list[ClientScores]:
+        """Return each attacked client's scores beside the truth.
+
+        Raises:
+            UnknownNameError: The audit holds no such attack.
+        """
+        self._check_attack(attack)
+        found = self.columns[attack]
+        names = list(dict.fromkeys(found["client"].tolist()))
+        rows = [found["client"] == name for name in names]
+        return [
+            ClientScores(name, *(found[column][mine] for column in _COLUMNS[1:]))
+            for name, mine in zip(names, rows, strict=True)
+        ]
+
+    def _check_attack(self, attack: str) -> None:
+        if attack not in self.attacks:
+            what = f"attack of {self.run.name}'s audit"
+            raise UnknownNameError(what, attack, self.attacks)
+
+
+def read_audit(run: Run, scenario: str) -> StoredAudit:
+    """Return an audit of a run.
+
+    Raises:
+        MissingFileError: The run was not audited under that scenario.
+        TranscriptError: The audit is damaged, or not of this run as it is now.
+    """
+    place = run.path / "audits" / scenario
+    try:
+        said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
+        stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
+    except MissingFileError:
+        raise MissingFileError(
+            f"There is no audit of {scenario} for {run.name}. Make it with "
+            f"`privaudit attack {run.name} --scenario {scenario}`."
+        ) from None
+    contents = parse_json(said, place / AUDIT)
+    try:
+        found = dict(read_npz(stored, str(place / "scores.npz")))
+        names = tuple(map(str, found.pop(CLASS_NAMES, ())))
+        columns, attacks = _by_attack(found), _names(contents)
+        audit = StoredAudit(run, scenario, attacks, columns, contents, names)
+        _check(audit)
+    except LimitError:
+        raise
+    except (*DAMAGE, IndexError) as error:
+        raise TranscriptError(
+            f"{place} does not hold an audit of {run.name} ({error}): it was altered, "
+            "or is of an earlier run. Make it again with `privaudit attack`."
+        ) from None
+    return audit
+
+
+def stored_scenarios(run: Run) -> list[str]:
+    """Return the scenarios under which a run was attacked, as its header lists them."""
+    names = [name.removeprefix(AUDITS).split("/") for name in run.files]
+    return sorted(parts[0] for parts in names if parts[1:] == [AUDIT])
+
+
+def check_audit_file(path: Path) -> None:
+    """Hold an audit.json against the run that it lies in, if it lies in one.
+
+    Raises:
+        TranscriptError: The run does not list it so.
+    """
+    folder = path.resolve().parent
+    if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
+        Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")
+
+
+def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
+    found: dict[str, dict[str, Column]] = {}
+    for key, values in arrays.items():
+        attack, _, column = key.rpartition("/")
+        found.setdefault(attack, {})[column] = values
+    return found
+
+
+def _names(contents: Mapping[str, Any]) -> tuple[str, ...]:
+    server = [f"{SERVER}{name}" for name in contents["server_model"]]
+    return (*contents["leaks"], *server)
+
+
+def _check(audit: StoredAudit) -> None:
+    """Raise ValueError unless the scores fit the run, its configuration and truth."""
+    # Parsed, so that a field added since then stands at its default.
+    if RunConfig(**audit.contents["config"]) != audit.run.config:
+        raise ValueError("its configuration is another")
+    ledger = audit.run.truth
+    for attack in audit.attacks:
+        found = audit.columns[attack]
+        lengths = {len(found[column]) for column in _COLUMNS}
+        truth = ledger.is_member[found["records"]]
+        if len(lengths) != 1 or not np.array_equal(truth, found["is_member"]):
+            raise ValueError(f"{attack} is not of the run's members")
+
+
+def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
+    """Return the attacks on clients' models that all audits hold, the headline first.
+
+    Raises:
+        MissingFileError: There is none.
+    """
+    first, *rest = audits
+    names = [n for n in first.contents["leaks"] if all(n in a.attacks for a in rest)]
+    if not names:
+        held = "; ".join(f"{a.run.name}: {', '.join(a.attacks)}" for a in audits)
+        raise MissingFileError(
+            f"The audits have no attack in common ({held}). Make them again with the "
+            "same version and number of shadows."
+        )
+    return names

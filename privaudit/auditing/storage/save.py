@@ -1,0 +1,70 @@
+"""An audit on disk: the numbers as JSON, the scores beside the truth as npz."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES, SERVER
+from privaudit.core.storage import make_private_folder, to_json, write_bytes
+from privaudit.federated.runs.runs import AUDITS
+
+
+def save_audit(audit: Audit, folder: Path | None = None) -> Path:
+    """Write audit.json and scores.npz, and return the folder they are in.
+
+    In the run they are listed in its header, and signed; a copy elsewhere is not.
+
+    That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
+    replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
+    ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
+    for each candidate; ``server model/<attack>/...`` are the same of attacks on the
+    server's own model. ``class names`` says what the labels mean. It is the truth about
+    membership, so the folder is private.
+
+    Args:
+        audit: What a scenario found out.
+        folder: The run's by default.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    columns = {
+        f"{name}/{column}": values
+        for name, leak in _named(audit).items()
+        for column, values in _columns(leak).items()
+    }
+    columns[CLASS_NAMES] = np.array(audit.run.population.dataset.class_names)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **columns)
+    below = f"{AUDITS}{audit.scenario.name}"
+    contents = {
+        f"{below}/{SCORES}": buffer.getvalue(),
+        f"{below}/{AUDIT}": to_json(audit.to_dict()),
+    }
+    if folder is None:
+        audit.run.add(contents)
+        return audit.run.path / below
+    make_private_folder(folder / "audits")
+    make_private_folder(folder / below)
+    for name, content in contents.items():
+        write_bytes(folder / name, content)
+    return folder / below
+
+
+def _named(audit: Audit) -> dict[str, Leak]:
+    server = {f"{SERVER}{name}": leak for name, leak in audit.aggregate.items()}
+    return {**audit.leaks, **server}
+
+
+def _columns(leak: Leak) -> dict[str, Shaped[np.ndarray, " candidates"]]:
+    names = ("records", "labels", "scores", "guesses", "is_member")
+    columns = {
+        name: np.concatenate([getattr(client, name) for client in leak.clients])
+        for name in names
+    }
+    clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
+    return {"client": np.concatenate(clients), **columns}

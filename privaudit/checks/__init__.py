@@ -1,0 +1,1 @@
+"""What holds a run to account: gate, lint, selftest, DP claims."""

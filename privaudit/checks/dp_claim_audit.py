@@ -1,0 +1,168 @@
+"""Does a claimed epsilon hold? Many independent runs, each with one canary or without.
+
+A federation is trained again and again, with fresh randomness, on the same few records.
+A coin decides whether one client also has the canary; everything else is the same.
+What somebody in one place sees of a run becomes one score: how far the prompt has moved
+against the canary's gradient. Members' scores and others' bound epsilon from below.
+
+Runs are stacked: hundreds cost little more than one.
+
+Source: Jagielski, Ullman and Oprea, "Auditing differentially private machine learning",
+NeurIPS 2020; canaries in gradient space as in Nasr et al., "Adversary instantiation:
+lower bounds for differentially private machine learning", IEEE S&P 2021.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from privaudit.checks.dp_claim_canary import Bench, Canary, Where, small_task
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.trainer import Claim, Trainer
+from privaudit.privacy.privacy_record import privacy_record
+from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
+from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+
+FEWEST_RUNS = 20
+USED = ("dataset", "data", "model", "checkpoint", "context_tokens", "rounds")
+KINDS: Mapping[Canary, str] = {
+    "opposed": "a gradient far beyond the clip norm, beside a record with the opposite "
+    "one: the worst neighbours that a proof must allow for; no pictures",
+    "gradient": "a gradient far beyond the clip norm, beside real records; no picture",
+    "mislabelled": "the real picture with the largest gradient under a wrong label",
+    "picture": "the real picture with the largest gradient under its own label",
+}
+
+
+@dataclass(frozen=True)
+class ClaimAudit:
+    """What many runs say about a claimed epsilon.
+
+    Attributes:
+        config: What was trained.
+        canary: What was put in by the coin, in words.
+        where: What the adversary sees: a peer what the server sends, somebody with the
+            released model that alone.
+        records: Ordinary records of each client.
+        bound: The lower bound.
+        verdict: On the claim.
+        scores: Of each run.
+        is_member: How each run's coin fell.
+    """
+
+    config: RunConfig
+    canary: str
+    where: Where
+    records: int
+    bound: EpsilonBound
+    verdict: ClaimVerdict
+    scores: Float[np.ndarray, " runs"]
+    is_member: Bool[np.ndarray, " runs"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON knows them."""
+        return {
+            "config": self.config.model_dump(),
+            "canary": self.canary,
+            "where": self.where,
+            "records": self.records,
+            "bound": self.bound.to_dict(),
+            "verdict": {
+                "kind": self.verdict.kind,
+                "sentence": self.verdict.sentence,
+                "alarm": self.verdict.alarm,
+            },
+            "scores": self.scores.tolist(),
+            "is_member": self.is_member.tolist(),
+        }
+
+
+def audit_claim(
+    trainer: str,
+    settings: Mapping[str, Any],
+    *,
+    canary: Canary = "opposed",
+    where: Where = "peer",
+    runs: int = 1000,
+    records: int = 4,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    population: Population | None = None,
+    **fields: Any,
+) -> ClaimAudit:
+    """Train many federations of two clients, and hold what shows against the claim.
+
+    Args:
+        trainer: A private one that takes canaries in gradient space.
+        settings: Its parameters, an epsilon among them.
+        canary: What the coin puts in or leaves out.
+        where: Who looks on.
+        runs: Independent ones, at least 20; a few hundred show something.
+        records: Ordinary ones of each client, at least 1.
+        seed: Of coins, starts, batches and noise.
+        progress: Called with the runs that are done, and all.
+        population: Of the same configuration, to spare loading it again.
+        **fields: Of :class:`privaudit.federated.runs.config.RunConfig`: dataset, data, model,
+            checkpoint, context_tokens, rounds. The others are of no use here.
+
+    Raises:
+        ConfigError: A field is of no use, nothing is claimed, the trainer cannot take
+            the canary, or there are too few runs.
+    """
+    _refuse_useless(fields)
+    config = make_config(trainer, settings, clients=2, seed=seed, **fields)
+    method = config.build_trainer()
+    known = (population or populate(config)).task
+    task = small_task(known, records + 1 + (canary == "opposed"), config.rounds)
+    claim = method.claim(task)
+    _refuse_impossible(trainer, method, claim, runs, records)
+    seeds = Seeds(seed).child("claim audit")
+    bench = Bench.prepare(method, task, canary, records, seeds)
+    coins = seeds.stream("canary coins").coins(0.5, runs)
+    scores, events = bench.scores(coins, where, progress)
+    certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
+    bound = SplitThreshold(delta=claim.delta)(IndependentRuns(scores, coins))
+    claimed = Guarantee.stated(claim.epsilon, claim.delta)
+    proved = Guarantee.stated(certified["epsilon"], claim.delta)
+    verdict = judge_claim(claimed, proved, bound)
+    return ClaimAudit(
+        config, KINDS[canary], where, records, bound, verdict, scores, coins
+    )
+
+
+def _refuse_useless(fields: Mapping[str, Any]) -> None:
+    useless = sorted(fields.keys() - USED)
+    if useless:
+        raise ConfigError(
+            f"{useless[0]} was given, and a claim audit does not use it: it deals "
+            "records to two clients that always take part. Fields are "
+            f"{', '.join(USED)}."
+        )
+
+
+def _refuse_impossible(
+    trainer: str, method: Trainer, claim: Claim, runs: int, records: int
+) -> None:
+    if claim.epsilon is None:
+        raise ConfigError(
+            f"{trainer} claims no epsilon with these settings, so there is nothing to "
+            "refute. Give --epsilon."
+        )
+    if not method.takes_crafted:
+        raise ConfigError(
+            f"{trainer} does not take canaries of a chosen gradient. Take dp-fpl or "
+            "dp-promptfl."
+        )
+    if runs < FEWEST_RUNS or records < 1:
+        raise ConfigError(
+            f"{runs} runs with {records} ordinary records were asked for. Take at "
+            f"least {FEWEST_RUNS} runs, a few hundred to show anything, and 1 record."
+        )

@@ -1,0 +1,214 @@
+"""Many independent runs on the same few records, with a canary in some of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.canaries import crafted_norm
+from privaudit.federated.batches import Batch
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.tuning.prompts.gradients import ContextGradients
+
+Canary = Literal["opposed", "gradient", "mislabelled", "picture"]
+Where = Literal["peer", "released"]
+CLIENTS_AT_ONCE = 256
+TARGET, BYSTANDER = "client-0", "client-1"
+
+
+def small_task(task: PublicTask, most: int, rounds: int) -> PublicTask:
+    """Return the task with two small clients, all of whose records are trained on."""
+    candidates = {TARGET: most, BYSTANDER: most}
+    return replace(task, candidates=candidates, member_share=1.0, rounds=rounds)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share.
+
+    Attributes:
+        trainer: The method.
+        task: What everybody knows.
+        shards: What each client has in every run.
+        canary: One record.
+        seeds: A child of them for each run.
+    """
+
+    trainer: Trainer
+    task: PublicTask
+    shards: Mapping[str, Records]
+    canary: Records
+    seeds: Seeds
+
+    @classmethod
+    def prepare(
+        cls,
+        trainer: Trainer,
+        task: PublicTask,
+        kind: Canary,
+        records: int,
+        seeds: Seeds,
+    ) -> "Bench":
+        """Choose the records and the canary before any run."""
+        order = seeds.stream("ordinary records").permutation(len(task.public))
+        mine, others, rest = np.split(order, [records, 2 * records])
+        if not len(rest):
+            raise ConfigError(
+                f"{records} ordinary records for each of two clients were asked for, "
+                f"and {len(task.public)} are public. Ask for fewer."
+            )
+        own, theirs, spare = (
+            task.public.pick(torch.from_numpy(some)) for some in (mine, others, rest)
+        )
+        if kind in ("mislabelled", "picture"):
+            canary = _hardest(trainer, task, spare, kind, seeds)
+        else:
+            direction = _direction(task, trainer, records, seeds)
+            canary = _crafted(spare, direction)
+            own, theirs = _uncrafted(own, direction), _uncrafted(theirs, direction)
+            if kind == "opposed":
+                own = _join(own, _crafted(spare, -direction / 2))
+        return cls(trainer, task, {TARGET: own, BYSTANDER: theirs}, canary, seeds)
+
+    def scores(
+        self,
+        coins: Bool[np.ndarray, " runs"],
+        where: Where,
+        progress: Callable[[int, int], None] | None,
+    ) -> tuple[Float[np.ndarray, " runs"], list[list[dict[str, Any]]]]:
+        """Train all runs, some at a time; return scores, and one run's mechanisms."""
+        found: list[Tensor] = []
+        events: list[list[dict[str, Any]]] = []
+        at_once = CLIENTS_AT_ONCE // len(self.shards)
+        for first in range(0, len(coins), at_once):
+            some = range(first, min(first + at_once, len(coins)))
+            scores, events = self._some(some, coins, where)
+            found.append(scores)
+            if progress:
+                progress(some.stop, len(coins))
+        return torch.cat(found).double().numpy(), events
+
+    def _some(
+        self, some: range, coins: Bool[np.ndarray, " runs"], where: Where
+    ) -> tuple[Tensor, list[list[dict[str, Any]]]]:
+        federations = [self._begin(run, bool(coins[run])) for run in some]
+        events, moved = [], torch.zeros(len(some))
+        seen = _contexts(self.trainer, federations, 0)
+        for index in range(self.task.rounds):
+            records = run_round(self.trainer, self.task, federations, index)
+            events.append([event.to_json() for event in records[0].events])
+            after = _contexts(self.trainer, federations, index + 1)
+            moved += self._against(seen, after - seen)
+            seen = after
+        if where == "released":
+            models = [self._released(federation) for federation in federations]
+            given = torch.stack([model["context"] for model in models])
+            moved = self._against(given, given)
+        return moved, events
+
+    def _begin(self, run: int, is_in: bool) -> Federation:
+        shards = dict(self.shards)
+        if is_in:
+            shards[TARGET] = _join(shards[TARGET], self.canary)
+        seeds = self.seeds.child("claim run", run)
+        return Federation.begin(
+            self.trainer, self.task, shards, seeds, name=f"run-{run}"
+        )
+
+    def _released(self, federation: Federation) -> Tensors:
+        models, _ = give_away(
+            self.trainer, self.task, federation, self.task.rounds, publish=False
+        )
+        return models[TARGET]
+
+    def _against(
+        self,
+        contexts: Float[Tensor, "runs tokens width"],
+        moves: Float[Tensor, "runs tokens width"],
+    ) -> Float[Tensor, " runs"]:
+        """Return how far each move goes against the canary's gradient there."""
+        gradients = _gradients(self.task, contexts, self.canary)
+        length = gradients.flatten(1).norm(dim=1).clamp(min=1e-12)
+        return -(gradients * moves).sum(dim=(1, 2)) / length
+
+
+def _contexts(
+    trainer: Trainer, federations: Sequence[Federation], index: int
+) -> Float[Tensor, "runs tokens width"]:
+    """Return what each server would send to the bystander."""
+    return torch.stack(
+        [
+            trainer.broadcast(f.server, BYSTANDER, f.at(index, 1.0))["context"]
+            for f in federations
+        ]
+    )
+
+
+def _gradients(
+    task: PublicTask, contexts: Float[Tensor, "runs tokens width"], record: Records
+) -> Float[Tensor, "runs tokens width"]:
+    """Return one record's gradient at many contexts."""
+    count = len(contexts)
+    if record.crafted is not None:
+        return record.crafted.expand(count, -1, -1)
+    batch = Batch(
+        record.features.expand(count, 1, -1),
+        record.labels.expand(count, 1),
+        torch.ones(count, 1, dtype=torch.bool),
+    )
+    return ContextGradients.forward(task, contexts, batch).of_batch()
+
+
+def _hardest(
+    trainer: Trainer, task: PublicTask, spare: Records, kind: Canary, seeds: Seeds
+) -> Records:
+    """Return the record with the largest gradient at a start of no run."""
+    if kind == "mislabelled":
+        classes = int(task.public.labels.max()) + 1
+        shift = 1 + seeds.stream("wrong labels").below(classes - 1, len(spare))
+        wrong = (spare.labels + torch.from_numpy(shift)) % classes
+        spare = replace(spare, labels=wrong)
+    start = trainer.start(task, seeds.child("a start of no run"))["context"]
+    everybody = torch.ones(1, len(spare), dtype=torch.bool)
+    batch = Batch(spare.features.unsqueeze(0), spare.labels.unsqueeze(0), everybody)
+    forward = ContextGradients.forward(task, start.unsqueeze(0), batch)
+    sizes = [some.flatten(2).norm(dim=2)[0] for some, _ in forward.by_record()]
+    return spare.pick(torch.cat(sizes).argmax().view(1))
+
+
+def _direction(
+    task: PublicTask, trainer: Trainer, records: int, seeds: Seeds
+) -> Float[Tensor, "tokens width"]:
+    """Return a gradient that is clipped, also in the mean with all other records."""
+    shape = (task.prompts.context_tokens, task.prompts.width)
+    drawn = seeds.stream("canary direction").normal_tensor(shape)
+    return crafted_norm(trainer, records + 2) * drawn / drawn.norm()
+
+
+def _crafted(spare: Records, gradient: Float[Tensor, "tokens width"]) -> Records:
+    return replace(spare.pick(torch.tensor([0])), crafted=gradient.unsqueeze(0))
+
+
+def _uncrafted(records: Records, like: Tensor) -> Records:
+    """Return ordinary records that can stand beside crafted ones."""
+    return replace(records, crafted=torch.zeros(len(records), *like.shape))
+
+
+def _join(one: Records, other: Records) -> Records:
+    """Return the records of both: classifiers', without tokens."""
+    crafted = None
+    if one.crafted is not None and other.crafted is not None:
+        crafted = torch.cat([one.crafted, other.crafted])
+    return Records(
+        torch.cat([one.features, other.features]),
+        torch.cat([one.labels, other.labels]),
+        crafted=crafted,
+    )

@@ -1,0 +1,310 @@
+"""A baseline: what a later run must know of this one to be compared with it.
+
+It holds each candidate's score without the truth and without its position. Rows stand
+under keyed hashes, in their order, and the key is made of the ledger: only who has the
+same ledger can say which record a score belongs to, and who of them is a member. That
+is no encryption. Seeds are left out, but whoever has the data set and the settings can
+try seeds until a ledger fits, so the file is as sensitive as the ledger, and mode 0600.
+"""
+
+import base64
+import hashlib
+import hmac
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Shaped, UInt8
+
+from privaudit.auditing.storage.load import (
+    StoredAudit,
+    read_audit,
+    shared_attacks,
+)
+from privaudit.checks.gate.guarantees import Stated, stated
+from privaudit.core.arrays import read_npz
+from privaudit.core.errors import (
+    ConfigError,
+    LimitError,
+    MissingFileError,
+    TranscriptError,
+)
+from privaudit.core.limits import check_json
+from privaudit.core.storage import read_bytes, write_json
+from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.federated.runs.ledger import DAMAGE, Ledger
+from privaudit.federated.runs.runs import Run
+
+FORMAT = 2
+KEY_BYTES = 16
+SCORES, GUESSES, KEYS, CLIENT = "scores", "guesses", "keys", "client"
+UTILITY, OWN = "utility/scores", "utility/own"
+_SENSITIVE = "scores of single records: keep it where the ledger may be kept"
+
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A run as later ones are compared with it.
+
+    Attributes:
+        run: Its name.
+        scenario: Under which it was audited.
+        settings: Its configuration without the seed.
+        hashes: Of "data", "deal" (who owns which record) and "ledger".
+        attacks: On clients' models, the headline first, with their parameters.
+        guarantees: Claimed and certified epsilons, by name.
+        metric: Of utility, such as "accuracy"; None where it was left out.
+        arrays: "ATTACK/keys", "/client", "/scores", "/guesses": one row for each
+            candidate, ordered by key; "utility/scores" and "utility/own", [clients,
+            tests].
+    """
+
+    run: str
+    scenario: str
+    settings: Mapping[str, Any]
+    hashes: Mapping[str, str]
+    attacks: Mapping[str, str]
+    guarantees: Mapping[str, Stated]
+    metric: str | None
+    arrays: Arrays
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of a baseline file."""
+        contents = {
+            "baseline": FORMAT,
+            "privaudit": version("privaudit"),
+            "sensitive": _SENSITIVE,
+            "run": self.run,
+            "scenario": self.scenario,
+            "settings": dict(self.settings),
+            "hashes": dict(self.hashes),
+            "attacks": dict(self.attacks),
+            "guarantees": {n: asdict(one) for n, one in self.guarantees.items()},
+            "metric": self.metric,
+            "arrays": _packed(self.arrays),
+        }
+        return {**contents, "sha256": _digest(contents)}
+
+
+def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
+    """Return what later runs are compared with.
+
+    Args:
+        run: A finished one, audited under ``scenario``.
+        scenario: Its name.
+        utility: Whether to ask the models for their utility; of models that write this
+            takes minutes.
+
+    Raises:
+        ConfigError: The run is not finished.
+        MissingFileError: There is no such audit.
+        TranscriptError: It is damaged.
+    """
+    audit = read_audit(run.require_complete(), scenario)
+    ledger = run.truth
+    arrays: dict[str, Any] = {}
+    made = {name: audit.leak(name)["settings"] for name in shared_attacks([audit])}
+    for name in made:
+        columns = audit.columns[name]
+        keys = record_keys(ledger, columns["records"])
+        order = np.lexsort(keys.T[::-1])
+        arrays[f"{name}/{KEYS}"] = keys[order]
+        for column in (CLIENT, SCORES, GUESSES):
+            arrays[f"{name}/{column}"] = columns[column][order]
+    metric = None
+    if utility:
+        tests = score_tests(run)
+        metric, arrays[UTILITY], arrays[OWN] = tests.metric, tests.scores, tests.own
+    settings = {k: v for k, v in run.config.model_dump().items() if k != "seed"}
+    hashes, guarantees = hashes_of(run, ledger), stated_of(run)
+    return Baseline(
+        run.name, scenario, settings, hashes, made, guarantees, metric, arrays
+    )
+
+
+def stated_of(run: Run) -> dict[str, Stated]:
+    """Return the epsilons that a run claims and that are certified, by name.
+
+    Raises:
+        TranscriptError: Its privacy.json is damaged.
+    """
+    try:
+        return stated(run.privacy, run.config.model_dump().get("randomness"))
+    except DAMAGE as error:
+        raise TranscriptError(
+            f"{run.path / 'privacy.json'} does not say what was claimed and certified "
+            f"({error!r}): it was altered. Restore it from a copy, or train again."
+        ) from None
+
+
+def hashes_of(run: Run, ledger: Ledger) -> dict[str, str]:
+    """Return what two runs must share for their records to be paired."""
+    return {
+        "data": run.header["data_hash"],
+        "deal": hashlib.sha256(ledger.owner.astype("<i8").tobytes()).hexdigest(),
+        "ledger": ledger.hash,
+    }
+
+
+def record_keys(
+    ledger: Ledger, records: Int[np.ndarray, " candidates"]
+) -> UInt8[np.ndarray, "candidates 16"]:
+    """Return a name for each record that only who has the ledger can make."""
+    secret = hashlib.sha256(b"privaudit baseline|")
+    secret.update(ledger.owner.astype("<i8").tobytes())
+    secret.update(ledger.is_member.tobytes())
+    key = secret.digest()
+    names = [hmac.digest(key, str(int(r)).encode(), "sha256") for r in records]
+    joined = b"".join(name[:KEY_BYTES] for name in names)
+    return np.frombuffer(joined, np.uint8).reshape(len(records), KEY_BYTES)
+
+
+def save_baseline(baseline: Baseline, path: Path) -> Path:
+    """Write a baseline that only its owner can read, whole or not at all.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    write_json(path, baseline.to_dict())
+    return path
+
+
+def read_contents(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file to compare with.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It holds no JSON object.
+    """
+    try:
+        content = read_bytes(path)
+        check_json(content, str(path))
+        found = json.loads(content)
+    except MissingFileError:
+        raise MissingFileError(
+            f"There is no baseline {path}. Make it from the run that later ones are to "
+            f"be compared with: `privaudit gate RUN --write-baseline {path}`."
+        ) from None
+    except LimitError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is no baseline ({error}). Make one with `privaudit gate RUN "
+            "--write-baseline FILE`."
+        ) from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is no baseline: it holds no JSON object.")
+    return found
+
+
+def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
+    """Return the baseline that a file's JSON object is.
+
+    Raises:
+        ConfigError: It is of another version.
+        TranscriptError: It was cut or altered.
+    """
+    if contents.get("baseline") != FORMAT:
+        raise ConfigError(
+            f"{path} is in baseline format {contents.get('baseline')!r}, and this "
+            f"version reads format {FORMAT}. Write it again."
+        )
+    plain = {name: part for name, part in contents.items() if name != "sha256"}
+    try:
+        if contents["sha256"] != _digest(plain):
+            raise ValueError("its hash is another")
+        arrays = _unpacked(plain["arrays"])
+        found = Baseline(
+            run=plain["run"],
+            scenario=plain["scenario"],
+            settings=plain["settings"],
+            hashes=plain["hashes"],
+            attacks=dict(plain["attacks"]),
+            guarantees={n: Stated(**one) for n, one in plain["guarantees"].items()},
+            metric=plain["metric"],
+            arrays=arrays,
+        )
+        _check(found)
+    except LimitError:
+        raise
+    except DAMAGE as error:
+        raise TranscriptError(
+            f"{path} is a damaged baseline ({error}): it was cut or altered. Write it "
+            "again with `privaudit gate RUN --write-baseline FILE`."
+        ) from None
+    return found
+
+
+def _check(baseline: Baseline) -> None:
+    """Raise ValueError, KeyError or TypeError unless the parts fit one another."""
+    texts = [baseline.run, baseline.scenario, *baseline.attacks.values()]
+    texts += [baseline.hashes[name] for name in ("data", "deal", "ledger")]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a name or a hash is no text")
+    if not isinstance(baseline.settings, dict):
+        raise ValueError("settings are no table")
+    for attack in baseline.attacks:
+        _check_rows(attack, baseline.arrays)
+    if baseline.metric is not None:
+        scores, own = baseline.arrays[UTILITY], baseline.arrays[OWN]
+        kinds = scores.dtype.kind + own.dtype.kind
+        if scores.shape != own.shape or scores.ndim != 2 or kinds != "fb":
+            raise ValueError(f"utility is of shapes {scores.shape} and {own.shape}")
+
+
+def _check_rows(attack: str, arrays: Arrays) -> None:
+    names = (KEYS, CLIENT, SCORES, GUESSES)
+    columns = [arrays[f"{attack}/{name}"] for name in names]
+    kinds = "".join(column.dtype.kind for column in columns)
+    shapes = [column.shape for column in columns]
+    count = len(columns[0])
+    if kinds != "uUfb" or shapes != [(count, KEY_BYTES), *[(count,)] * 3]:
+        raise ValueError(f"{attack} has columns of {kinds} and {shapes}")
+    if not np.isfinite(columns[2]).all():
+        raise ValueError(f"{attack} has a score that is not finite")
+
+
+def _digest(contents: Mapping[str, Any]) -> str:
+    text = json.dumps(contents, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _packed(arrays: Arrays) -> str:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpacked(text: str) -> dict[str, Any]:
+    content = base64.b64decode(text, validate=True)
+    return dict(read_npz(content, "The baseline"))
+
+
+def check_attacks(baseline: Baseline, audit: StoredAudit, asked: Sequence[str]) -> None:
+    """Raise unless the baseline holds the attacks, made as the run's audit made them.
+
+    Raises:
+        UnknownNameError: The run's audit holds no such attack.
+        ConfigError: The baseline does not, or with other parameters.
+    """
+    for name in asked:
+        ours, theirs = audit.leak(name)["settings"], baseline.attacks.get(name)
+        if theirs is None:
+            raise ConfigError(
+                f"The baseline of {baseline.run} holds no {name}: it has "
+                f"{', '.join(baseline.attacks)}. Attack that run again and write its "
+                "baseline again, or ask for one of these."
+            )
+        if ours != theirs:
+            raise ConfigError(
+                f"{name} was made as {ours} on {audit.run.name} and as {theirs} on "
+                f"{baseline.run}, so that a difference would say nothing about the "
+                "runs. Attack both alike."
+            )

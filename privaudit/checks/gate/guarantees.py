@@ -1,0 +1,209 @@
+"""What a run claims and what is proved about it, held against its baseline's: exactly.
+
+An epsilon follows from settings, not from a sample, so there is no margin and no test:
+a rise is a rise. Whoever means to promise less writes a new baseline, or says so in the
+settings, where a reviewer sees it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privaudit.core.errors import ConfigError
+
+SETTING = "guarantees"
+_ROUNDING = 1e-9  # relative: an accountant's last digits on another processor
+
+
+@dataclass(frozen=True)
+class Stated:
+    """An epsilon that a run claims, or that is proved in one view.
+
+    Attributes:
+        epsilon: At least 0, finite; None where nothing is claimed or proved.
+        delta: In [0, 1).
+        unit: What is protected: "record" or "client".
+        adjacency: Which data sets count as neighbours.
+        randomness: What the noise follows from, "system" or "seed", which makes it
+            repeatable and not private; None where nothing is said.
+    """
+
+    epsilon: float | None
+    delta: float
+    unit: str
+    adjacency: str
+    randomness: str | None = None
+
+    def __post_init__(self) -> None:
+        told = "" if self.randomness is None else self.randomness
+        texts = (self.unit, self.adjacency, told)
+        numbers = (0 if self.epsilon is None else self.epsilon, self.delta)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"a guarantee is about {texts}")
+        if not all(type(n) in (int, float) for n in numbers):
+            raise ValueError(f"a guarantee's numbers are {numbers}")
+        if not (0 <= numbers[0] < math.inf and 0 <= self.delta < 1):
+            raise ValueError(f"no guarantee is at epsilon and delta {numbers}")
+
+    def __str__(self) -> str:
+        if self.epsilon is None:
+            return "none"
+        return (
+            f"{self.epsilon:.10g} at delta {self.delta:g} "
+            f"({self.adjacency}, per {self.unit})"
+        )
+
+    @property
+    def short(self) -> str:
+        """Epsilon alone, for tables."""
+        return "none" if self.epsilon is None else f"{self.epsilon:.4g}"
+
+
+@dataclass(frozen=True)
+class GuaranteeCheck:
+    """A stated epsilon beside the baseline's.
+
+    Attributes:
+        name: "claimed epsilon", or "certified epsilon (VIEW)".
+        now: The run's.
+        before: The baseline's.
+        outcome: "pass": at least as strong, with every number in it. "regression":
+            weaker, gone, or of a kind that cannot be compared.
+        sentence: What a developer reads.
+    """
+
+    name: str
+    now: Stated
+    before: Stated
+    outcome: Literal["pass", "regression"]
+    sentence: str
+
+    setting = SETTING
+    rule = "guarantee"
+
+    @property
+    def title(self) -> str:
+        """What was asked, in a few words that no other check of a gate has."""
+        return f"{self.name}: guarantee"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {
+            "name": self.name,
+            "about": "guarantee",
+            "setting": self.setting,
+            "now": asdict(self.now),
+            "before": asdict(self.before),
+            "outcome": self.outcome,
+            "sentence": self.sentence,
+        }
+
+
+def stated(
+    privacy: Mapping[str, Any], randomness: str | None = None
+) -> dict[str, Stated]:
+    """Return what a run's privacy.json states, by the name of its check.
+
+    A claim says nothing about unit and adjacency: they are those of the mechanisms,
+    which all certificates of a run share.
+
+    Args:
+        privacy: "claimed", and "certified" by view or for a single view.
+        randomness: The run's own, where certificates do not say it.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: It is no such content.
+    """
+    certified = privacy["certified"]
+    if "epsilon" in certified:  # of an audit.json, which knows its own view only
+        certified = {certified["view"]: certified}
+    found = {view: _stated(entry, randomness) for view, entry in certified.items()}
+    kinds = {(one.unit, one.adjacency) for one in found.values()}
+    if len(kinds) != 1:
+        raise ValueError(f"certificates are about {sorted(kinds)}")
+    unit, adjacency = kinds.pop()
+    claim = {"unit": unit, "adjacency": adjacency, **privacy["claimed"]}
+    names = {f"certified epsilon ({view})": one for view, one in found.items()}
+    return {"claimed epsilon": _stated(claim, None), **names}
+
+
+def _stated(entry: Mapping[str, Any], randomness: str | None) -> Stated:
+    epsilon = entry["epsilon"]
+    return Stated(
+        None if epsilon == "none" else epsilon,
+        entry["delta"],
+        entry.get("unit", "record"),
+        entry.get("adjacency", "add/remove-one"),
+        entry.get("randomness", randomness),
+    )
+
+
+def compare_guarantees(
+    now: Mapping[str, Stated], before: Mapping[str, Stated]
+) -> Iterator[GuaranteeCheck]:
+    """Yield a check for each number that the baseline states.
+
+    Where it states none, nothing can have been lost.
+
+    Raises:
+        ConfigError: The baseline states nothing at all, not even that it states none.
+    """
+    if not before:
+        raise ConfigError(
+            "The baseline does not say what was claimed and certified, so that nobody "
+            "would see it fall. Write it again, or set guarantees = false."
+        )
+    for name, old in before.items():
+        if old.epsilon is None:
+            continue
+        gone = Stated(None, old.delta, old.unit, old.adjacency)
+        yield _compared(name, now.get(name, gone), old)
+
+
+def _compared(name: str, now: Stated, before: Stated) -> GuaranteeCheck:
+    why = why_weaker(now, before)
+    told = f"{name} was {before} and is {now}"
+    if why:
+        return GuaranteeCheck(
+            name, now, before, "regression", f"Regression: {told}: {why}."
+        )
+    return GuaranteeCheck(name, now, before, "pass", f"Pass: {told}.")
+
+
+def why_weaker(now: Stated, before: Stated) -> str:
+    """Say why a guarantee is weaker, or not comparable; nothing if it is neither.
+
+    (epsilon, delta)-DP holds for every larger epsilon and delta too, so a guarantee is
+    as strong where neither number is larger. Who may replace all of a client's records
+    may also add, remove or change one: that covers records of either adjacency.
+
+    Example:
+        >>> old = Stated(8.0, 1e-5, "record", "add/remove-one")
+        >>> why_weaker(Stated(8.5, 1e-5, "record", "add/remove-one"), old)
+        'it rose'
+    """
+    assert before.epsilon is not None
+    if now.epsilon is None:
+        return "there is none any more"
+    if now.epsilon == 0 and now.delta <= before.delta:
+        return ""  # nothing depends on anybody's records
+    if before.randomness == "system" and now.randomness != "system":
+        return "its noise follows from the seed now: repeatable, not private"
+    if not _covers(now, before):
+        return (
+            f"the two cannot be compared, as it protects one {now.unit} "
+            f"({now.adjacency}) in place of one {before.unit} ({before.adjacency})"
+        )
+    rose = now.epsilon > before.epsilon * (1 + _ROUNDING)
+    if now.delta > before.delta * (1 + _ROUNDING):
+        return f"delta rose from {before.delta:.10g} to {now.delta:.10g}" + (
+            "" if rose else ", so that the two epsilons cannot be compared"
+        )
+    return "it rose" if rose else ""
+
+
+def _covers(now: Stated, before: Stated) -> bool:
+    same = (now.unit, now.adjacency) == (before.unit, before.adjacency)
+    replaced = (now.unit, now.adjacency) == ("client", "replace-one")
+    return same or (replaced and before.unit == "record")

@@ -1,0 +1,69 @@
+"""What the gate asks of a run's audit, alone or beside another's."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.checks.gate.checks import Question
+from privaudit.checks.gate.settings import GateSettings
+from privaudit.evaluation.compare.comparable import TestScores
+from privaudit.evaluation.compare.paired_metrics import Measured
+from privaudit.federated.runs.utility import mean_accuracy
+from privaudit.statistics.change import IntervalAt
+from privaudit.statistics.guesses import success_rate
+from privaudit.statistics.roc import pooled_auroc
+
+
+def auroc_at(clients: Sequence[ClientScores]) -> IntervalAt:
+    """Return an attack's AUROC, averaged over clients by pairs, at any confidence."""
+    return partial(pooled_auroc, [client.groups for client in clients], "these")
+
+
+def success_at(clients: Sequence[ClientScores]) -> IntervalAt:
+    """Return an attack's share of right guesses at any confidence."""
+    truth = np.concatenate([client.is_member for client in clients])
+    guesses = np.concatenate([client.guesses for client in clients])
+    return partial(success_rate, truth, guesses)
+
+
+def utility_at(tests: TestScores) -> IntervalAt:
+    """Return the utility on the clients' own classes at any confidence."""
+    return partial(mean_accuracy, tests.scores, tests.own)
+
+
+def changes(measured: Sequence[Measured], settings: GateSettings) -> Iterator[Question]:
+    """Yield a question for each paired metric that is asked for."""
+    for one in measured:
+        is_leak = one.about == "leak"
+        yield Question(
+            name=one.name,
+            about=one.about,
+            setting="margin" if is_leak else "utility_margin",
+            limit=settings.margin if is_leak else settings.utility_margin,
+            now=one.first,
+            before=one.second,
+            interval_at=one.interval_at,
+        )
+
+
+def leak_limit(
+    name: str, interval_at: IntervalAt, limit: float, setting: str = "max_auroc"
+) -> Question:
+    """Return the question whether a leak is above a limit."""
+    value = interval_at(0.95).value
+    return Question(name, "leak", setting, limit, value, None, interval_at)
+
+
+def use_limit(
+    name: str, interval_at: IntervalAt, limit: float, setting: str = "min_utility"
+) -> Question:
+    """Return the question whether utility is below a limit."""
+    value = interval_at(0.95).value
+    return Question(name, "use", setting, limit, value, None, interval_at)
+
+
+def use_name(metric: str) -> str:
+    """Return what utility is called: "accuracy on own classes"."""
+    return f"{metric} on own classes"

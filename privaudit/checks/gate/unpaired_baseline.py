@@ -1,0 +1,226 @@
+"""Comparing with public numbers: no record can be compared with itself.
+
+Two intervals give the interval of a difference (the square-and-add rule): its distance
+from the difference is the root of the sum of both squared distances. It takes the two
+for independent. Two models of the same records rise and fall together, so for these it
+is too wide, not too narrow, and takes more records to decide.
+
+Source: Zou and Donner, "Construction of confidence limits about effect measures: a
+general approach", Statistics in Medicine 27, 2008, equation 5; for proportions it is
+Newcombe's of 1998.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scipy.special import expit, logit
+
+from privaudit.auditing.storage.load import StoredAudit
+from privaudit.checks.gate.checks import Question
+from privaudit.checks.gate.guarantees import Stated, stated
+from privaudit.checks.gate.questions import auroc_at, success_at, use_name, utility_at
+from privaudit.checks.gate.settings import GateSettings
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.federated.runs.ledger import DAMAGE
+from privaudit.statistics.change import IntervalAt
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.intervals import normal_quantile
+
+NOTE = (
+    " Unpaired: the baseline holds numbers and no scores, so this takes more records "
+    "than a comparison of each record with itself."
+)
+
+
+@dataclass(frozen=True)
+class PublicNumbers:
+    """What an export, or an audit.json, says of a run.
+
+    Attributes:
+        name: Of the file.
+        dataset: Its name; None where nothing is said.
+        contents: "leaks" by attack, and "utility".
+        guarantees: Claimed and certified epsilons, by name; empty where nothing is
+            said, not even "none".
+    """
+
+    name: str
+    dataset: str | None
+    contents: Mapping[str, Any]
+    guarantees: Mapping[str, Stated]
+
+
+def parse_numbers(
+    contents: Mapping[str, Any], scenario: str, path: Path
+) -> PublicNumbers:
+    """Return the numbers of an audit card (``privaudit export``) or of an audit.json.
+
+    Raises:
+        ConfigError: It is neither, or not of the scenario.
+    """
+    audits = contents.get("audits")
+    config = contents.get("run" if isinstance(audits, dict) else "config")
+    found = audits.get(scenario) if isinstance(audits, dict) else contents
+    if isinstance(audits, dict) and isinstance(config, dict):
+        config = config.get("config")
+    if isinstance(audits, dict) and found is None:
+        raise ConfigError(
+            f"{path} holds audits of {', '.join(audits) or 'no scenario'}, and none of "
+            f"{scenario}. Choose one of them, or export again."
+        )
+    if not isinstance(found, dict) or not isinstance(found.get("leaks"), dict):
+        raise ConfigError(
+            f"{path} is neither a baseline nor an audit card. Make one with "
+            "`privaudit gate RUN --write-baseline FILE`, or `privaudit export`."
+        )
+    if found.get("scenario", scenario) != scenario:
+        raise ConfigError(
+            f"{path} is an audit of {found['scenario']}, and the gate asks about "
+            f"{scenario}. Choose one."
+        )
+    config = config if isinstance(config, dict) else {}
+    guarantees = _stated(contents.get("privacy"), config.get("randomness"), path)
+    return PublicNumbers(path.name, config.get("dataset"), found, guarantees)
+
+
+def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
+    if privacy is None:
+        return {}
+    try:
+        return stated(privacy, randomness)
+    except DAMAGE as error:
+        raise ConfigError(
+            f"{path} does not say as a run does what was claimed and certified "
+            f"({error!r}). Export the run again."
+        ) from None
+
+
+def unpaired(
+    audit: StoredAudit,
+    numbers: PublicNumbers,
+    attacks: Sequence[str],
+    settings: GateSettings,
+) -> Iterator[Question]:
+    """Yield a question for each metric that is asked for, without pairing.
+
+    Raises:
+        ConfigError: The numbers are of another data set, or one is missing or no
+            estimate.
+    """
+    ours = audit.run.config.dataset
+    if numbers.dataset not in (None, ours):
+        raise ConfigError(
+            f"{audit.run.name} was trained on {ours}, and {numbers.name} is of a run "
+            f"on {numbers.dataset}. Compare runs on one data set."
+        )
+    for name in attacks:
+        clients = audit.clients(name)
+        if "auroc" in settings.metrics:
+            before = _estimate(numbers, "leaks", name, "auroc")
+            now = auroc_at(clients)
+            yield _question(f"{name} AUROC", now, before, settings)
+        if "success" in settings.metrics:
+            before = _estimate(numbers, "leaks", name, "success_plain")
+            now = success_at(clients)
+            yield _question(f"{name} success rate", now, before, settings)
+    if "utility" in settings.metrics:
+        yield _use(audit, numbers, settings)
+
+
+def _use(
+    audit: StoredAudit, numbers: PublicNumbers, settings: GateSettings
+) -> Question:
+    tests = score_tests(audit.run)
+    before = _estimate(numbers, "utility", "local")
+    metric = numbers.contents["utility"].get("metric", tests.metric)
+    if metric != tests.metric:
+        raise ConfigError(
+            f"{audit.run.name} measures {tests.metric}, and {numbers.name} {metric}. "
+            'Leave "utility" out of the metrics.'
+        )
+    question = _question(use_name(metric), utility_at(tests), before, settings)
+    limit = settings.utility_margin
+    return replace(question, about="use", setting="utility_margin", limit=limit)
+
+
+def _question(
+    name: str, now: IntervalAt, before: Estimate, settings: GateSettings
+) -> Question:
+    return Question(
+        name=name,
+        about="leak",
+        setting="margin",
+        limit=settings.margin,
+        now=now(0.95).value,
+        before=before.value,
+        interval_at=partial(independent_difference, now, partial(rescaled, before)),
+        note=NOTE,
+    )
+
+
+def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:
+    found: Any = numbers.contents
+    try:
+        for key in keys:
+            found = found[key]
+        estimate = Estimate.from_dict(found)
+        counts = all(isinstance(n, int) for n in estimate.n)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{numbers.name} has no estimate at {'/'.join(keys)} ({error!r}). Leave "
+            "that metric out, or export the run again."
+        ) from None
+    if estimate.unresolved or not counts:
+        raise ConfigError(
+            f"{numbers.name} has no interval at {'/'.join(keys)}: {estimate}. Leave "
+            "that metric out."
+        )
+    return estimate
+
+
+def independent_difference(
+    first: IntervalAt, second: IntervalAt, confidence: float = 0.95
+) -> Estimate:
+    """Return the difference of two independent estimates, first less second.
+
+    Example:
+        >>> from privaudit.statistics.estimate import proportion
+        >>> a, b = partial(proportion, 70, 100), partial(proportion, 40, 100)
+        >>> print(independent_difference(a, b))
+        0.300 [0.157, 0.430], n = 100 + 100
+    """
+    a, b = first(confidence), second(confidence)
+    value = a.value - b.value
+    low = value - math.hypot(a.value - a.low, b.high - b.value)
+    high = value + math.hypot(a.high - a.value, b.value - b.low)
+    method = "difference of independent estimates, square and add"
+    unresolved = a.unresolved or b.unresolved
+    return Estimate(value, low, high, (*a.n, *b.n), method, confidence, unresolved)
+
+
+def rescaled(estimate: Estimate, confidence: float) -> Estimate:
+    """Return an estimate's interval at another confidence.
+
+    On the logit scale, on which most of our intervals are made, the distance to each
+    end grows like the normal quantile; where an end is 0 or 1, on the plain scale.
+
+    Example:
+        >>> print(rescaled(Estimate(0.5, 0.4, 0.6, (200,), "made up"), 0.99))
+        0.500 [0.370, 0.630], n = 200
+    """
+    times = normal_quantile(confidence) / normal_quantile(estimate.confidence)
+    value, ends = estimate.value, (estimate.low, estimate.high)
+    if 0 < estimate.low <= estimate.high < 1:
+        centre = float(logit(value))
+        low, high = (
+            float(expit(centre + times * (float(logit(e)) - centre))) for e in ends
+        )
+    else:
+        low, high = (value + times * (end - value) for end in ends)
+    ends = min(low, value), max(high, value)
+    return replace(estimate, low=ends[0], high=ends[1], confidence=confidence)

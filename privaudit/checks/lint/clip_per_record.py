@@ -1,0 +1,83 @@
+"""Is each record's gradient clipped, before the mean?
+
+A clipped batch mean is a warning where the noise is so large that the claim holds all
+the same: the certificate counts how far one record moves it. Where clients are
+protected, it is asked whether their moves were clipped.
+"""
+
+from collections.abc import Iterator
+
+from privaudit.checks.lint.evidence import Evidence
+from privaudit.checks.lint.finding import Found, Rule, Severity
+from privaudit.privacy.events import MechanismEvent, Release
+
+
+def _check(evidence: Evidence) -> Found:
+    causes = (*evidence.setting("mode"), "clip=batch")
+    for events in _noised(evidence).values():
+        loose = [event for event in events if not event.per_record]
+        if loose:
+            severity: Severity = "warning" if evidence.claim_holds else "error"
+            yield severity, _sentence(evidence, loose[0], len(loose)), causes
+    yield from _unclipped(evidence)
+    for release in _contradicted(evidence):
+        yield (
+            "error",
+            f"The record says that the {release} release clips every record, and the "
+            "owner's trace notes the clipped mean of a batch.",
+            causes,
+        )
+
+
+def _unclipped(evidence: Evidence) -> Found:
+    """Say where noise hides something of no bounded length."""
+    names = {event.release for _, event in evidence.events() if not event.bounded}
+    for release in sorted(names):
+        yield (
+            "error",
+            f"What the noise of the {release} release hides was not clipped: nothing "
+            "bounds it, and no noise is enough.",
+            evidence.setting("mode", "clip_norm"),
+        )
+
+
+def _noised(evidence: Evidence) -> dict[Release, list[MechanismEvent]]:
+    """Return what hides records, by release: without noise nothing is promised."""
+    found: dict[Release, list[MechanismEvent]] = {}
+    for _, event in evidence.events():
+        if event.noise_multiplier > 0 and event.unit == "record":
+            found.setdefault(event.release, []).append(event)
+    return found
+
+
+def _sentence(evidence: Evidence, event: MechanismEvent, rounds: int) -> str:
+    moves = event.sensitivity * event.clip_norm
+    text = (
+        f"The {event.release} release clips the mean over a batch to "
+        f"{event.clip_norm:g}, not each record: one record moves it by up to "
+        f"{moves:.3g} ({event.sensitivity:.3g} clip norms) in each of {rounds} rounds"
+    )
+    batch = getattr(evidence.trainer, "batch", None)
+    if batch is None:
+        return text + "."
+    share = event.clip_norm / batch
+    return text + (
+        f"; the claimed formula counts {share:.3g} (clip norm over {batch} records)."
+    )
+
+
+def _contradicted(evidence: Evidence) -> Iterator[Release]:
+    noted = {
+        norm.release
+        for index, _, notes in evidence.notes()
+        for norm in notes.norms
+        if norm.by == "batch"
+        and (event := evidence.event_of(index, norm.release)) is not None
+        and event.per_record
+    }
+    yield from sorted(noted)
+
+
+CLIP_PER_RECORD = Rule(
+    "clip-per-record", "Is each record's gradient clipped, before the mean?", _check
+)

@@ -1,0 +1,104 @@
+"""Is every recorded norm within the bound?"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from privaudit.checks.lint.evidence import Evidence
+from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.small_rules import event_unit
+from privaudit.federated.transcript import Message
+
+ROUNDING = 1e-4  # relative: sums and products in float32
+
+
+@dataclass(frozen=True)
+class _Length:
+    """A norm, and what it may be, in the same units; where it was recorded."""
+
+    norm: float
+    bound: float
+    what: str
+    place: str
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.norm > self.bound * (1 + ROUNDING)
+
+
+def _check(evidence: Evidence) -> Found:
+    if not evidence.is_noised:
+        return
+    found = defaultdict(list)
+    for length in (*_noted(evidence), *_sent(evidence)):
+        found[length.what].append(length)
+    for what, lengths in found.items():
+        beyond = [length for length in lengths if length.is_beyond]
+        if beyond:
+            worst = max(beyond, key=lambda length: length.norm - length.bound)
+            yield (
+                "error",
+                f"{len(beyond)} of {len(lengths)} {what} are longer than their bound: "
+                f"the worst is {worst.norm:.4g} where {worst.bound:.4g} is the most "
+                f"({worst.place}).",
+                evidence.setting("mode", "clip_norm"),
+            )
+    if not found:
+        yield (
+            "note",
+            "Whether anything was clipped cannot be told: the owner's trace holds no "
+            "norms, and every upload carries noise.",
+            (),
+        )
+
+
+def _noted(evidence: Evidence) -> Iterator[_Length]:
+    """Yield the largest norm after clipping of each client's round."""
+    for index, client, notes in evidence.notes():
+        for norm in notes.norms:
+            event = evidence.event_of(index, norm.release)
+            if event is not None:
+                what = f"clipped {norm.release} gradients"
+                place = f"round {index}, {client}"
+                yield _Length(norm.largest, event.clip_norm, what, place)
+
+
+def _sent(evidence: Evidence) -> Iterator[_Length]:
+    """Yield the uploads' norms, where the server adds the noise behind them."""
+    unit = event_unit(evidence)
+    for index, messages in evidence.uploads.items():
+        event = evidence.event_of(index, "global")
+        if event is None or event.noise_at != "server":
+            continue
+        for message in messages:
+            records = _records(evidence, index, message.sender)
+            bound = event.clip_norm * (records if event.per_record else 1)
+            for name, tensor in _moves(evidence, message).items():
+                place = f"{name} of {message.sender}, round {index}"
+                norm = unit * float(tensor.double().norm())
+                yield _Length(norm, bound, "uploads without noise", place)
+
+
+def _moves(evidence: Evidence, message: Message) -> dict[str, Tensor]:
+    """Return what was sent, less what had been received under the same name."""
+    received = evidence.broadcasts.get(message.round, {})
+    return {
+        name: tensor - received[name] if name in received else tensor
+        for name, tensor in message.tensors.items()
+        if tensor.numel() > 1  # a single number is a weight
+    }
+
+
+def _records(evidence: Evidence, index: int, client: str) -> int:
+    """Return how many records an upload is a sum over: of its batch, or at the most."""
+    notes = evidence.trace[index].get(client) if evidence.trace is not None else None
+    if notes is not None and notes.batches:
+        return max(len(batch) for batch in notes.batches)
+    return len(evidence.members[client])
+
+
+CLIPPED_NORMS = Rule(
+    "clipped-norms", "Is every recorded norm within the bound?", _check
+)

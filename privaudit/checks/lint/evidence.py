@@ -1,0 +1,204 @@
+"""What the rules look at: a run's own record of itself, read for its owner."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from privaudit.core.errors import TranscriptError
+from privaudit.core.seeds import Randomness
+from privaudit.core.tensors import Tensors
+from privaudit.federated.runs.ledger import DAMAGE
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import Claim, ClientId, PublicTask, Trainer
+from privaudit.federated.transcript import Message
+from privaudit.privacy.certificate import Certificate, CertifiedView
+from privaudit.privacy.events import MechanismEvent, Release, Unit
+from privaudit.privacy.trace import ClientTrace, RoundTrace
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run as the rules see it; a test may alter any part of it.
+
+    Attributes:
+        trainer: With its parameters.
+        name: The trainer's.
+        settings: The trainer's parameters.
+        task: What every party knows.
+        claim: The method's own epsilon.
+        certified: What is recorded as proved, per view.
+        rounds: The mechanisms of each round.
+        messages: All that was sent.
+        trace: The owner's notes on each round; None if nobody took any.
+        members: A fingerprint of every record that a client trains on.
+        dataset: Its name.
+        seed: Of the run.
+        randomness: Where noise and secret samples come from.
+        is_open: Whether others than its owner may enter the run's folder.
+    """
+
+    trainer: Trainer
+    name: str
+    settings: Mapping[str, Any]
+    task: PublicTask
+    claim: Claim
+    certified: Mapping[CertifiedView, Certificate]
+    rounds: Sequence[Sequence[MechanismEvent]]
+    messages: Sequence[Message]
+    trace: Sequence[RoundTrace] | None
+    members: Mapping[ClientId, Sequence[str]]
+    dataset: str
+    seed: int
+    randomness: Randomness = "seed"
+    is_open: bool = False
+
+    @classmethod
+    def of(cls, run: Run) -> "Evidence":
+        """Read a finished run.
+
+        Raises:
+            ConfigError: It was interrupted.
+            TranscriptError: A part of it is damaged.
+        """
+        claim, certified, rounds = _read_privacy(run.require_complete())
+        return cls(
+            trainer=run.trainer,
+            name=run.config.trainer,
+            settings=run.config.settings,
+            task=run.population.task,
+            claim=claim,
+            certified=certified,
+            rounds=rounds,
+            messages=tuple(run.transcript),
+            trace=run.trace,
+            members=_members(run),
+            dataset=run.config.dataset,
+            seed=run.config.seed,
+            randomness=run.config.randomness,
+            is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
+        )
+
+    def setting(self, *names: str) -> tuple[str, ...]:
+        """Return those of the trainer's parameters that it has, as "name=value"."""
+        return tuple(
+            f"{name}={self.settings[name]}"
+            for name in names
+            if self.settings.get(name) is not None
+        )
+
+    @cached_property
+    def is_noised(self) -> bool:
+        """Whether any mechanism has noise."""
+        return any(event.noise_multiplier > 0 for _, event in self.events())
+
+    @cached_property
+    def unit(self) -> Unit:
+        """What the mechanisms protect; a record where there are none."""
+        return next((event.unit for _, event in self.events()), "record")
+
+    @cached_property
+    def claim_holds(self) -> bool:
+        """Whether the claim is proved in some view, and not less in `released`."""
+        claimed = self.claim.epsilon
+        proved = {v: c.epsilon for v, c in self.certified.items()}
+        covered = [e for e in proved.values() if e is not None and claimed is not None]
+        released = proved.get("released")
+        if claimed is None or (released is not None and released > claimed):
+            return False
+        return any(epsilon <= claimed for epsilon in covered)
+
+    def events(self) -> Iterator[tuple[int, MechanismEvent]]:
+        """Yield every mechanism with its round."""
+        for index, events in enumerate(self.rounds):
+            for event in events:
+                yield index, event
+
+    def event_of(self, index: int, release: Release) -> MechanismEvent | None:
+        """Return a round's mechanism for a release, if it has one."""
+        if index >= len(self.rounds):
+            return None
+        found = [e for e in self.rounds[index] if e.release == release]
+        return found[0] if found else None
+
+    def notes(self) -> Iterator[tuple[int, ClientId, ClientTrace]]:
+        """Yield what every client noted in every round."""
+        for index, traced in enumerate(self.trace or ()):
+            for client, notes in traced.items():
+                yield index, client, notes
+
+    @cached_property
+    def uploads(self) -> dict[int, list[Message]]:
+        """What clients sent to the server, by round."""
+        found = defaultdict(list)
+        for message in self.messages:
+            if "update" in message.kind:
+                found[message.round].append(message)
+        return dict(found)
+
+    @cached_property
+    def broadcasts(self) -> dict[int, Tensors]:
+        """What the server sent in each round, to one of those who got it."""
+        found: dict[int, Tensors] = {}
+        for message in self.messages:
+            if message.kind == "broadcast":
+                found.setdefault(message.round, message.tensors)
+        return found
+
+
+def _read_privacy(
+    run: Run,
+) -> tuple[Claim, dict[CertifiedView, Certificate], list[list[MechanismEvent]]]:
+    """Return what privacy.json says: the claim, certificates, mechanisms by round.
+
+    Raises:
+        TranscriptError: It says something that no run writes.
+    """
+    privacy = run.privacy
+    try:
+        certified = {
+            view: Certificate.from_json(fields)
+            for view, fields in privacy["certified"].items()
+        }
+        rounds = _by_round(privacy["mechanisms"], run.config.rounds)
+        return Claim(**privacy["claimed"]), certified, rounds
+    except (*DAMAGE, IndexError) as error:
+        raise TranscriptError(
+            f"{run.path / 'privacy.json'} says nothing that a run writes ({error!r}): "
+            "it was altered, or is of another version. Train again."
+        ) from None
+
+
+def _by_round(
+    mechanisms: Sequence[Mapping[str, Any]], rounds: int
+) -> list[list[MechanismEvent]]:
+    """Undo the grouping of privacy.json."""
+    found: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
+    for group in mechanisms:
+        fields = {name: value for name, value in group.items() if name != "rounds"}
+        for index in group["rounds"]:
+            found[index].append(MechanismEvent.from_json(fields))
+    return found
+
+
+def _members(run: Run) -> dict[ClientId, list[str]]:
+    """Return the fingerprint of every record that each client trained on."""
+    contents, clients = run.population.dataset.contents, run.population.task.clients
+    return {
+        client: fingerprints(contents[torch.from_numpy(run.ledger.members_of(number))])
+        for number, client in enumerate(clients)
+    }
+
+
+def fingerprints(contents: UInt8[Tensor, "records bytes"]) -> list[str]:
+    """Return the hash of each record's picture and words, whatever its label.
+
+    A picture that was changed, or is stored as another file, has another one.
+    """
+    return [row.tobytes().hex() for row in contents.numpy()]

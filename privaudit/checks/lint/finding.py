@@ -1,0 +1,58 @@
+"""What a rule found, and what a rule is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privaudit.checks.lint.evidence import Evidence
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule found.
+
+    Attributes:
+        rule: Its name.
+        severity: "error": the claim does not hold, or the record of it is wrong.
+            "warning": it holds against fewer adversaries, or on a condition, that a
+            reader would miss. "note": what could not be told, or is as it should be.
+        sentence: With the numbers.
+        settings: What causes it, as "name=value".
+    """
+
+    rule: str
+    severity: Severity
+    sentence: str
+    settings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        cause = f" [{', '.join(self.settings)}]" if self.settings else ""
+        return f"{self.severity}: {self.rule}: {self.sentence}{cause}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON's types."""
+        return asdict(self) | {"settings": list(self.settings)}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One question about a run.
+
+    Attributes:
+        name: Of its findings.
+        question: What it asks.
+        check: From the evidence to severity, sentence and settings of each finding.
+    """
+
+    name: str
+    question: str
+    check: Callable[[Evidence], Iterator[tuple[Severity, str, tuple[str, ...]]]]
+
+    def __call__(self, evidence: Evidence) -> list[Finding]:
+        """Return what it finds."""
+        return [Finding(self.name, *found) for found in self.check(evidence)]
+
+
+Found = Iterator[tuple[Severity, str, tuple[str, ...]]]

@@ -1,0 +1,174 @@
+"""Rules that read a run in one look: claims, delta, copies, seeds, units, weights."""
+
+from collections import defaultdict
+
+from privaudit.checks.lint.evidence import Evidence
+from privaudit.checks.lint.finding import Found, Rule
+from privaudit.tuning.prompts.private_training import PrivateTrainer
+
+
+def _check_claim(evidence: Evidence) -> Found:
+    claimed, certified = evidence.claim.epsilon, evidence.certified
+    if claimed is None:
+        return
+    beyond = [v for v, c in certified.items() if c.epsilon and c.epsilon > claimed]
+    nothing = [v for v, c in certified.items() if c.epsilon is None]
+    table = ", ".join(f"{view} {proved}" for view, proved in certified.items())
+    told = (
+        f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; certified: {table}"
+    )
+    if not evidence.claim_holds:
+        yield (
+            "error",
+            f"{told}. No epsilon as low as the claimed one is proved for "
+            f"{', '.join(beyond) or 'any view'}.",
+            evidence.setting("mode", "clip"),
+        )
+    elif beyond or nothing:
+        more = [f"it does not hold for {', '.join(beyond)}"] if beyond else []
+        if nothing:
+            why = certified[nothing[0]].why.rstrip(".")
+            more.append(f"nothing is proved for {', '.join(nothing)} ({why})")
+        holds = [view for view in certified if view not in (*beyond, *nothing)]
+        yield (
+            "warning",
+            f"{told}. The claim holds for {', '.join(holds)}; {'; '.join(more)}.",
+            evidence.setting("mode", "noise_at"),
+        )
+
+
+CLAIM_COVERS_CERTIFICATE = Rule(
+    "claim-covers-certificate",
+    "Is the claimed epsilon at least the certified one, in each view?",
+    _check_claim,
+)
+
+
+def _check_delta(evidence: Evidence) -> Found:
+    records, units = sum(len(prints) for prints in evidence.members.values()), "members"
+    if evidence.unit == "client":
+        records, units = len(evidence.members), "clients"
+    delta = evidence.claim.delta
+    if evidence.claim.epsilon and records * delta >= 1:
+        yield (
+            "warning",
+            f"Delta is {delta:g}, and there are {records} {units}: giving away "
+            f"{records * delta:.1f} of them entirely, on average, would keep the "
+            f"promise. Take a delta far below {1 / records:.2g}.",
+            evidence.setting("delta"),
+        )
+
+
+DELTA_BELOW_ONE_RECORD = Rule(
+    "delta-below-one-record",
+    "Is delta below one over the number of members?",
+    _check_delta,
+)
+
+
+def _check_duplicates(evidence: Evidence) -> Found:
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for client, prints in evidence.members.items():
+        for position, fingerprint in enumerate(prints):
+            places[fingerprint].append((client, position))
+    copies = [where for where in places.values() if len(where) > 1]
+    if evidence.unit == "client":  # copies in one client are hidden together
+        copies = [where for where in copies if len({client for client, _ in where}) > 1]
+    if not copies or not evidence.claim.epsilon:
+        return
+    most = max(copies, key=len)
+    inside = max(_most_in_one_client(where) for where in copies)
+    across = sum(len({client for client, _ in where}) > 1 for where in copies)
+    first = ", ".join(f"member {position} of {client}" for client, position in most[:3])
+    yield (
+        "error",
+        f"{len(copies)} records are trained on more than once, {across} of them by "
+        f"several clients; the most frequent {len(most)} times ({first}), at most "
+        f"{inside} times by one client. Epsilon is for one copy: {len(most)} copies "
+        f"may lose up to {len(most)} times {evidence.claim.epsilon:g}, at a larger "
+        "delta.",
+        (f"dataset={evidence.dataset}",),
+    )
+
+
+def _most_in_one_client(where: list[tuple[str, int]]) -> int:
+    clients = [client for client, _ in where]
+    return max(clients.count(client) for client in set(clients))
+
+
+DUPLICATE_RECORDS = Rule(
+    "duplicate-records",
+    "Is any record there more than once among members?",
+    _check_duplicates,
+)
+
+
+def _check_seeds(evidence: Evidence) -> Found:
+    if not evidence.is_noised:
+        return
+    if evidence.is_open:
+        yield (
+            "error",
+            "Others than its owner may enter the run's folder, which holds the ledger, "
+            "the trace and private states. Take their rights away (chmod 700).",
+            ("folder=open to others",),
+        )
+    if evidence.randomness == "system":
+        return
+    yield (
+        "error",
+        f"Repeatable, not private: all noise follows from the seed {evidence.seed} in "
+        "run.json, and whoever guesses it subtracts the noise from what was sent. Keep "
+        "the run to yourself; train what others will see without --seed, or with "
+        "--randomness system.",
+        (f"seed={evidence.seed}", "randomness=seed"),
+    )
+
+
+STORED_SEEDS = Rule(
+    "stored-seeds", "Does noise follow from a seed that can be guessed?", _check_seeds
+)
+
+
+def event_unit(evidence: Evidence) -> float:
+    """Return what 1 in an upload is in the units of the mechanisms' clip norms."""
+    if isinstance(evidence.trainer, PrivateTrainer):
+        return evidence.trainer.event_unit(evidence.task)
+    return 1.0
+
+
+def _check_weights(evidence: Evidence) -> Found:
+    """Look at the single numbers that clients send: are they sizes, up to a factor?"""
+    if not evidence.claim.epsilon:
+        return
+    sizes = {client: len(prints) for client, prints in evidence.members.items()}
+    for name, sent in _numbers(evidence).items():
+        found = [(sizes[c], v) for c, values in sent.items() for v in values if v != 0]
+        shares = {round(value / size, 6) for size, value in found if size}
+        if len({value for _, value in found}) > 1 and len(shares) == 1:
+            (share,) = shares
+            yield (
+                "error",
+                f"Clients send {name!r} beside their updates: {share:g} times the "
+                f"number of their members ({min(found)[0]} to {max(found)[0]}), "
+                "without noise. One record more or less shows in it exactly.",
+                (f"sent={name}",),
+            )
+
+
+def _numbers(evidence: Evidence) -> dict[str, dict[str, list[float]]]:
+    """Return the single numbers in uploads, by name and client."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for messages in evidence.uploads.values():
+        for message in messages:
+            for name, tensor in message.tensors.items():
+                if tensor.numel() == 1:
+                    found[name][message.sender].append(float(tensor))
+    return found
+
+
+WEIGHTS_BY_SIZE = Rule(
+    "weights-by-size",
+    "Do aggregation weights tell how many records there are?",
+    _check_weights,
+)

@@ -1,0 +1,12 @@
+"""All checks; one more is one more line in its module, or a module in this line."""
+
+from privaudit.checks.selftest import audits, claims, epsilon, false_alarms, intervals
+from privaudit.checks.selftest.check import Check
+
+CHECKS: tuple[Check, ...] = (
+    *intervals.CHECKS,
+    *false_alarms.CHECKS,
+    *claims.CHECKS,
+    *epsilon.CHECKS,
+    *audits.CHECKS,
+)

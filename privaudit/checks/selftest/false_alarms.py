@@ -1,0 +1,205 @@
+"""Do verdicts and intervals hold with ties and with unequal classes?
+
+Two ways. Scores of 0 and 1 with one rate in both classes: every outcome is weighed by
+its chance, and nothing is drawn. Thirteen distributions, tied or not, alike in both
+classes or shifted to a true AUROC: simulated. ``python -m
+privaudit.checks.selftest.false_alarms`` prints both tables whole, in a few minutes.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import product
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.optimize import bisect
+from scipy.special import expit, logit, ndtri, stdtrit
+from scipy.stats import binom
+
+from privaudit.checks.selftest.check import Check, share_of
+from privaudit.statistics import delong, roc, verdict
+from privaudit.statistics.estimate import Estimate
+
+_GROUP = "ties and unequal classes"
+RATES = (0.01, 0.02, 0.05, 0.1, 0.5, 0.9, 0.95, 0.98)
+SIZES = (
+    *((10, 10), (20, 20), (50, 50), (100, 10), (10, 100), (200, 20), (60, 20)),
+    *((200, 50), (300, 100), (100, 100), (266, 273)),
+)
+RATIOS = (
+    *((20, 20), (266, 273), (20, 40), (60, 20), (50, 10), (10, 50)),
+    *((100, 10), (10, 100), (200, 10), (10, 200)),
+)
+_IGNORED = 1e-7  # outcomes less likely than this at every rate
+
+Uniforms = Float[np.ndarray, " n"]
+Distribution = Callable[[Uniforms, float, bool], Float[np.ndarray, " n"]]
+
+
+def _two_humps(u: Uniforms) -> Float[np.ndarray, " n"]:
+    return np.where(u < 0.5, ndtri(2 * u % 1), 4 + ndtri(2 * u % 1))
+
+
+DISTRIBUTIONS: Mapping[str, Distribution] = {
+    "normal": lambda u, shift, _: ndtri(u) + shift,
+    "t, 3 degrees": lambda u, shift, _: stdtrit(3, u) + shift,
+    "Cauchy": lambda u, shift, _: np.tan(np.pi * (u - 0.5)) + shift,
+    "exponential": lambda u, shift, _: -np.log1p(-u) * np.exp(shift),
+    "lognormal": lambda u, shift, _: np.exp(ndtri(u)) + shift,
+    "uniform": lambda u, shift, _: u + shift,
+    "beta (1/2, 1/2)": lambda u, shift, _: np.sin(np.pi * u / 2) ** 2 + shift,
+    "two humps": lambda u, shift, _: _two_humps(u) + shift,
+    "normal, rounded": lambda u, shift, _: np.round(ndtri(u) + shift),
+    "0 or 1": lambda u, shift, _: 1.0 * (u < expit(logit(0.1) + shift)),
+    "three values": lambda u, shift, _: np.digitize(ndtri(u) + shift, [-0.5, 1.2]) / 2,
+    "84 % tie at 0": lambda u, shift, _: np.maximum(ndtri(u) - 1 + shift, 0),
+    "spread x 3": lambda u, shift, member: ndtri(u) * (3 if member else 1) + shift,
+}
+"""Scores of uniform draws; members are shifted, and spread more in the last."""
+
+
+@cache
+def shift_of(distribution: Distribution, auroc: float) -> float:
+    """Return the shift of members at which the AUROC is this, to 1e-4."""
+    if auroc == 0.5:
+        return 0.0
+    u = (np.arange(4000) + 0.5) / 4000
+
+    def beyond(shift: float) -> float:
+        members, others = distribution(u, shift, True), distribution(u, 0.0, False)
+        return delong.delong_components(members, others).value - auroc
+
+    return float(bisect(beyond, 0.0, 50.0, xtol=1e-6))
+
+
+def interval_of(
+    distribution: Distribution,
+    sizes: tuple[int, int],
+    shift: float,
+    rng: np.random.Generator,
+) -> Estimate:
+    """Return the AUROC of one draw of so many members and non-members."""
+    members, others = (rng.uniform(1e-12, 1, size) for size in sizes)
+    return roc.auroc(
+        distribution(members, shift, True), distribution(others, 0.0, False)
+    )
+
+
+def exact_rates(
+    sizes: tuple[int, int], rates: Sequence[float] = RATES
+) -> list[tuple[float, float]]:
+    """Return the chance of "leaks", and of an interval without 0.5, for each rate.
+
+    Exact: of scores that are 1 at that rate and 0 else, in both classes.
+    """
+    chances = [
+        [binom.pmf(np.arange(size + 1), size, rate) for size in sizes] for rate in rates
+    ]
+    leaks, misses = _outcomes(sizes, chances)
+    return [
+        (float(inside @ leaks @ outside), float(inside @ misses @ outside))
+        for inside, outside in chances
+    ]
+
+
+def _outcomes(
+    sizes: tuple[int, int], chances: list[list[Float[np.ndarray, " _"]]]
+) -> tuple[Bool[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]:
+    """Return what is said of each pair of counts that is likely at some rate."""
+    leaks, misses = np.zeros((2, sizes[0] + 1, sizes[1] + 1), bool)
+    likely = [np.max([c[k] for c in chances], axis=0) > _IGNORED for k in (0, 1)]
+    for i, j in product(*(np.flatnonzero(some) for some in likely)):
+        ones = np.arange(sizes[0]) < i, np.arange(sizes[1]) < j
+        found = roc.auroc(ones[0] * 1.0, ones[1] * 1.0)
+        leaks[i, j] = verdict.judge_leak(found).kind == "leaks"
+        misses[i, j] = found.excludes(0.5)
+    return leaks, misses
+
+
+def _exact(sizes: tuple[int, int], which: int) -> Callable[[object], Estimate]:
+    """Return a measure that draws nothing: the worst rate's chance."""
+
+    def measure(_: object) -> Estimate:
+        worst = max(found[which] for found in exact_rates(sizes))
+        return Estimate(worst, worst, worst, sizes, "exact enumeration")
+
+    return measure
+
+
+def _misses(sizes: tuple[int, int], auroc: float) -> Callable[..., bool]:
+    """Return a trial: one of the distributions, and whether its AUROC is missed."""
+    names = list(DISTRIBUTIONS)
+    shifts: dict[str, float] = {}
+
+    def trial(rng: np.random.Generator) -> bool:
+        name = names[rng.integers(len(names))]
+        if name not in shifts:
+            shifts[name] = shift_of(DISTRIBUTIONS[name], auroc)
+        found = interval_of(DISTRIBUTIONS[name], sizes, shifts[name], rng)
+        return found.excludes(auroc)
+
+    return trial
+
+
+def _named(sizes: tuple[int, int]) -> str:
+    return f"{sizes[0]} + {sizes[1]}"
+
+
+_FEW: tuple[tuple[int, int], ...] = ((20, 20), (100, 10), (10, 100), (60, 20))
+CHECKS = (
+    *(
+        Check(
+            _GROUP,
+            f"0/1 scores of one rate, {_named(s)}, called a leak (exact)",
+            0.0,
+            0.03,
+            _exact(s, 0),
+        )
+        for s in _FEW
+    ),
+    *(
+        Check(
+            _GROUP,
+            f"13 distributions, {_named(sizes)}, miss {auroc:g}",
+            0.0,
+            0.06,
+            share_of(_misses(sizes, auroc), 400),
+        )
+        for sizes, auroc in (((100, 10), 0.5), ((10, 200), 0.5), ((10, 100), 0.9))
+    ),
+)
+
+
+def exact_table() -> list[str]:
+    """Return the lines of a Markdown table: 0/1 scores, all sizes and rates."""
+    lines = ["| n | " + " | ".join(f"q = {rate:g}" for rate in RATES) + " |"]
+    lines.append("|---" * (len(RATES) + 1) + "|")
+    for sizes in SIZES:
+        cells = [f"{100 * a:.1f} / {100 * b:.1f}" for a, b in exact_rates(sizes)]
+        lines.append(f"| {_named(sizes)} | {' | '.join(cells)} |")
+    return lines
+
+
+def simulated_table(auroc: float, trials: int, seed: int = 0) -> list[str]:
+    """Return the lines of a Markdown table: how many of 100 intervals miss."""
+    lines = ["| | " + " | ".join(map(_named, RATIOS)) + " |"]
+    lines.append("|---" * (len(RATIOS) + 1) + "|")
+    for row, (name, distribution) in enumerate(DISTRIBUTIONS.items()):
+        shift, cells = shift_of(distribution, auroc), []
+        for column, sizes in enumerate(RATIOS):
+            rng = np.random.default_rng([seed, row, column])
+            found = [
+                interval_of(distribution, sizes, shift, rng) for _ in range(trials)
+            ]
+            cells.append(f"{100 * np.mean([e.excludes(auroc) for e in found]):.1f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    print("\n".join(exact_table()))
+    for auroc in (0.5, 0.9):
+        print(f"\n{auroc:g}, {trials} trials\n")
+        print("\n".join(simulated_table(auroc, trials)), flush=True)

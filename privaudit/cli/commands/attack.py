@@ -1,0 +1,114 @@
+"""The command ``privaudit attack``: play an adversary, and report what it learns.
+
+Nothing here imports torch before the command is called.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privaudit.cli.main import options
+
+if TYPE_CHECKING:
+    from privaudit.auditing.audit import Audit
+    from privaudit.cli.progress import Result
+
+
+def attack(
+    run: options.Runs = None,
+    scenario: options.ScenarioName = "server-reconstruct",
+    clients: options.Attacked = "3",
+    shadows: options.Shadows = None,
+    seed: options.AuditSeed = 0,
+    show_records: options.ShowRecords = False,
+    runs: options.RunsFolder = None,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
+) -> None:
+    """Play an adversary on runs, and report what it learns."""
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.storage.save import save_audit
+    from privaudit.cli.progress import choose_view
+    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.report.page import write_report
+
+    view = choose_view(quiet, as_json)
+    whom, audits = options.attacked(clients), []
+    found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
+    with view:
+        for one in found:
+            audit = Auditor(one).attack(
+                scenario, clients=whom, shadows=shadows, seed=seed, watcher=view
+            )
+            save_audit(audit)
+            write_report(
+                [audit], report_page(one.path, scenario), show_records=show_records
+            )
+            audits.append(audit)
+    page = _common_page(audits, show_records)
+    results = [_result(audit, page) for audit in audits]
+    view.present(results, lambda: _present(audits, page))
+
+
+def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:
+    """Return the report on all runs, made if there are several."""
+    from privaudit.report.page import write_report
+
+    first, scenario = audits[0].run.path, audits[0].scenario.name
+    if len(audits) == 1:
+        return report_page(first, scenario)
+    page = first.parent / f"report-{scenario}.html"
+    write_report(audits, page, show_records=show_records)
+    return page
+
+
+def _present(audits: Sequence["Audit"], page: Path) -> None:
+    """Print the table, and say where the report on all runs lies."""
+    from rich.console import Console
+
+    from privaudit.report.tables.table import print_table
+
+    console = Console()
+    print_table(audits, console)
+    console.print(f"Report: {_from_here(page)}", soft_wrap=True, highlight=False)
+
+
+def _result(audit: "Audit", page: Path) -> "Result":
+    """Return the numbers of an audit; audit.json holds the others."""
+    from privaudit.cli.progress import Result
+
+    headline, place = audit.headline, audit.run.path / "audits" / audit.scenario.name
+    contents = {
+        "run": audit.run.name,
+        "path": str(place),
+        "report": str(page),
+        "scenario": audit.scenario.name,
+        "attack": headline.attack,
+        "verdict": headline.verdict.kind,
+        "sentence": headline.verdict.sentence,
+        "auroc": headline.auroc.to_dict(),
+        "success": audit.guesses.success.to_dict(),
+        "utility": audit.utility.local.to_dict(),
+        "metric": audit.utility.metric,
+        "certified": audit.certificate,
+        "assurance": audit.assurance.kind,
+        "unproved": audit.assurance.sentence,
+        "others": {
+            name: leak.auroc.to_dict()
+            for name, leak in audit.leaks.items()
+            if leak is not headline
+        },
+    }
+    told = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
+    return Result(told.rstrip(), contents)
+
+
+def _from_here(page: Path) -> Path:
+    """Return a path as short as it can be typed in this folder."""
+    here = Path.cwd()
+    return page.relative_to(here) if page.is_relative_to(here) else page
+
+
+def report_page(run: Path, scenario: str) -> Path:
+    """Return where the report of a run lies, or will."""
+    return run / "audits" / scenario / "report.html"

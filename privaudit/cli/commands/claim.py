@@ -1,0 +1,89 @@
+"""``privaudit claim``: does a claimed epsilon hold against many runs with a canary?"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+import typer
+
+from privaudit.cli.main import options
+from privaudit.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privaudit.checks.dp_claim_audit import ClaimAudit
+
+CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
+WhereName = Literal["peer", "released"]
+
+
+def claim(
+    trainer: Annotated[
+        str, typer.Option(help="A private one: NAME or NAME:key=value,key=value.")
+    ] = "dp-fpl",
+    epsilon: options.Epsilon = None,
+    setting: options.Settings = None,
+    canary: Annotated[
+        str,
+        typer.Option(
+            help="What a coin puts into each run: opposed or gradient (crafted), "
+            "mislabelled or picture (real)."
+        ),
+    ] = "opposed",
+    where: Annotated[
+        str, typer.Option(help="Who looks on: a peer, or who has the released model.")
+    ] = "peer",
+    repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
+    records: Annotated[int, typer.Option(help="Ordinary ones of each client.")] = 4,
+    rounds: options.Count = None,
+    seed: options.AuditSeed = 0,
+    field: options.Fields = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where numbers go, as JSON. By default: nowhere."),
+    ] = None,
+) -> None:
+    """Hold a claimed epsilon against what many runs show of a canary.
+
+    Exit code 1 if the claim is refuted, or more is shown than is certified.
+    """
+    from privaudit.checks.dp_claim_audit import audit_claim
+    from privaudit.cli.progress import Phase, choose_view
+
+    name, own = options.trainer_spec(trainer)
+    settings = {**options.settings(setting), **own, **options.given(epsilon=epsilon)}
+    fields = {**options.pairs("--field", field or []), **options.given(rounds=rounds)}
+    with choose_view() as view:
+        found = audit_claim(
+            name,
+            settings,
+            canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
+            where=cast(WhereName, _one_of("--where", where, WhereName)),
+            runs=repeats,
+            records=records,
+            seed=seed,
+            progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
+            **fields,
+        )
+    _present(found, out)
+    if found.verdict.kind == "REFUTED" or found.verdict.alarm:
+        raise typer.Exit(1)
+
+
+def _one_of(option: str, text: str, names: Any) -> str:
+    if text not in get_args(names):
+        raise ConfigError(
+            f"{option} {text} is unknown. Take one of {', '.join(get_args(names))}."
+        )
+    return text
+
+
+def _present(found: "ClaimAudit", out: Path | None) -> None:
+    typer.echo(str(found.verdict))
+    typer.echo(f"Canary: {found.canary}. Beside it: {found.records} records a client.")
+    typer.echo(f"Seen from: {found.where}.")
+    if out is not None:
+        from privaudit.core.storage import write_bytes
+
+        text = json.dumps(found.to_dict(), indent=2)
+        write_bytes(out, f"{text}\n".encode())
+        typer.echo(f"Numbers: {out}")

@@ -1,0 +1,81 @@
+"""``privaudit costs``: bytes, time, memory and fairness of runs."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli.main import options
+
+if TYPE_CHECKING:
+    from privaudit.evaluation.costs import Costs
+
+
+def costs(
+    run: options.Runs = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Say after how many rounds this accuracy was reached."),
+    ] = None,
+    probe: Annotated[
+        bool,
+        typer.Option(help="Run one client's round again, to count what it takes."),
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per run.")
+    ] = False,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Say what runs cost their clients, and how evenly they served them."""
+    import json
+
+    from privaudit.evaluation.costs import measure_costs
+    from privaudit.federated.runs.runs import latest_runs, load_run
+
+    for one in [load_run(r, folder=runs) for r in run or []] or latest_runs(runs):
+        found = measure_costs(one, target=target, probe=probe)
+        if as_json:
+            typer.echo(json.dumps({"run": one.name, **found.to_dict()}))
+        else:
+            typer.echo("\n".join([f"{one.name}:", *_lines(found)]))
+
+
+def _lines(found: "Costs") -> list[str]:
+    fair = found.fairness
+    rows = [
+        ("bytes a client sent", f"{found.up_per_client:,.0f}"),
+        ("bytes a client was sent", f"{found.down_per_client:,.0f}"),
+        ("bytes in all", f"{found.bytes_total:,}"),
+        ("bytes of an upload", f"{found.per_upload:,.0f}"),
+        ("seconds, all clients", f"{found.seconds:.1f} for {found.rounds} rounds"),
+    ]
+    if found.queries is not None:
+        rows.append(("model queries", f"{found.queries:,}"))
+    if found.target is not None:
+        reached = found.rounds_to_target
+        said = "not reached" if reached is None else f"after round {reached}"
+        if not found.seen_every_round:
+            said += " (not measured after every round)"
+        rows.append((f"target {found.target:g}", said))
+    rows += [
+        (f"{fair.metric}, sd of clients", f"{fair.spread} test records"),
+        ("worst to best client", f"{fair.lowest:.3f} to {fair.highest:.3f}"),
+    ]
+    if fair.ratio is not None:
+        said = f"{fair.ratio} test records, {fair.clients} clients"
+        rows.append(("their ratio", said))
+    return [f"  {what:26s} {said}" for what, said in rows + _local_rows(found)]
+
+
+def _local_rows(found: "Costs") -> list[tuple[str, str]]:
+    local = found.local
+    if local is None:
+        return []
+    return [
+        ("numbers learned", f"{local.learned:,}"),
+        ("FLOPs of a client's round", f"{local.flops:.3g} ({local.records} records)"),
+        (
+            "peak memory of a client",
+            f"{local.peak_bytes / 2**20:,.0f} MiB, "
+            f"{local.idle_bytes / 2**20:,.0f} before it trains",
+        ),
+    ]

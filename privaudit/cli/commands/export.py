@@ -1,0 +1,114 @@
+"""``privaudit export`` and ``privaudit verify``: a card to publish, and its check."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli.main import options
+
+if TYPE_CHECKING:
+    from privaudit.report.export import Export
+
+
+def export(
+    public: Annotated[
+        Path, typer.Option(help="The folder to make, such as for a CI artefact.")
+    ],
+    run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Write what may leave of a run: verdicts, intervals, settings, hashes.
+
+    No truth about membership, no records, scores, tensors, seeds or paths.
+    """
+    from privaudit.report.export import export_public
+
+    _say(export_public(run, public, runs=runs))
+
+
+def _say(found: "Export") -> None:
+    left, audits = found.left, found.card["audits"]
+    typer.echo(f"{found.folder}: card.json, README.txt; audits: {', '.join(audits)}")
+    if not audits:
+        typer.echo("  no audit is there: `privaudit attack` makes one")
+    typer.echo(f"Left out: {sum(found.files.values())} files, and")
+    for said, places in (
+        ("entries that are private, or said elsewhere", left.withheld),
+        ("figures on too few records", left.few),
+        ("unknown keys", left.unknown),
+        ("values of an unknown form", left.odd),
+    ):
+        typer.echo(f"  {len(places)} {said}")
+        if places is not left.withheld:
+            _list(places)
+    if found.seed_is_guessable:
+        typer.echo(
+            "The run's seed is small enough to be guessed. Whoever has the data could "
+            "train again with it, compare with the card, and know all members. If the "
+            "data are not yours alone, train with a --seed of some 18 random digits.",
+            err=True,
+        )
+
+
+def _list(places: list[str], most: int = 5) -> None:
+    for place in places[:most]:
+        typer.echo(f"    {place}")
+    if len(places) > most:
+        typer.echo(f"    and {len(places) - most} more")
+
+
+if TYPE_CHECKING:
+    from privaudit.report.export import Verification
+
+
+def verify(
+    card: Annotated[Path, typer.Argument(help="The file, or an export's folder.")],
+    run: Annotated[
+        str | None,
+        typer.Argument(help="By default: the run with the card's transcript."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Play the attacks anew, too.")
+    ] = False,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Make an audit card again from its run, and compare.
+
+    Exit code 0 if it matches, 1 if it does not, 2 if there is no card or no run.
+    """
+    from privaudit.cli.progress import choose_view
+    from privaudit.report.export import verify_card
+
+    with choose_view() as view:
+        found = verify_card(card, run, runs=runs, again=again, watcher=view)
+    _say_verification(found)
+    if not found.matches:
+        raise typer.Exit(1)
+
+
+def _say_verification(found: "Verification") -> None:
+    for mismatch in found.mismatches:
+        typer.echo(f"  {mismatch}")
+    for one in found.replayed:
+        for why in one.why:
+            typer.echo(f"  {one.scenario}, played anew: {why}")
+        if one.matches:
+            typer.echo(
+                f"  {one.scenario}, played anew: {one.scores} scores, none differs by "
+                f"more than {one.largest:.1g}"
+            )
+    typer.echo(f"The card {_verdict(found)} {found.run.path}: {found.values} values.")
+    made = found.values - found.on_trust
+    typer.echo(f"  made again from what the run holds, and compared: {made}")
+    trained, audited = found.run.signers
+    whose = f"the training {trained}" + (f", the audits {audited}" if audited else "")
+    typer.echo(f"  compared with the run's signed files: {found.on_trust}")
+    if found.on_trust:
+        typer.echo(f"  These are taken on trust. Who signed: {whose}.")
+
+
+def _verdict(found: "Verification") -> str:
+    if not found.matches:
+        return "does NOT match"
+    return "does not differ from" if found.on_trust else "matches"

@@ -1,0 +1,208 @@
+"""The command ``privaudit gate``: may this run be merged?
+
+Nothing here imports torch before the command is called.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privaudit.cli.main import options
+from privaudit.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privaudit.checks.gate.gate import GateResult
+    from privaudit.checks.gate.settings import Configured
+
+RunName = Annotated[
+    str | None, typer.Argument(help="An audited run. By default: the latest.")
+]
+BaselineFile = Annotated[
+    str | None,
+    typer.Option(help="Written by --write-baseline; or an export, without pairing."),
+]
+WriteBaseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--write-baseline",
+        help="Write what later runs are compared with, and ask nothing. As sensitive "
+        "as the run itself.",
+    ),
+]
+ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstruct.")]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated: auroc, success, utility. By default: auroc,utility."
+    ),
+]
+Attacks = Annotated[
+    str | None, typer.Option(help="Comma-separated. By default: the headline attack.")
+]
+Margin = Annotated[
+    float | None, typer.Option(help="The largest change that does not matter.")
+]
+Alpha = Annotated[
+    float | None, typer.Option(help="The chance of any false regression.")
+]
+Guarantees = Annotated[
+    bool | None,
+    typer.Option(help="Whether no epsilon may be weaker than the baseline's."),
+]
+MaxAuroc = Annotated[
+    float | None, typer.Option(help="What no attack's AUROC may exceed: of all made.")
+]
+MinUtility = Annotated[
+    float | None, typer.Option(help="What utility may not fall below.")
+]
+Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML.")]
+Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0.")]
+Markdown = Annotated[
+    Path | None,
+    typer.Option(help="Write Markdown; $GITHUB_STEP_SUMMARY is added to."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
+
+
+def gate(
+    run: RunName = None,
+    baseline: BaselineFile = None,
+    write_baseline: WriteBaseline = None,
+    scenario: ScenarioName = None,
+    metrics: Metrics = None,
+    attacks: Attacks = None,
+    guarantees: Guarantees = None,
+    margin: Margin = None,
+    utility_margin: Margin = None,
+    alpha: Alpha = None,
+    max_auroc: MaxAuroc = None,
+    min_utility: MinUtility = None,
+    junit: Junit = None,
+    sarif: Sarif = None,
+    markdown: Markdown = None,
+    as_json: AsJson = False,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Hold a run to its baseline and its limits, for CI.
+
+    Settings stand in pyproject.toml, table tool.privaudit.gate; flags win. Exit code 0:
+    pass. 1: regression. 3: too few records to say. 2: bad input.
+    """
+    from privaudit.checks.gate.settings import configure
+
+    configured = configure(
+        scenario=scenario,
+        metrics=_names("--metrics", metrics),
+        attacks=_names("--attacks", attacks),
+        guarantees=guarantees,
+        margin=margin,
+        utility_margin=utility_margin,
+        alpha=alpha,
+        max_auroc=max_auroc,
+        min_utility=min_utility,
+        baseline=baseline,
+    )
+    if write_baseline is not None:
+        _refuse_both(baseline)
+        _write(run, write_baseline, configured, runs)
+        return
+    from privaudit.checks.gate.gate import gate as run_gate
+
+    result = run_gate(run, None, configured, folder=runs)
+    _report(result, {"junit": junit, "sarif": sarif, "markdown": markdown})
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
+    else:
+        _print(result)
+    raise typer.Exit(result.exit_code)
+
+
+def _names(option: str, text: str | None) -> list[str] | None:
+    return None if text is None else options.listed(option, text, str, "names")
+
+
+def _refuse_both(baseline: str | None) -> None:
+    if baseline is not None:
+        raise ConfigError(
+            f"--write-baseline writes a baseline and --baseline {baseline} compares "
+            "with one. Give one of the two."
+        )
+
+
+def _write(
+    run: str | None, path: Path, configured: "Configured", runs: Path | None
+) -> None:
+    from privaudit.checks.gate.gate import write_baseline
+
+    settings = configured.settings
+    utility = "utility" in settings.metrics
+    written = write_baseline(
+        run, path, scenario=settings.scenario, utility=utility, folder=runs
+    )
+    typer.echo(f"Baseline: {written} (as sensitive as the run: keep it private)")
+
+
+def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
+    from privaudit.core.storage import write_bytes, write_json
+    from privaudit.report.junit import gate_junit
+    from privaudit.report.markdown import gate_markdown, write_summary
+    from privaudit.report.sarif import gate_sarif
+
+    if (path := wanted["junit"]) is not None:
+        write_bytes(path, gate_junit(result).encode())
+    if (path := wanted["sarif"]) is not None:
+        write_json(path, gate_sarif(result))
+    if (path := wanted["markdown"]) is not None:
+        write_summary(path, gate_markdown(result))
+
+
+def _print(result: "GateResult") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
+    confidence = f"{100 * (1 - result.settings.alpha):g} %"
+    table.add_column("Check", overflow="fold")
+    for head in (f"Change or value [{confidence}]", "Line", "Outcome"):
+        table.add_column(Text(head), no_wrap=True)
+    for cells in _rows(result):
+        table.add_row(*map(Text, cells))
+    console = Console()
+    console.print(table)
+    console.print()
+    for check in result.checks:
+        console.print(Text(check.sentence))
+    console.print()
+    console.print(Text(result.sentence, style="bold"))
+    if result.assurance.sentence:
+        console.print(Text(result.assurance.sentence, style="bold"))
+    console.print(Text(_legend(result), style="dim"))
+
+
+def _rows(result: "GateResult") -> Sequence[tuple[str, ...]]:
+    from privaudit.report.tables.gate_rows import gate_row
+
+    rows = [gate_row(check) for check in result.checks]
+    return [
+        (row.name, row.found, row.line.replace("_", " "), row.outcome) for row in rows
+    ]
+
+
+def _legend(result: "GateResult") -> str:
+    paired: Mapping[Any, str] = {
+        "record": "Each record is compared with itself: this is about these two models",
+        "no": "Nothing is paired: the baseline holds numbers only",
+        "no baseline": "There is no baseline: only limits are asked",
+    }
+    unasked = result.baseline is not None and not result.settings.guarantees
+    exactly = "not compared, as the settings say" if unasked else "compared exactly"
+    return (
+        f"Scenario: {result.settings.scenario}. {paired[result.paired]}. A regression "
+        f"is beyond its line at alpha {result.settings.alpha:g}, after Holm for "
+        f"{len(result.tested)} checks. Epsilons are {exactly}."
+    )

@@ -1,0 +1,55 @@
+"""``privaudit lint``: is what was trained what the privacy claim takes for granted?"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli.main import options
+
+if TYPE_CHECKING:
+    from privaudit.checks.lint import Finding
+
+
+def lint(
+    run: options.Runs = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print findings as JSON, for machines.")
+    ] = False,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write findings as SARIF 2.1.0.")
+    ] = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Check runs against their own privacy claims; exit code 1 if one does not hold."""
+    from privaudit.checks.lint import lint as lint_run
+    from privaudit.federated.runs.runs import latest_runs, load_run
+
+    found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
+    findings = {one.name: lint_run(one) for one in found}
+    if sarif is not None:
+        from privaudit.core.storage import write_json
+        from privaudit.report.sarif import lint_sarif
+
+        write_json(sarif, lint_sarif({one: findings[one.name] for one in found}))
+    if as_json:
+        listed = {name: [f.to_json() for f in some] for name, some in findings.items()}
+        typer.echo(json.dumps(listed, indent=2))
+    else:
+        for name, some in findings.items():
+            typer.echo(f"{name}: {_summary(some)}")
+            for finding in some:
+                typer.echo(f"  {finding}")
+    if any(f.severity == "error" for some in findings.values() for f in some):
+        raise typer.Exit(1)
+
+
+def _summary(findings: "list[Finding]") -> str:
+    """Count findings by severity."""
+    counted = [
+        (sum(f.severity == severity for f in findings), severity)
+        for severity in ("error", "warning", "note")
+    ]
+    parts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n]
+    return ", ".join(parts) or "nothing found"

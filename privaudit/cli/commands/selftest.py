@@ -1,0 +1,110 @@
+"""The command ``privaudit selftest``: does the installed version hold what it says?
+
+Nothing here imports torch before the command is called.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privaudit.cli.main import options
+from privaudit.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privaudit.checks.selftest.check import Check, Outcome
+
+Only = Annotated[
+    str | None, typer.Option(help="Checks whose group or name holds these words.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Of all draws.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
+
+
+def selftest(seed: Seed = 0, only: Only = None, as_json: AsJson = False) -> None:
+    """Check on noise and on known leaks that the statistics hold what they say.
+
+    Ends with exit code 1 where a check fails.
+    """
+    from privaudit.checks.selftest.catalogue import CHECKS
+    from privaudit.checks.selftest.check import run_checks
+    from privaudit.cli.progress import Phase, choose_view
+
+    checks = _chosen(CHECKS, only)
+    order = [check.name for check in checks]
+    with choose_view() as view:
+        outcomes = run_checks(
+            checks,
+            seed,
+            lambda name: view(
+                Phase("selftest", "check", name, order.index(name), len(order))
+            ),
+        )
+    failed = sum(not outcome.passed for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps(_as_json(outcomes, seed), indent=2, allow_nan=False))
+    else:
+        _print(outcomes, seed)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _chosen(checks: Sequence["Check"], only: str | None) -> list["Check"]:
+    words = (only or "").lower()
+    chosen = [c for c in checks if words in f"{c.group} {c.name}".lower()]
+    if not chosen:
+        raise ConfigError(
+            f"No check's group or name holds {only!r}. There are: "
+            f"{', '.join(dict.fromkeys(c.group for c in checks))}."
+        )
+    return chosen
+
+
+def _as_json(outcomes: Sequence["Outcome"], seed: int) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "privaudit": version("privaudit"),
+        "seed": seed,
+        "passed": all(outcome.passed for outcome in outcomes),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+        "checks": [outcome.to_dict() for outcome in outcomes],
+    }
+
+
+def _print(outcomes: Sequence["Outcome"], seed: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
+    table.add_column("Check", overflow="fold")
+    for head in ("Expected", "Observed [99.9 %]", "n", ""):
+        table.add_column(Text(head), no_wrap=True)
+    group = ""
+    for outcome in outcomes:
+        if outcome.check.group != group:
+            group = outcome.check.group
+            table.add_section()
+            table.add_row(Text(group, style="bold"))
+        table.add_row(*map(Text, _cells(outcome)))
+    console.print(table)
+    failed = [outcome.check.name for outcome in outcomes if not outcome.passed]
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    said = f"{len(outcomes) - len(failed)} of {len(outcomes)} checks passed"
+    console.print(f"\n{said}, in {seconds:.0f} s, seed {seed}.", highlight=False)
+    for name in failed:
+        console.print(Text(f"Failed: {name}"))
+
+
+def _cells(outcome: "Outcome") -> tuple[str, ...]:
+    from privaudit.report.wording import interval, point
+
+    seen = outcome.observed
+    counts = "+".join(str(count) for count in seen.n)
+    number = f"{point(seen)} {interval(seen)}"
+    verdict = "pass" if outcome.passed else "FAIL"
+    return outcome.check.name, outcome.check.expected, number, counts, verdict

@@ -1,0 +1,87 @@
+"""``privaudit shift``: how much of an AUROC is distribution shift."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli.main import options
+
+if TYPE_CHECKING:
+    from privaudit.evaluation.distribution_shift_verdict import Shift
+    from privaudit.federated.runs.runs import Run
+
+SAID = {
+    "inside": "non-members of the same distribution",
+    "foreign": "foreign non-members",
+    "untuned": "the same, untuned model",
+    "beyond": "tuned less untuned",
+    "blind": "blind attacker, without any model",
+    "beyond_blind": "attack less blind attacker",
+}
+
+
+def shift(
+    run: options.Runs = None,
+    foreign: Annotated[
+        str | None,
+        typer.Option(
+            help="The data set that non-members are taken from. By default: "
+            "drawn-digits, or scenes-far for models that write."
+        ),
+    ] = None,
+    data: options.Data = None,
+    scenario: options.ScenarioName = "server-reconstruct",
+    attacks: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated names of the scenario's attacks. By default: all "
+            "that read classes, or max-renyi,token-loss."
+        ),
+    ] = None,
+    most: Annotated[int, typer.Option(help="Foreign records at most.")] = 300,
+    seed: options.AuditSeed = 0,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Attack with non-members from elsewhere, beside two controls.
+
+    What the untuned model, or an attacker without any model, already tells apart is a
+    difference of data sets. Attacks that train shadow models are left out.
+    """
+    from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
+    from privaudit.federated.runs.runs import latest_runs, load_run
+
+    names = attacks and options.listed("--attacks", attacks, str, "names")
+    for one in [load_run(r, folder=runs) for r in run or []] or latest_runs(runs):
+        named = foreign or usual_foreign(one)
+        found = measure_shift(
+            one,
+            named,
+            data=None if data is None else str(data),
+            scenario=scenario,
+            attacks=names or None,
+            most=most,
+            seed=seed,
+        )
+        typer.echo(f"{one.name}, non-members from {named}:")
+        for entry in found:
+            _print(entry)
+        typer.echo(f"  {_save(one, named, found)}")
+
+
+def _print(entry: "Shift") -> None:
+    typer.echo(f"  {entry.attack}: {entry.sentence}")
+    for name, number in entry.estimates.items():
+        typer.echo(f"    {SAID[name]:36s} {number}")
+
+
+def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
+    """Write what was found as JSON, and as a table beside it."""
+    from privaudit.core.storage import to_json
+    from privaudit.federated.runs.runs import AUDITS
+    from privaudit.report.tables.shift_table import shift_table
+
+    place, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
+    numbers = {entry.attack: entry.to_dict() for entry in found}
+    run.add({f"{place}.json": to_json(numbers), f"{place}.md": table.encode()})
+    return run.path / f"{place}.json"

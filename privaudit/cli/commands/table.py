@@ -1,0 +1,39 @@
+"""The command ``privaudit table``: plan in, table out.
+
+Nothing here imports torch before the command is called.
+"""
+
+import typer
+
+from privaudit.cli.main import options
+
+
+def table(
+    plan: options.PlanFile,
+    runs: options.RunsFolder = None,
+    out: options.TableFolder = None,
+    jobs: options.Jobs = 1,
+    check: options.Check = False,
+) -> None:
+    """Train all cells of a plan over its seeds: a utility table beside a paper's."""
+    from privaudit.evaluation.tables.plan import read_plan
+    from privaudit.evaluation.tables.schedule import schedule
+    from privaudit.evaluation.tables.table import make_table
+    from privaudit.federated.runs.run_names import runs_folder
+    from privaudit.report.tables.utility_table import write_utility_table
+
+    wanted = read_plan(plan)
+    if check:
+        typer.echo(f"{plan}: {len(schedule(wanted).runs)} runs, all of them valid.")
+        return
+    made = make_table(wanted, folder=runs, jobs=jobs, progress=_say)
+    folder = out or runs_folder(runs) / "tables"
+    typer.echo(write_utility_table(made, folder, plan.stem), nl=False)
+    _say(f"Table, numbers and picture: {folder / plan.stem}.*")
+    if made.failures:
+        _say(f"{len(made.failures)} of {len(made.schedule.runs)} runs failed.")
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)

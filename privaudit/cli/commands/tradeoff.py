@@ -1,0 +1,232 @@
+"""The command ``privaudit tradeoff``: what attacks learn against utility.
+
+Nothing here imports torch before the command is called.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from privaudit.cli.main import options
+from privaudit.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privaudit.cli.progress import View
+    from privaudit.evaluation.tradeoff.result import Tradeoff
+    from privaudit.statistics.estimate import Estimate
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with the same entries; flags win over it."),
+]
+TrainerNames = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated names of trainers. By default: dp-fpl."),
+]
+Epsilons = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated; 'none' is without noise. By default: none,8,4,1,0.4,0.1."
+    ),
+]
+Modes = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated modes of private trainers. By default: "
+        "published-paper,sound."
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=V1,V2: values of a parameter, or of a field of a run; repeatable, "
+        "and all are combined."
+    ),
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="Comma-separated. By default: 10,11,12,13,14.")
+]
+ReportSeeds = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated others, to report on what nothing dominates: at least 5."
+    ),
+]
+ScenarioName = Annotated[
+    str | None, typer.Option(help="By default: prompt-release.", show_default=False)
+]
+AttackName = Annotated[
+    str | None,
+    typer.Option(
+        help="Which attack carries the numbers, such as lira; name it before you look. "
+        "By default: the scenario's headline."
+    ),
+]
+Attacked = Annotated[
+    str | None,
+    typer.Option(
+        help="How many clients get shadow models, or 'all' of them. By default: 3."
+    ),
+]
+Shadows = Annotated[
+    int | None,
+    typer.Option(help="Shadow models for each of them; 0 for none. By default: 20."),
+]
+Margin = Annotated[
+    float | None,
+    typer.Option(help="The largest difference that does not matter. By default: 0.05."),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(help="The chance of any cell wrongly called dominated: 0.05."),
+]
+
+
+def tradeoff(
+    plan: PlanFile = None,
+    trainers: TrainerNames = None,
+    epsilons: Epsilons = None,
+    modes: Modes = None,
+    vary: Vary = None,
+    seeds: Seeds = None,
+    report_seeds: ReportSeeds = None,
+    scenario: ScenarioName = None,
+    attack: AttackName = None,
+    clients: Attacked = None,
+    shadows: Shadows = None,
+    setting: options.Settings = None,
+    field: options.Fields = None,
+    margin: Margin = None,
+    utility_margin: Margin = None,
+    alpha: Alpha = None,
+    out: options.SweepFolder = None,
+    against_first: options.AgainstFirst = False,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Sweep trainers, budgets and settings: attack success against utility."""
+    given = options.given(
+        trainers=_listed("--trainers", trainers, str, "names"),
+        epsilons=_listed(
+            "--epsilons", epsilons, options.epsilon, "numbers above 0 or 'none'"
+        ),
+        modes=_listed("--modes", modes, str, "names"),
+        vary=_varied(vary),
+        seeds=_listed("--seeds", seeds, int, "whole numbers"),
+        report_seeds=_listed("--report-seeds", report_seeds, int, "whole numbers"),
+        scenario=scenario,
+        attack=attack,
+        clients=None if clients is None else options.attacked(clients),
+        shadows=shadows,
+        settings=options.settings(setting) or None,
+        fields=options.pairs("--field clients=3", field or []) or None,
+        margin=margin,
+        utility_margin=utility_margin,
+        alpha=alpha,
+        against_first=against_first or None,
+    )
+    from privaudit.cli.progress import choose_view
+
+    _sweep(plan, given, out, runs, choose_view(quiet, as_json))
+
+
+def _sweep(
+    plan: Path | None,
+    given: dict[str, Any],
+    out: Path | None,
+    runs: Path | None,
+    view: "View",
+) -> None:
+    from privaudit.cli.progress import Result
+    from privaudit.evaluation.tradeoff.plan import SweepPlan, read_sweep_plan
+    from privaudit.evaluation.tradeoff.sweep import sweep
+    from privaudit.federated.runs.run_names import runs_folder
+
+    entries = read_sweep_plan(plan) if plan else {}
+    for name, value in given.items():  # of a table single names are replaced
+        there = entries.get(name)
+        entries[name] = {**there, **value} if isinstance(there, dict) else value
+    entries.setdefault("trainers", SweepPlan().trainers)
+    folder = out or runs_folder(runs) / "tradeoff"
+    with view:
+        found = sweep(**entries, folder=runs, out=folder, watcher=view)
+    contents = {"path": str(folder), **found.to_dict()}
+    result = Result("\n".join(_essentials(found)), contents)
+    view.present([result], lambda: _present(found, folder))
+
+
+def _essentials(found: "Tradeoff") -> Iterator[str]:
+    """Yield a line for each cell."""
+    for n, cell in enumerate(found.cells):
+        yield (
+            f"{cell.name}: {found.points[0].metric} {_number(cell.local)}, "
+            f"AUROC {_number(cell.auroc)}, {found.standing(n)}"
+        )
+
+
+def _present(found: "Tradeoff", folder: Path) -> None:
+    _print(found)
+    done = len(found.points) + len(found.report_points)
+    typer.echo(f"{done} runs audited. Pictures and tables: {folder}")
+
+
+def _listed(option: str, text: str | None, read: Any, of: str) -> list[Any] | None:
+    return None if text is None else options.listed(option, text, read, of)
+
+
+def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:
+    """Return the values by name; a name given twice is a slip."""
+    found: dict[str, list[Any]] = {}
+    for text in texts or []:
+        ((name, values),) = options.pairs("--vary rank=4,8", [text]).items()
+        if name in found:
+            raise ConfigError(
+                f"--vary {name} was given twice. Write all values in one: "
+                f"--vary {name}=V1,V2."
+            )
+        listed = "none" if values is None else values
+        found[name] = options.listed(f"--vary {name}", listed, _value, "values")
+    return found or None
+
+
+def _value(text: str) -> str | None:
+    if not text:
+        raise ValueError("an empty value")
+    return None if text == "none" else text
+
+
+def _number(estimate: "Estimate | None") -> str:
+    from privaudit.report.wording import interval, point
+
+    if estimate is None:
+        return ""
+    if math.isnan(estimate.value):
+        return point(estimate)  # what is missing stands in the written table
+    return f"{point(estimate)} {interval(estimate)}"
+
+
+def _print(found: "Tradeoff") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from privaudit.report.wording import heading
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
+    use = heading(found.points[0].metric)
+    for head in ("Cell", "Seeds", use, "AUROC", "TPR", "Standing"):
+        table.add_column(Text(head), overflow="fold")
+    places = [(cell, found.standing(n)) for n, cell in enumerate(found.cells)]
+    for cell, standing in [*places, *((c, "on other seeds") for c in found.reported)]:
+        numbers = [_number(one) for one in (cell.local, cell.auroc, cell.tpr)]
+        row = [cell.name, str(len(cell.seeds)), *numbers, standing]
+        table.add_row(*(Text(entry) for entry in row))
+    console = Console()
+    console.print(table)
+    for remark in found.remarks():
+        console.print(Text(remark))

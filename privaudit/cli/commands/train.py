@@ -1,0 +1,215 @@
+"""The command ``privaudit train``: train federatedly, and record all that is sent.
+
+Nothing here imports torch before the command is called.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from privaudit.cli.main import options
+from privaudit.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privaudit.cli.progress import Event, Result, RoundDone, View
+    from privaudit.federated.runs.runs import Run
+    from privaudit.statistics.estimate import Estimate
+
+Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
+
+
+def train(
+    trainer: options.Trainers = None,
+    epsilon: options.Epsilon = None,
+    setting: options.Settings = None,
+    dataset: options.TrainedOn = None,
+    data: options.Data = None,
+    model: options.Model = None,
+    checkpoint: options.Checkpoint = None,
+    clients: options.Count = None,
+    partition: options.Partition = None,
+    alpha: options.Alpha = None,
+    shots: options.Shots = None,
+    members: options.Members = None,
+    targets: options.Targets = None,
+    test_share: options.TestShare = None,
+    public_share: options.PublicShare = None,
+    rounds: options.Count = None,
+    participation: options.Participation = None,
+    seed: options.Count = None,
+    publish: options.Publish = None,
+    canary: options.Canary = None,
+    canaries: options.Canaries = None,
+    secure_aggregation: options.SecureAggregation = None,
+    dropout: options.Dropout = None,
+    randomness: options.Randomness = None,
+    name: options.RunName = None,
+    runs: options.RunsFolder = None,
+    resume: options.Resume = False,
+    fresh: options.Fresh = False,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
+) -> None:
+    """Train federatedly, and record all that is sent."""
+    fields = options.given(
+        dataset=dataset,
+        data=data,
+        model=model,
+        checkpoint=checkpoint,
+        clients=clients,
+        partition=partition,
+        alpha=alpha,
+        shots=shots,
+        members=members,
+        targets=targets,
+        test_share=test_share,
+        public_share=public_share,
+        rounds=rounds,
+        participation=participation,
+        seed=seed,
+        publish=publish,
+        canary=canary,
+        canaries=canaries,
+        secure_aggregation=secure_aggregation,
+        dropout=dropout,
+        randomness=randomness,
+    )
+    specs = _checked_specs(
+        trainer or ["promptfl"], options.settings(setting), epsilon, fields
+    )
+    if name is not None and len(specs) > 1:
+        raise ConfigError(
+            f"One --name was given for {len(specs)} trainers. Leave it out, or train "
+            "them one by one."
+        )
+    from privaudit.cli.progress import choose_view
+
+    view = choose_view(quiet, as_json)
+    where = {"folder": runs, "name": name, "resume": resume, "fresh": fresh}
+    _train_all(specs, fields, view, **where)
+
+
+def _checked_specs(
+    texts: Sequence[str],
+    shared: Mapping[str, Any],
+    epsilon: float | None,
+    fields: Mapping[str, Any],
+) -> list[Spec]:
+    """Return the trainers with their parameters, all of them valid.
+
+    An epsilon is for those trainers that have one.
+    """
+    from privaudit.federated.runs.config import make_config, parameters_of
+    from privaudit.federated.trainer import TRAINERS
+
+    named = [(text, *options.trainer_spec(text)) for text in texts]
+    private = {name for _, name, _ in named if "epsilon" in parameters_of(name)}
+    if epsilon is not None and not private:
+        private_ones = [t for t in TRAINERS.names() if "epsilon" in parameters_of(t)]
+        raise ConfigError(
+            f"--epsilon {epsilon:g} was given, and {', '.join(texts)} has no privacy "
+            f"budget. Leave it out, or take one of {', '.join(private_ones)}."
+        )
+    specs = []
+    for text, name, own in named:
+        budget = options.given(epsilon=epsilon) if name in private else {}
+        specs.append((text, name, {**shared, **budget, **own}))
+        make_config(name, specs[-1][2], **fields)
+    return specs
+
+
+def _train_all(
+    specs: Sequence[Spec], fields: Mapping[str, Any], view: "View", **where: Any
+) -> None:
+    from privaudit.federated.runs.runs import mark_latest
+    from privaudit.federated.runs.training import train as train_run
+
+    done = []
+    for text, method, own in specs:
+        last = _Last(view)
+        with view:
+            run = train_run(method, settings=own, watcher=last, **where, **fields)
+        done.append(run)
+        view.present([_result(run, last.round)], partial(_say, text, run))
+    mark_latest(done)
+
+
+class _Last:
+    """Hands events on, and remembers the last round."""
+
+    def __init__(self, view: "View") -> None:
+        self.view = view
+        self.round: RoundDone | None = None
+
+    def __call__(self, event: "Event", /) -> None:
+        from privaudit.cli.progress import RoundDone
+
+        if isinstance(event, RoundDone):
+            self.round = event
+        self.view(event)
+
+
+def _say(text: str, run: "Run") -> None:
+    asked = _model_queries(run)
+    told = "" if asked is None else f" ({asked:,} model queries)"
+    typer.echo(f"{text}: {run.path}{told}")
+    from privaudit.federated.runs.run_folder import foreign_files, some_files
+
+    foreign = foreign_files(run.path)
+    if foreign:
+        typer.echo(
+            f"{run.path} also holds files that no run writes: {some_files(foreign)}"
+        )
+    count, why = _aborted_sums(run)
+    if count:
+        total = run.config.rounds
+        typer.echo(f"{count} of {total} sums were aborted: {', '.join(why)}")
+
+
+def _aborted_sums(run: "Run") -> tuple[int, list[str]]:
+    """Return how many masked sums were aborted, and the reasons."""
+    sums = [line["secure_sum"] for line in run.metrics if "secure_sum" in line]
+    said = [one["outcome"] for one in sums]
+    aborted = [text for text in said if text.startswith("aborted, ")]
+    reasons = [t.removeprefix("aborted, ").partition(" (")[0] for t in aborted]
+    return len(aborted), sorted(set(reasons))
+
+
+def _model_queries(run: "Run") -> int | None:
+    """Return how often clients asked the model, where they can do nothing else."""
+    asked = [line["model_queries"] for line in run.metrics if "model_queries" in line]
+    return sum(asked) if asked else None
+
+
+def _result(run: "Run", last: "RoundDone | None") -> "Result":
+    from privaudit.cli.progress import Result
+
+    use = last.utility if last and last.utility else _utility(run)
+    privacy = run.privacy
+    contents = {
+        "run": run.name,
+        "path": str(run.path),
+        "rounds": run.config.rounds,
+        "utility": use.to_dict(),
+        "bytes_up": sum(line["bytes_up"] for line in run.metrics),
+        "bytes_down": sum(line["bytes_down"] for line in run.metrics),
+        "claimed": privacy["claimed"],
+        "certified": privacy["certified"],
+    }
+    asked = _model_queries(run)
+    if asked is not None:
+        contents["model_queries"] = asked
+    if run.config.is_masked:
+        contents["sums"] = run.config.rounds
+        contents["aborted_sums"], _ = _aborted_sums(run)
+    return Result(str(run.path), contents)
+
+
+def _utility(run: "Run") -> "Estimate":
+    """Return what a run that was finished before is good for."""
+    from privaudit.federated.runs.utility import measure_clients
+
+    trainer, models = run.trainer, run.personal_models
+    return measure_clients(trainer, run.population, models, run.own_model).local

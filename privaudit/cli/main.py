@@ -1,0 +1,203 @@
+"""The command line: every command is one library call, and printing.
+
+Imports of the library stand inside the commands, so that ``--help`` needs no torch.
+"""
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from privaudit.cli.commands.attack import attack
+from privaudit.cli.commands.claim import claim
+from privaudit.cli.commands.compare import compare
+from privaudit.cli.commands.costs import costs
+from privaudit.cli.commands.export import export, verify
+from privaudit.cli.commands.gate import gate
+from privaudit.cli.commands.lint import lint
+from privaudit.cli.commands.pretrain import app as pretrain_app
+from privaudit.cli.commands.report import figure, report
+from privaudit.cli.commands.selftest import selftest
+from privaudit.cli.commands.shift import shift
+from privaudit.cli.commands.table import table
+from privaudit.cli.commands.tradeoff import tradeoff
+from privaudit.cli.commands.train import train
+from privaudit.cli.key import app as key_app
+from privaudit.core.bounded_files import REASONS, reason_of
+from privaudit.core.errors import (
+    ConfigError,
+    PrivauditError,
+    StorageError,
+    one_line,
+    shown,
+)
+
+_AGAIN: Mapping[str | None, str] = {
+    "train": "Finished rounds are kept: the same command with --resume goes on.",
+    "tradeoff": "Finished rounds and audits are kept: run the same command again.",
+    "table": "Finished rounds are kept: run the same command again.",
+}
+
+
+_LOST = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF, errno.EDQUOT)
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C, with what to do; Typer would make a silent exit of it."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            again = _AGAIN.get(ctx.invoked_subcommand, "Run the same command again.")
+            raise _InterruptedError(f"interrupted. {again}") from None
+
+
+class _Command(TyperCommand):
+    """Takes no option for another one's value, as Click does by itself.
+
+    So ``--public --help`` shows help, and ``--public --runs`` is an error.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        before = args[: args.index("--")] if "--" in args else args
+        _refuse_empty(before)
+        rest = super().parse_args(ctx, ["--help"] if "--help" in before else args)
+        for option in self.params:
+            if option.param_type_name == "option":
+                _refuse_options(option, ctx.params.get(option.name))
+        return rest
+
+
+def _refuse_empty(args: Sequence[str]) -> None:
+    """Refuse values of no letters, which a path would take for the folder it is in."""
+    for place, one in enumerate(args):
+        if one and not (one.startswith("--") and one.find("=") == len(one) - 1):
+            continue
+        before = args[place - 1] if place and args[place - 1].startswith("-") else ""
+        raise ConfigError(
+            f"{shown(one or before) if one or before else 'An argument'} has an empty "
+            "value. Give one, or leave it out."
+        )
+
+
+def _refuse_options(option: Any, value: Any) -> None:
+    """Refuse a value that begins with a dash, unless it may be a negative number."""
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if not isinstance(one, str | Path) or not str(one).startswith("-"):
+            continue
+        if isinstance(one, str) and one[1:2].isdecimal():
+            continue
+        name = option.opts[0]
+        raise ConfigError(
+            f"{name} was given {str(one)!r}, which looks like an option and not like a "
+            f"value. Give {name} a value; write a path as ./{one}."
+        )
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Audit what federated fine-tuning of a vision-language model gives away.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(pretrain_app, name="pretrain")
+app.add_typer(key_app, name="key")
+
+
+app.command()(train)
+app.command()(attack)
+app.command()(tradeoff)
+app.command()(table)
+app.command()(figure)
+app.command()(shift)
+app.command()(lint)
+app.command()(compare)
+app.command()(selftest)
+app.command()(claim)
+app.command()(gate)
+app.command()(export)
+app.command()(verify)
+app.command()(report)
+app.command()(costs)
+
+
+@app.command(name="list")
+def list_names(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="trainers, attacks, scenarios, datasets, models; or a trainer's name, "
+            "for its parameters."
+        ),
+    ],
+) -> None:
+    """List what there is, a name a line."""
+    from privaudit.cli.list import names_of
+
+    for name, summary, *more in names_of(what):
+        typer.echo(f"{name:20} {summary}")
+        for line in more:
+            typer.echo(f"{'':20} {line}")
+
+
+for _app in (app, pretrain_app, key_app):
+    for _command in _app.registered_commands:
+        _command.cls = _Command
+
+
+def run() -> None:
+    """Run the command line: expected errors are one line, and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal has no …
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with _written_out():
+            app(prog_name="privaudit")  # also as `python -m privaudit`
+    except PrivauditError as error:
+        typer.echo(f"privaudit: {one_line(str(error))}", err=True)
+        sys.exit(2)
+    except _InterruptedError as interruption:
+        typer.echo(f"privaudit: {interruption}", err=True)
+        sys.exit(130)
+
+
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """Say so where a place cannot be used, or what is printed arrives nowhere.
+
+    Raises:
+        StorageError: A path is too long, or closed; or the output cannot be written.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None and error.errno in REASONS:
+            raise StorageError(
+                f"{shown(str(error.filename))} cannot be used: {reason_of(error)}. "
+                "Name another place."
+            ) from None
+        if error.filename is not None or error.errno not in _LOST:
+            raise
+        with suppress(OSError):  # else Python tries to write the rest at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StorageError(
+            f"The output cannot be written: {reason_of(error)}. Send it elsewhere."
+        ) from None
+
+
+if __name__ == "__main__":  # python -m privaudit.cli.main
+    run()

@@ -1,0 +1,268 @@
+"""The options of the command line, and what their texts mean.
+
+Nothing here imports torch or numpy.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from privaudit.core.errors import ConfigError
+
+Read = TypeVar("Read")
+MOST_SEED = 2**63 - 1
+
+Trainers = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME or NAME:key=value,key=value; repeatable. By default: promptfl."
+    ),
+]
+Epsilon = Annotated[
+    float | None, typer.Option(help="Privacy budget, for trainers that have one.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A trainer's parameter, as NAME=VALUE; repeatable."),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        help="Of all runs, as NAME=VALUE, such as clients=3; repeatable.",
+    ),
+]
+Dataset = Annotated[
+    str, typer.Option(help="A name; `privaudit list datasets` says what each needs.")
+]
+TrainedOn = Annotated[
+    str | None,
+    typer.Option(
+        help="A name; `privaudit list datasets` says what each needs. By default: "
+        "digits, or scenes for trainers of models that write."
+    ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the data set lies. By default: $PRIVAUDIT_DATA/NAME, or "
+        "~/.cache/privaudit/data/NAME."
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A name from `privaudit list models`. By default: tiny-clip, or "
+        "tiny-llava for trainers of models that write."
+    ),
+]
+Checkpoint = Annotated[
+    Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")
+]
+Count = Annotated[int | None, typer.Option()]
+Partition = Annotated[
+    str | None, typer.Option(help="dirichlet, pathological or domains.")
+]
+Alpha = Annotated[
+    float | None, typer.Option(help="Of the Dirichlet partition, and inside domains.")
+]
+Shots = Annotated[
+    int | None, typer.Option(help="Candidates of each class. By default: all.")
+]
+Members = Annotated[
+    str | None,
+    typer.Option(help="coin, or all: every candidate is trained on, and no audit is."),
+]
+Targets = Annotated[
+    str | None,
+    typer.Option(
+        help="Linear layers that adapters change: all-linear, or endings of names, "
+        "separated by commas."
+    ),
+]
+Canary = Annotated[
+    str | None,
+    typer.Option(
+        help="Make some candidates easy to notice: mislabelled, or gradient (crafted; "
+        "for promptfl, dp-promptfl and dp-fpl). For the scenario one-run."
+    ),
+]
+Canaries = Annotated[int | None, typer.Option(help="In each client. By default: 10.")]
+SecureAggregation = Annotated[
+    str | None,
+    typer.Option(
+        help="ideal: uploads are recorded, and server-aggregate sums them; or masked: "
+        "by pairwise masks, so that no update is recorded anywhere. By default: ideal."
+    ),
+]
+Dropout = Annotated[
+    float | None,
+    typer.Option(
+        help="Chance that a participant is lost before its upload counts: on the way, "
+        "or in the protocol of masked sums. By default: 0."
+    ),
+]
+Randomness = Annotated[
+    str | None,
+    typer.Option(
+        help="Where noise, secret samples and masks come from: system, drawn once and "
+        "kept with the run; or seed, so that the run is repeatable, and not private. "
+        "By default (auto): system where there are any and no --seed is given."
+    ),
+]
+TestShare = Annotated[
+    float | None,
+    typer.Option(help="For utility. By default: the data set's test part, or 0.3."),
+]
+PublicShare = Annotated[
+    float | None,
+    typer.Option(help="Nobody's. By default: the data set's validation part, or 0.4."),
+]
+Participation = Annotated[
+    float | None, typer.Option(help="Share of clients in each round.")
+]
+Publish = Annotated[
+    bool | None, typer.Option(help="Give the personal models away at the end.")
+]
+RunName = Annotated[str | None, typer.Option(help="The run's folder.")]
+RunsFolder = Annotated[
+    Path | None, typer.Option("--runs", help="Where runs are kept. By default: ./runs.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with an interrupted run.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace a run that is there.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(help="Runs. By default: those last trained.")
+]
+ScenarioName = Annotated[str, typer.Option()]
+Attacked = Annotated[
+    str, typer.Option(help="How many clients get shadow models, or 'all' of them.")
+]
+Shadows = Annotated[
+    int | None,
+    typer.Option(
+        help="Shadow models for each of them; 0 for none. By default 50, and none for "
+        "models that write."
+    ),
+]
+AuditSeed = Annotated[
+    int, typer.Option(min=0, max=MOST_SEED, help="Of the adversary's randomness.")
+]
+ShowRecords = Annotated[
+    bool, typer.Option("--show-records", help="Show the most exposed records.")
+]
+AgainstFirst = Annotated[
+    bool,
+    typer.Option("--against-first", help="Differences are to the table's first row."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what came of it.")]
+JsonLines = Annotated[
+    bool,
+    typer.Option("--json", help="Print a JSON object per line: events, then results."),
+]
+SweepFolder = Annotated[
+    Path | None, typer.Option(help="Folder. By default: RUNS/tradeoff.")
+]
+
+PlanFile = Annotated[
+    Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
+]
+TableFolder = Annotated[
+    Path | None, typer.Option(help="Folder. By default: RUNS/tables.")
+]
+Jobs = Annotated[
+    int,
+    typer.Option(min=1, max=1024, help="Runs trained at a time, each on one thread."),
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Only check the plan, and count its runs.")
+]
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """Return what was given, without what was not."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what NAME=VALUE texts set; the value "none" is None.
+
+    Raises:
+        ConfigError: A text has no sign of equality, or no name.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ConfigError(
+                f"{text!r} sets nothing. Write NAME=VALUE, as in {option}."
+            )
+        values[name.strip().replace("-", "_")] = None if value == "none" else value
+    return values
+
+
+def settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return what --set sets."""
+    return pairs("--set rank=4", texts or [])
+
+
+def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of NAME or NAME:key=value,key=value.
+
+    Raises:
+        ConfigError: There is no name, or no parameter after the colon.
+    """
+    name, colon, own = text.partition(":")
+    if not name or (colon and not own):
+        raise ConfigError(
+            f"--trainer {text!r} lacks a {'parameter' if name else 'name'}. Write NAME "
+            "or NAME:key=value, as in dp-fpl:epsilon=8."
+        )
+    return name, pairs("dp-fpl:epsilon=8", own.split(",") if own else [])
+
+
+def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
+    """Return the entries of a comma-separated list.
+
+    Args:
+        option: Its name, for the error.
+        text: The list.
+        read: Makes an entry of its text; raises ValueError where it cannot.
+        of: What entries are, for the error.
+
+    Raises:
+        ConfigError: An entry cannot be read.
+    """
+    entries = []
+    for part in text.split(","):
+        try:
+            entries.append(read(part.strip()))
+        except ValueError:
+            raise ConfigError(
+                f"{option} {text} holds {part!r}, and takes {of}, separated by commas."
+            ) from None
+    return entries
+
+
+def epsilon(text: str) -> float | None:
+    """Return a budget; "none" is None."""
+    return None if text == "none" else float(text)
+
+
+def attacked(text: str) -> int | Literal["all"]:
+    """Return how many clients are attacked.
+
+    Raises:
+        ConfigError: That is neither a number of at least 1 nor "all".
+    """
+    if text == "all":
+        return "all"
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"--clients {text} is neither a number from 1 on nor 'all'. Take one of "
+            "these."
+        )
+    return int(text)

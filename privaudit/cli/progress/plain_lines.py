@@ -1,0 +1,54 @@
+"""Plain lines on the error stream, for logs and pipes: no control characters."""
+
+from collections.abc import Callable, Sequence
+
+import typer
+
+from privaudit.cli.progress.words import line_of
+from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundDone
+
+LINES = 20  # for each thing that is counted, at most, and one for its beginning
+
+
+class PlainLines:
+    """Writes about twenty lines for each run that is trained, attacked or swept.
+
+    Inside a sweep its cells are counted, and not what goes on in them.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, ...], int] = {}
+        self.in_sweep = False
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, event: Event, /) -> None:
+        """Write a line, if it is due."""
+        if isinstance(event, Phase) and event.phase == "cell":
+            self.in_sweep = True
+        elif isinstance(event, CellDone) or not self.in_sweep:
+            self._write_if_due(event)
+
+    def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
+        """Print all of it."""
+        in_full()
+
+    def _write_if_due(self, event: Event) -> None:
+        key, step = _counted(event), LINES * event.done // max(event.total, 1)
+        if self.steps.get(key) != step:
+            self.steps[key] = step
+            typer.echo(line_of(event), err=True)
+
+
+def _counted(event: Event) -> tuple[str, ...]:
+    """Return what an event's counter is of."""
+    if isinstance(event, RoundDone):
+        return (event.event, event.run)
+    if isinstance(event, CellDone):
+        return (event.event,)
+    shadows = (event.what,) if event.phase == "shadows" else ()
+    return (event.event, event.run, event.phase, *shadows)

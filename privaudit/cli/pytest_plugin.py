@@ -1,0 +1,332 @@
+"""Privacy as a test: the fixture ``audit``, and the marker ``privacy``.
+
+    @pytest.mark.privacy(below=0.6)
+    def test_the_server_learns_little(audit): ...
+
+pytest loads this module in every project that has privaudit installed, so it imports
+nothing but pytest, and does nothing where neither is used.
+"""
+
+import dataclasses
+import difflib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from privaudit.auditing.audit import Audit
+    from privaudit.checks.gate.checks import Check, Question
+    from privaudit.federated.runs.runs import Run
+
+MARKER = "privacy"
+_HELP = (
+    "privacy(below=None, above=None, baseline=None, metric='auroc', attack=None, "
+    "scenario=..., alpha=0.05, run=..., train=..., clients=3, shadows=0, seed=0, "
+    "underpowered='fail'): audit a run, and hold a metric to a limit, or its epsilons "
+    "to a baseline's (privaudit)."
+)
+_INI: Mapping[str, tuple[str, str]] = {
+    "run": ("", "Name or folder of the run to audit."),
+    "train": ("", "Or what to train: a trainer and settings, 'dp-fpl rounds=2'."),
+    "runs": ("", "Where runs are kept; by default a folder that is removed again."),
+    "scenario": ("server-reconstruct", "Who looks on."),
+    "clients": ("3", "How many clients get shadow models, or 'all'."),
+    "shadows": ("0", "Shadow models for each of them, 0 or at least 5."),
+    "seed": ("0", "Of the adversary's randomness."),
+    "underpowered": ("fail", "What too few records are: 'fail' or 'xfail'."),
+}
+_CACHE = pytest.StashKey[dict["Asked", "Audit"]]()
+_FOLDER = pytest.StashKey[Path]()
+
+
+_LINES = ("below", "above", "baseline")
+"""What a marker holds an audit to; the others say which audit, and how."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an audit is of; equal ones are made once per session."""
+
+    run: str = ""
+    train: str = ""
+    scenario: str = ""
+    clients: str = ""
+    shadows: str = ""
+    seed: str = ""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a marker holds a metric to; ``below`` a leak, ``above`` a use.
+
+    ``baseline`` is a file that claimed and certified epsilons may not fall behind. As
+    somebody wrote it: nothing is checked yet.
+    """
+
+    metric: str = "auroc"
+    attack: str | None = None
+    below: object = None
+    above: object = None
+    baseline: str | None = None
+    alpha: float = 0.05
+    underpowered: str = ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini options, each with ``privaudit_`` in front."""
+    for name, (default, text) in _INI.items():
+        parser.addini(f"privaudit_{name}", text, default=default)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _HELP)
+
+
+@pytest.fixture
+def audit(request: pytest.FixtureRequest) -> "Audit":
+    """Return the audit that the marker or the ini file asks for.
+
+    It is made once per session, whichever tests ask for it.
+    """
+    marker = request.node.get_closest_marker(MARKER)
+    if marker:
+        _refuse_unknown(marker)
+    return _audit(request.config, dict(marker.kwargs) if marker else {})
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Hold a marked test's audit to its limit before the test itself runs."""
+    for marker in item.iter_markers(MARKER):
+        if _is_ours(item, marker):
+            _refuse_unknown(marker)
+            _hold(item.config, dict(marker.kwargs))
+
+
+def _is_ours(item: pytest.Item, marker: pytest.Mark) -> bool:
+    """Say whether a marker is meant for this plugin, be it misspelt.
+
+    A project that does not use the plugin may have a marker of the same name.
+    """
+    if any(item.config.getini(f"privaudit_{name}") for name in ("run", "train")):
+        return True
+    return any(difflib.get_close_matches(name, _names()) for name in marker.kwargs)
+
+
+def _names() -> list[str]:
+    """Return all keywords of the marker."""
+    kinds = (Asked, Limit)
+    return [one.name for kind in kinds for one in dataclasses.fields(kind)]
+
+
+def _refuse_unknown(marker: pytest.Mark) -> None:
+    unknown = [name for name in marker.kwargs if name not in _names()]
+    if marker.args or unknown:
+        what = ", ".join([*map(repr, marker.args), *unknown])
+        pytest.fail(
+            f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.",
+            pytrace=False,
+        )
+    how = [one.name for one in dataclasses.fields(Limit) if one.name in marker.kwargs]
+    if how and not {*_LINES} & {*how}:
+        pytest.fail(
+            f"@pytest.mark.privacy has {', '.join(how)} and holds nothing to it. Give "
+            "below=NUMBER, above=NUMBER or baseline=FILE.",
+            pytrace=False,
+        )
+
+
+def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
+    from privaudit.core.errors import PrivauditError
+
+    __tracebackhide__ = True
+    if not {*_LINES} & asked.keys():
+        return
+    found = _audit(config, asked)
+    names = [one.name for one in dataclasses.fields(Limit)]
+    limit = Limit(**{name: asked[name] for name in names if name in asked})
+    try:
+        if limit.baseline is not None:
+            _hold_guarantees(found, limit.baseline)
+        if limit.below is None and limit.above is None and limit.baseline is not None:
+            return
+        check = _check(found, limit)
+    except PrivauditError as error:
+        pytest.fail(f"privaudit: {error}", pytrace=False)
+    if check.outcome == "pass":
+        return
+    lenient = _lenient(config, limit)
+    message = _message(found, check)
+    if check.outcome == "underpowered" and lenient == "xfail":
+        pytest.xfail(message)
+    pytest.fail(message, pytrace=False)
+
+
+def _hold_guarantees(found: "Audit", baseline: str) -> None:
+    """Fail where a claimed or certified epsilon is weaker than a baseline's."""
+    from privaudit.checks.gate.gate import check_guarantees
+
+    __tracebackhide__ = True
+    checks = check_guarantees(found.run, baseline, scenario=found.scenario.name)
+    worse = [check.sentence for check in checks if check.outcome != "pass"]
+    if worse:
+        pytest.fail(
+            "\n".join(worse) + f"\n  Run: {found.run.path}\n  What to do: Restore the "
+            f"privacy that was removed, or, if it is meant, write {baseline} again.",
+            pytrace=False,
+        )
+
+
+def _lenient(config: pytest.Config, limit: Limit) -> str:
+    wanted: str = limit.underpowered or config.getini("privaudit_underpowered")
+    if wanted not in ("fail", "xfail"):
+        pytest.fail(
+            f"privaudit: underpowered is {wanted!r}, and may be fail or xfail.",
+            pytrace=False,
+        )
+    return wanted
+
+
+def _check(found: "Audit", limit: Limit) -> "Check":
+    from privaudit.checks.gate.checks import judge
+    from privaudit.core.errors import ConfigError
+
+    wanted = "above" if limit.metric == "utility" else "below"
+    value = getattr(limit, wanted)
+    if limit.metric not in ("auroc", "success", "utility"):
+        raise ConfigError(
+            f"@pytest.mark.privacy has metric={limit.metric!r}, and there are auroc, "
+            "success and utility. Choose one."
+        )
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError(
+            f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER from 0 to "
+            f"1, and has below={limit.below}, above={limit.above}."
+        )
+    return judge([_question(found, limit, float(value))], limit.alpha)[0]
+
+
+def _question(found: "Audit", limit: Limit, value: float) -> "Question":
+    from privaudit.checks.gate import questions
+    from privaudit.core.errors import UnknownNameError
+    from privaudit.evaluation.compare.comparable import score_tests
+
+    if limit.metric == "utility":
+        tests = score_tests(found.run)
+        name, use_at = questions.use_name(tests.metric), questions.utility_at(tests)
+        return questions.use_limit(name, use_at, value, "above")
+    attack = limit.attack or found.headline.attack
+    if attack not in found.leaks:
+        what = f"attack of {found.scenario.name} on this run"
+        raise UnknownNameError(what, attack, found.leaks)
+    clients = found.leaks[attack].clients
+    if limit.metric == "success":
+        leak_at = questions.success_at(clients)
+        return questions.leak_limit(f"{attack} success rate", leak_at, value, "below")
+    leak_at = questions.auroc_at(clients)
+    return questions.leak_limit(f"{attack} AUROC", leak_at, value, "below")
+
+
+def _message(found: "Audit", check: "Check") -> str:
+    asked = check.question
+    if check.outcome == "underpowered":
+        advice = (
+            f"Too few records to say. Audit a run with more candidates, move "
+            f'{asked.setting}={asked.limit:g}, or set underpowered="xfail".'
+        )
+    elif asked.about == "use":
+        advice = (
+            "The models are of less use than this test asks for. Train longer or with "
+            f"less noise, or lower {asked.setting}={asked.limit:g}."
+        )
+    else:
+        advice = (
+            "An adversary can tell which records were trained on, better than this "
+            "test allows. Train with more privacy (a lower epsilon, fewer rounds), or "
+            f"raise {asked.setting}={asked.limit:g} if so much may leak."
+        )
+    return (
+        f"{check.sentence}\n"
+        f"  Asked: {found.scenario.question} (scenario {found.scenario.name})\n"
+        f"  Run: {found.run.path}\n"
+        f"  What to do: {advice}"
+    )
+
+
+def _audit(config: pytest.Config, asked: Mapping[str, Any]) -> "Audit":
+    from privaudit.core.errors import PrivauditError
+
+    __tracebackhide__ = True
+    what = _asked(config, asked)
+    made = config.stash.setdefault(_CACHE, {})
+    if what not in made:
+        try:
+            made[what] = _attack(config, what)
+        except PrivauditError as error:
+            pytest.fail(f"privaudit: {error}", pytrace=False)
+    return made[what]
+
+
+def _asked(config: pytest.Config, marker: Mapping[str, Any]) -> Asked:
+    """Return what the marker says, and for the rest the ini file."""
+    names = [one.name for one in dataclasses.fields(Asked)]
+    ini = {name: str(config.getini(f"privaudit_{name}")) for name in names}
+    if marker.get("train"):
+        ini["run"] = ""
+    return Asked(**{name: str(marker.get(name, ini[name])) for name in names})
+
+
+def _attack(config: pytest.Config, asked: Asked) -> "Audit":
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.cli.options import attacked
+    from privaudit.core.errors import ConfigError
+
+    if not (asked.shadows.isdecimal() and asked.seed.isdecimal()):
+        raise ConfigError(
+            f"shadows={asked.shadows} and seed={asked.seed} are to be whole numbers."
+        )
+    return Auditor(_run(config, asked)).attack(
+        asked.scenario,
+        clients=attacked(asked.clients),
+        shadows=int(asked.shadows),
+        seed=int(asked.seed),
+    )
+
+
+def _run(config: pytest.Config, asked: Asked) -> "Run":
+    from privaudit.core.errors import ConfigError
+    from privaudit.federated.runs.runs import load_run
+    from privaudit.federated.runs.training import train
+
+    folder: str = config.getini("privaudit_runs")
+    if asked.run:
+        return load_run(asked.run, folder=folder or None)
+    if not asked.train:
+        raise ConfigError(
+            "There is no run to audit. Name one with `privaudit_run` in the pytest "
+            "configuration, or what to train with `privaudit_train = promptfl "
+            "rounds=2`; or run= or train= of @pytest.mark.privacy."
+        )
+    trainer, *texts = asked.train.split()
+    return train(trainer, folder=folder or _own_folder(config), **_fields(texts))
+
+
+def _fields(texts: list[str]) -> dict[str, Any]:
+    from privaudit.cli.options import pairs
+
+    return pairs("dp-fpl rounds=2", texts)
+
+
+def _own_folder(config: pytest.Config) -> Path:
+    """Return a folder for this session's runs; they hold the truth about membership."""
+    if _FOLDER not in config.stash:
+        folder = Path(tempfile.mkdtemp(prefix="privaudit-"))
+        config.stash[_FOLDER] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return config.stash[_FOLDER]

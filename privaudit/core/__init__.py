@@ -1,0 +1,1 @@
+"""Errors, registries, random numbers, files: no word of the domain."""

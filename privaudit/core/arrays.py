@@ -1,0 +1,71 @@
+"""Arrays in numpy's files, bounded before they are unpacked; no objects, ever."""
+
+import io
+import math
+from collections.abc import Mapping
+from typing import cast
+from zipfile import ZipFile
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.core.limits import check_limit
+from privaudit.core.zip_files import open_zip
+
+Array = Shaped[np.ndarray, "..."]
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_npz(content: bytes, what: str) -> Mapping[str, Array]:
+    """Return the arrays of an .npz file.
+
+    Args:
+        content: The file's.
+        what: What errors call it.
+
+    Raises:
+        LimitError: Unpacked, the arrays are larger than the bound.
+        ValueError: An array declares more than is there, or holds Python objects; as
+            do the other errors that zipfile has for damage.
+    """
+    with open_zip(io.BytesIO(content), what) as archive:
+        sizes = [entry.file_size for entry in archive.infolist()]
+        check_limit("arrays", sum(sizes), what)
+        return {
+            name.removesuffix(".npy"): _read_member(archive, name)
+            for name in archive.namelist()
+        }
+
+
+def _read_member(archive: ZipFile, name: str) -> Array:
+    with archive.open(name) as member:
+        unpacked = cast(io.BufferedIOBase, member)  # a ZipExtFile is one
+        return _read_array(unpacked, archive.getinfo(name).file_size)
+
+
+def read_npy(content: bytes) -> Array:
+    """Return the array of an .npy file.
+
+    Raises:
+        ValueError: It declares more than is there, or holds Python objects.
+    """
+    return _read_array(io.BytesIO(content), len(content))
+
+
+def _read_array(file: io.BufferedIOBase, size: int) -> Array:
+    """Read an array after checking that its shape needs no more than is there."""
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"an array is in version {version} of numpy's form")
+    shape, _, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects, which are never read")
+    declared = math.prod(shape) * max(1, dtype.itemsize)
+    if min(shape, default=0) < 0 or declared > size:
+        raise ValueError(f"an array declares {declared:,} bytes, of {size:,}")
+    file.seek(0)
+    found: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return found

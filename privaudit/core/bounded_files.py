@@ -1,0 +1,140 @@
+"""Opening files that other people made: plain ones only, within bounds."""
+
+import errno
+import io
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from privaudit.core.errors import MissingFileError
+from privaudit.core.limits import check_limit, most
+
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission is denied",
+    errno.EPERM: "permission is denied",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EEXIST: "a part of the path is a file",
+    errno.EISDIR: "it is a folder",
+    errno.ELOOP: "its links lead in a circle",
+    errno.ENAMETOOLONG: "its name is too long",
+}
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading, if it is a plain one.
+
+    A pipe is opened without waiting for somebody who writes, and refused like devices,
+    which may have no end.
+
+    Raises:
+        OSError: It is not there, not readable, or of another kind.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # a NUL in its name
+        raise OSError(errno.EINVAL, f"that is no name ({error})") from None
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no file")
+        raise OSError(errno.EBADF, f"it is {kind}, and not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+def read_bounded(path: Path, limit: str) -> bytes:
+    """Return the content of a plain file that is within a bound.
+
+    What is appended meanwhile is left unread.
+
+    Args:
+        path: The file.
+        limit: Name of the bound, see :mod:`privaudit.core.limits`.
+
+    Raises:
+        OSError: It cannot be read, or is no plain file.
+        LimitError: It is larger than the bound.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_limit(limit, size, str(path))
+        return file.read(size)
+
+
+def bounded_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a plain file, which may be of any size; lines may not.
+
+    Raises:
+        OSError: It cannot be read, or is no plain file.
+        LimitError: A line is longer than the bound.
+    """
+    longest = most("line")
+    with open_regular(path) as file:
+        for number in itertools.count(1):
+            line = file.readline(longest + 1)
+            if not line:
+                return
+            check_limit("line", len(line), f"{path}, line {number},")
+            yield line
+
+
+def read_bytes(path: Path, limit: str = "text") -> bytes:
+    """Read a plain file that is within a bound.
+
+    Args:
+        path: The file.
+        limit: Name of the bound, see :mod:`privaudit.core.limits`.
+
+    Raises:
+        MissingFileError: There is no such file, it is not readable, or no plain file.
+        LimitError: It is larger than the bound.
+    """
+    with reading_errors(path):
+        return read_bounded(path, limit)
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that is within bounds, as each of them is.
+
+    Raises:
+        MissingFileError: There is no such file, it is not readable, or no plain file.
+        LimitError: It, or a line of it, is larger than a bound.
+    """
+    lines = read_bytes(path, "lines").splitlines()
+    check_limit("line", max(map(len, lines), default=0), str(path))
+    return lines
+
+
+@contextmanager
+def reading_errors(path: Path) -> Iterator[None]:
+    """Turn what keeps a file from being read into one clear line.
+
+    Raises:
+        MissingFileError: There is no such file, it is not readable, or no plain file.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
+    except OSError as error:
+        raise MissingFileError(
+            f"{path} cannot be read: {reason_of(error)}. Make it a file that you may "
+            "read, or name another."
+        ) from None
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refuses, in words."""
+    return REASONS.get(error.errno or 0, error.strerror or str(error))

@@ -1,0 +1,90 @@
+"""What privaudit raises on purpose.
+
+PrivauditError
+├── ConfigError          a value that no run could use
+│   ├── UnknownNameError
+│   └── LimitError       a file that would take too much memory
+├── MissingFileError     something that must be there first: a checkpoint, a run
+├── TranscriptError      a record that was cut, altered or written by another version
+├── TrustError           a record signed by a key that nobody here trusts
+├── TrainingError        a run that had to stop: a loss that is not finite
+├── StorageError         a folder that cannot be written
+└── ViewError            an attack asks for more than its threat model shows
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it: what is very long is cut.
+
+    Example:
+        >>> shown("ab" * 400)[:7], len(shown("ab" * 400)) < 150
+        ("'ababab", True)
+    """
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:90]}… ({len(text):,} characters)"
+
+
+def one_line(text: str) -> str:
+    r"""Return a text as one line of a terminal, which nothing in it steers.
+
+    Names and values of other people's may hold line ends, control characters or
+    thousands of letters.
+
+    Example:
+        >>> one_line("a" + chr(10) + chr(27) + "[31mb")
+        'a \\x1b[31mb'
+    """
+    line = " ".join(part.strip() for part in text.splitlines())
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    return line if len(line) <= 1200 else f"{line[:800]} … {line[-300:]}"
+
+
+class PrivauditError(Exception):
+    """Base of every error that privaudit raises on purpose."""
+
+
+class ConfigError(PrivauditError, ValueError):
+    """A value that no run could use."""
+
+
+class UnknownNameError(ConfigError):
+    """No trainer, attack, scenario, data set or model has that name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = get_close_matches(str(name)[:200], names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        super().__init__(
+            f"No {kind} is called {shown(name)}.{hint} Known: {', '.join(names)}."
+        )
+
+
+class LimitError(ConfigError):
+    """A file that would take too much memory; see :mod:`privaudit.core.limits`."""
+
+
+class MissingFileError(PrivauditError):
+    """Something that must be there first is not: a checkpoint, a run."""
+
+
+class TranscriptError(PrivauditError):
+    """A record that was cut, altered or written by another version."""
+
+
+class TrustError(PrivauditError):
+    """A record signed by a key that nobody here trusts."""
+
+
+class TrainingError(PrivauditError):
+    """A run that had to stop; what it had is kept."""
+
+
+class StorageError(PrivauditError):
+    """A folder that cannot be written, or a full disk."""
+
+
+class ViewError(PrivauditError):
+    """An attack asks for more than its threat model shows."""

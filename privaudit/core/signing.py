@@ -1,0 +1,271 @@
+"""Who vouches for a run: the owner's Ed25519 key, and others' that are trusted.
+
+The owner's key is made on first use, in a folder outside all runs:
+
+  owner.key   the private half, 64 hexadecimal digits, mode 0600
+  trusted     public halves of others, a line each: 64 digits and a name
+
+Source: Bernstein, Duif, Lange, Schwabe and Yang, "High-speed high-security signatures",
+J. Cryptographic Engineering 2012; RFC 8032.
+"""
+
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from privaudit.core.errors import (
+    ConfigError,
+    StorageError,
+    TranscriptError,
+    TrustError,
+)
+from privaudit.core.storage import (
+    make_private_folder,
+    read_bytes,
+    storage_errors,
+    write_bytes,
+)
+
+FOLDER = "PRIVAUDIT_KEYS"  # environment: where keys lie
+SECRET = "PRIVAUDIT_SIGNING_KEY"  # the same: a private key; no file is read then
+TRUST = "PRIVAUDIT_TRUST"  # public keys, with commas between
+OWNER, TRUSTED = "owner.key", "trusted"
+OWN = "your own key"
+_DIGITS = re.compile(r"[0-9a-f]{64}")
+_SHOWN = 16  # digits that tell keys apart on a page; trust compares all 64
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Whose signature was found to fit.
+
+    Attributes:
+        key: The public half, 64 hexadecimal digits.
+        name: As it was trusted; :data:`OWN` for one's own.
+    """
+
+    key: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.key[:_SHOWN]})"
+
+
+def keys_folder() -> Path:
+    """Return where keys lie: PRIVAUDIT_KEYS, or privaudit in the user's configuration.
+
+    Raises:
+        ConfigError: The system names no home for this user.
+    """
+    if named := os.environ.get(FOLDER):
+        return Path(named)
+    above = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    try:
+        return Path(above).expanduser() / "privaudit"
+    except RuntimeError:
+        raise ConfigError(
+            f"This user has no home, so there is no place for a key. Set {FOLDER} to a "
+            f"folder, or {SECRET} to a private key of 64 hexadecimal digits."
+        ) from None
+
+
+def key_place() -> str:
+    """Return where the owner's private key lies: a file, or the environment."""
+    return f"${SECRET}" if SECRET in os.environ else str(keys_folder() / OWNER)
+
+
+def own_key() -> Ed25519PrivateKey:
+    """Return the key that signs; the first call draws it from the operating system.
+
+    Raises:
+        ConfigError: What is there is no key, or others may read it.
+        StorageError: It cannot be kept.
+    """
+    if SECRET in os.environ:
+        return _private(os.environ[SECRET], SECRET)
+    place = keys_folder() / OWNER
+    if _kept(OWNER) is None:
+        _make_key(place)
+    return _read_key(place)
+
+
+def _read_key(place: Path) -> Ed25519PrivateKey:
+    if os.name == "posix" and place.stat().st_mode & 0o077:
+        raise ConfigError(
+            f"{place} signs in your name, and others may read it. Run `chmod 600 "
+            f"{place}`; if somebody may have read it, remove it, and train again."
+        )
+    return _private(read_bytes(place).decode(errors="replace"), str(place))
+
+
+def _private(text: str, place: str) -> Ed25519PrivateKey:
+    if not _DIGITS.fullmatch(text.strip()):
+        raise ConfigError(
+            f"{place} holds no private key of 64 hexadecimal digits. Restore it, or "
+            "take it away: the next run makes one."
+        )
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text.strip()))
+
+
+def _make_key(place: Path) -> None:
+    """Write a key that nobody can see half written, and that replaces none."""
+    try:
+        make_private_folder(place.parent)
+        with storage_errors(place):
+            handle, draft = tempfile.mkstemp(dir=place.parent)  # mode 0600
+    except StorageError as error:
+        raise StorageError(
+            f"Runs are signed, and a key cannot be kept: {error} Set {FOLDER} to a "
+            f"folder that can be written, or {SECRET} to a private key of 64 "
+            "hexadecimal digits."
+        ) from None
+    try:
+        with storage_errors(place), os.fdopen(handle, "w") as file:
+            file.write(f"{secrets.token_hex(32)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with storage_errors(place):
+            try:
+                os.link(draft, place)
+            except FileExistsError:
+                return  # another process was first
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def public_half(key: Ed25519PrivateKey) -> str:
+    """Return the public half, 64 hexadecimal digits."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def trusted_keys() -> dict[str, str]:
+    """Return the names of all public keys that are trusted; the owner's come first.
+
+    No key is made.
+
+    Raises:
+        ConfigError: A file or variable holds something else than keys.
+    """
+    found = {}
+    if SECRET in os.environ:
+        found[public_half(_private(os.environ[SECRET], SECRET))] = OWN
+    if place := _kept(OWNER):
+        found.setdefault(public_half(_read_key(place)), OWN)
+    for text in filter(None, os.environ.get(TRUST, "").split(",")):
+        found.setdefault(read_public(text, TRUST), TRUST)
+    for line in _lines():
+        key, _, name = line.partition(" ")
+        found.setdefault(read_public(key, TRUSTED), name.strip() or "unnamed")
+    return found
+
+
+def _kept(name: str) -> Path | None:
+    """Return a file in the folder of keys, if there is one that can be reached."""
+    try:
+        place = keys_folder() / name
+        return place if place.exists() else None
+    except (ConfigError, OSError):  # no home, or a folder that is closed to this user
+        return None
+
+
+def _lines() -> list[str]:
+    place = _kept(TRUSTED)
+    text = read_bytes(place).decode(errors="replace") if place else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def read_public(text: str, place: str) -> str:
+    """Return a public key as it is compared.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    key = text.strip().lower()
+    if not _DIGITS.fullmatch(key):
+        raise ConfigError(
+            f"{place}: {text.strip()[:80]!r} is no public key of 64 hexadecimal "
+            "digits. `privaudit key` shows one's own."
+        )
+    return key
+
+
+def trust_key(key: str, name: str) -> Path:
+    """Trust runs that somebody else signed, and return the list of such keys.
+
+    Args:
+        key: The public half, 64 hexadecimal digits, or a file that holds them.
+        name: What reports call it: one line.
+
+    Raises:
+        ConfigError: That is no key, or no name.
+        StorageError: The folder of keys cannot be written.
+    """
+    if not _DIGITS.fullmatch(key) and Path(key).exists():
+        key = read_bytes(Path(key)).decode(errors="replace")
+    key = read_public(key, "The key to be trusted")
+    if not name.isprintable() or not name.strip():
+        raise ConfigError(f"A key cannot be called {name!r}. Take one line of letters.")
+    place = keys_folder() / TRUSTED
+    others = [line for line in _lines() if not line.startswith(key)]
+    make_private_folder(place.parent)
+    write_bytes(place, "\n".join([*others, f"{key} {name.strip()}", ""]).encode())
+    return place
+
+
+def sign(purpose: str, content: Mapping[str, Any]) -> dict[str, str]:
+    """Return a signature of JSON, and the public key that it fits.
+
+    Args:
+        purpose: What it vouches for: no signature fits another purpose.
+        content: JSON's types only.
+    """
+    key = own_key()
+    value = key.sign(_text(purpose, content)).hex()
+    return {"key": public_half(key), "value": value}
+
+
+def check_signature(
+    purpose: str, content: Mapping[str, Any], signature: Any, place: Path
+) -> Signer:
+    """Return whose signature it is.
+
+    Raises:
+        TranscriptError: It does not fit, so the content is not what was signed.
+        TrustError: It fits, and the key is not trusted.
+    """
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature["key"]))
+        key.verify(bytes.fromhex(signature["value"]), _text(purpose, content))
+    except (InvalidSignature, ValueError, KeyError, TypeError, RecursionError):
+        raise TranscriptError(
+            f"{place} is not as it was signed: it was altered, or put together by "
+            "somebody without the key. Restore it from a copy, or train again."
+        ) from None
+    public = key.public_bytes_raw().hex()
+    name = trusted_keys().get(public)
+    if name is None:
+        raise TrustError(
+            f"{place} is signed by a key that you do not trust, {public}. If you know "
+            f"whose it is, run `privaudit key trust {public} --name WHOSE`; else do "
+            "not use this run."
+        )
+    return Signer(public, name)
+
+
+def _text(purpose: str, content: Mapping[str, Any]) -> bytes:
+    """Return what is signed: the purpose, and JSON in one form only."""
+    plain = json.loads(json.dumps(content, allow_nan=False))  # keys as they are read
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"privaudit {purpose}\n{text}".encode()

@@ -1,0 +1,205 @@
+"""Files that are either whole or not there: write, fsync, rename."""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.bounded_files import (
+    open_regular,
+    reading_errors,
+    reason_of,
+)
+from privaudit.core.bounded_files import (
+    read_bytes as read_bytes,  # stands here beside what writes
+)
+from privaudit.core.errors import (
+    StorageError,
+    TranscriptError,
+)
+from privaudit.core.limits import check_json, check_limit
+from privaudit.core.tensors import Tensors
+
+UNFINISHED = ".unfinished"
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a read-only folder into one clear line.
+
+    Raises:
+        StorageError: Nothing could be written; what was there before is whole.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {path}: {reason_of(error)}. What was written before is "
+            "whole: make room or choose another folder, and go on with --resume."
+        ) from error
+
+
+def make_private_folder(path: Path) -> Path:
+    """Create a folder that only its owner can enter, and return it."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        path.chmod(0o700)
+    return path
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file by ``content``, or leave it as it was.
+
+    Raises:
+        StorageError: The folder cannot be written, or no file is to be replaced.
+    """
+    with storage_errors(path):
+        refuse_special(path)
+        handle, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse to put a file in the place of a device or a pipe.
+
+    Raises:
+        OSError: There is one.
+    """
+    with suppress(FileNotFoundError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # renaming refuses those
+            raise OSError(errno.EBADF, "what is there is not a plain file")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink()
+
+
+def append_lines(path: Path, lines: list[str]) -> None:
+    """Append whole lines and wait until they are on the disk.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    with storage_errors(path), path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON that a person can read and a diff can compare."""
+    write_bytes(path, to_json(content))
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """Return JSON as :func:`write_json` writes it."""
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's content.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than any file of a run may be.
+    """
+    with reading_errors(path), open_regular(path) as file:
+        check_limit("tensors", os.fstat(file.fileno()).st_size, str(path))
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than a bound.
+        TranscriptError: It holds no JSON object, so it was cut or altered.
+    """
+    return parse_json(read_bytes(path), path)
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the JSON object that a file's content is.
+
+    Raises:
+        LimitError: It would take more memory than the bound.
+        TranscriptError: It is none, so it was cut or altered.
+    """
+    check_json(content, str(path))
+    try:
+        found = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise TranscriptError(
+            f"{path} is not whole JSON ({error}): it was cut or altered. Restore it "
+            "from a copy, or train again."
+        ) from None
+    if not isinstance(found, dict):
+        raise TranscriptError(
+            f"{path} holds a {type(found).__name__} in place of a JSON object: it was "
+            "altered. Restore it from a copy, or train again."
+        )
+    return found
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    """Write tensors as safetensors."""
+    from safetensors.torch import save
+
+    apart = {name: t.detach().cpu().clone() for name, t in tensors.items()}  # no views
+    write_bytes(path, save({name: t.contiguous() for name, t in apart.items()}))
+
+
+def read_tensors(path: Path, limit: str = "tensors") -> dict[str, Any]:
+    """Read a safetensors file; its header never declares more than it holds.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+        LimitError: It is larger than a bound.
+        TranscriptError: It was cut or altered.
+    """
+    return parse_tensors(read_bytes(path, limit), path)
+
+
+def parse_tensors(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the tensors that a file's content holds.
+
+    Raises:
+        TranscriptError: It was cut or altered.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise TranscriptError(
+            f"{path} cannot be read ({error}): it was cut or altered."
+        ) from None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

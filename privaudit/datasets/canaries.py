@@ -1,0 +1,125 @@
+"""Canaries: candidates that are made easy to notice, each in or out by the same coin.
+
+Any candidate is a canary of its own distribution. A *mislabelled* one is a real picture
+with a wrong class, drawn at random: a record that only memory can know. One in
+*gradient space* has a loss that is linear in the prompt, so that its gradient is a
+chosen direction wherever training goes: no picture has that, and what it shows is what
+the mechanism lets through, not what people's records suffer.
+
+Source: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run",
+NeurIPS 2023; in gradient space as Nasr et al., "Adversary instantiation: lower bounds
+for differentially private machine learning", IEEE S&P 2021.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.trainer import Trainer
+
+CanaryKind = Literal["mislabelled", "gradient"]
+FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
+
+
+def crafted_norm(trainer: Trainer, records: int) -> float:
+    """Return a gradient's norm that is clipped, also in the mean over so many records.
+
+    1 where nothing is clipped: a larger one would be all that is learned.
+    """
+    if not getattr(trainer, "clips", False):
+        return 1.0
+    names = ("clip_norm", "clip_global", "clip_local")
+    return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Which candidates are canaries, and what makes them so.
+
+    Attributes:
+        kind: What they are.
+        indices: Their positions in the data set, in order.
+        seeds: Draw labels and directions.
+        shape: Of a prompt.
+        norm: Of a gradient.
+    """
+
+    kind: CanaryKind
+    indices: Int[np.ndarray, " canaries"]
+    seeds: Seeds
+    shape: tuple[int, int]
+    norm: float
+
+    @classmethod
+    def draw(
+        cls,
+        kind: CanaryKind,
+        candidates: list[Int[np.ndarray, " _"]],
+        per_client: int,
+        seeds: Seeds,
+        shape: tuple[int, int],
+        norm: float,
+    ) -> "Canaries":
+        """Choose so many of each client's candidates, without a look at any coin.
+
+        Raises:
+            ConfigError: A client has fewer candidates.
+        """
+        fewest = min(map(len, candidates))
+        if fewest < per_client:
+            raise ConfigError(
+                f"{per_client} canaries were asked for in each client, and one has "
+                f"{fewest} candidates. Ask for fewer, or for fewer clients."
+            )
+        rng = seeds.stream("canaries").numpy()
+        drawn = [rng.choice(mine, per_client, replace=False) for mine in candidates]
+        return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
+
+    def mislabel(
+        self, labels: Int[Tensor, " records"], classes: int
+    ) -> Int[Tensor, " records"]:
+        """Return the labels, those of mislabelled canaries drawn anew, and wrong."""
+        if self.kind != "mislabelled":
+            return labels
+        drawn = self.seeds.stream("canary labels").below(classes - 1, len(self.indices))
+        shift = 1 + torch.from_numpy(drawn)
+        wrong, places = labels.clone(), torch.from_numpy(self.indices)
+        wrong[places] = (labels[places] + shift) % classes
+        return wrong
+
+    def mark(
+        self, contents: UInt8[Tensor, "records bytes"]
+    ) -> UInt8[Tensor, "records bytes"]:
+        """Return records' contents, those of canaries made of their positions.
+
+        A canary is no copy of the picture that it was made of.
+        """
+        marked = contents.clone()
+        for index in self.indices.tolist():
+            own = hashlib.sha256(f"canary {index}".encode()).digest()
+            marked[index] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        return marked
+
+    def gradients(
+        self, indices: Int[np.ndarray, " records"]
+    ) -> Float[Tensor, "records tokens width"] | None:
+        """Return the crafted gradients of some records; zero for those that have none.
+
+        Each is a direction of its own, of one norm.
+        """
+        if self.kind != "gradient":
+            return None
+        found = torch.zeros(len(indices), *self.shape)
+        for row in np.flatnonzero(np.isin(indices, self.indices)):
+            name = f"record-{indices[row]}"
+            stream = self.seeds.stream("canary gradient", client=name)
+            direction = stream.normal_tensor(self.shape)
+            found[row] = self.norm * direction / direction.norm()
+        return found

@@ -1,0 +1,1 @@
+"""Pictures with captions or questions."""

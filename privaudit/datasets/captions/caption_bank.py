@@ -1,0 +1,199 @@
+"""Captions of pictures of which there are only vectors, made elsewhere."""
+
+import csv
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from privaudit.core.arrays import read_npy, read_npz
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.storage import read_bytes
+from privaudit.datasets.dataset import DATASETS, Dataset, FeatureBank
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.files.checked_json import read_checked
+from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.store import DAMAGE
+from privaudit.datasets.text.question_texts import DESCRIBE
+from privaudit.statistics.captions.tokenisation import tokenise
+
+CAPTIONS, ALL_CAPTIONS = "captions.json", "flickr8k_captions_all.txt"
+TEXTS = TypeAdapter(list[str])
+CLUSTERS = 8
+ZIP = b"PK"  # how a zip begins
+ARRAYS = ("embeddings", "emb", "features")
+
+
+def read_caption_bank(
+    path: Path, clusters: int = CLUSTERS, question: str = DESCRIBE
+) -> Dataset:
+    """Read vectors and a caption of each; there are no pictures.
+
+    The classes are not people's: they are ``clusters`` groups of the vectors, found by
+    k-means with a fixed seed, and named by the words that set their captions apart.
+
+    Where the list of all captions of Flickr8k lies beside them, a record has all of its
+    picture's as references: the picture is the one that has the record's caption. The
+    own caption is the first, and the only one if several pictures have it.
+
+    Args:
+        path: A folder with one .npy of [n, size], or one .npz that holds embeddings,
+            and captions.json, a list of n captions in the same order.
+        clusters: How many groups; fewer where fewer vectors differ.
+        question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: A file is missing.
+        ConfigError: A file is damaged, the two differ in length, a caption is blank,
+            or a vector has no direction.
+    """
+    vectors = _read_vectors(_find_vectors(path))
+    captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
+    if len(captions) != len(vectors):
+        raise ConfigError(
+            f"{path} holds {len(vectors)} vectors and {len(captions)} captions. Give "
+            "one caption for each vector, in the same order."
+        )
+    if "" in captions:
+        raise ConfigError(
+            f"Caption {captions.index('')} in {path / CAPTIONS} is blank. Write it, or "
+            "take it out together with its vector."
+        )
+    labels = _cluster(vectors, clusters)
+    others = _references(path / ALL_CAPTIONS, captions)
+    return Dataset(
+        FeatureBank(torch.from_numpy(vectors)),
+        labels,
+        _name_clusters(labels, captions),
+        dialogues=tuple(
+            Dialogue(question, (own, *rest))
+            for own, rest in zip(captions, others, strict=True)
+        ),
+    )
+
+
+def _find_vectors(path: Path) -> Path:
+    found = sorted(path.glob("*.np[yz]"))
+    if not found:
+        raise MissingFileError(
+            f"There is no .npy and no .npz in {path}. Put one there."
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {', '.join(file.name for file in found)}. Leave the one "
+            f"whose captions are in {CAPTIONS}."
+        )
+    return found[0]
+
+
+def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
+    try:
+        content = read_bytes(file, "arrays")
+        if not content.startswith(ZIP):
+            return _check_vectors(read_npy(content), file)
+        arrays = read_npz(content, str(file))
+        return _check_vectors(next(arrays[n] for n in ARRAYS if n in arrays), file)
+    except (ConfigError, MissingFileError):
+        raise
+    except (*DAMAGE, zipfile.BadZipFile, StopIteration):
+        # numpy's own text says to load what is not trusted with pickle.
+        raise ConfigError(
+            f"{file} cannot be read: it is damaged, holds Python objects, which are "
+            f"never read, or is an .npz without {ARRAYS[0]}. Write the vectors with "
+            "numpy.save."
+        ) from None
+
+
+def _check_vectors(
+    raw: Shaped[np.ndarray, "..."], file: Path
+) -> Float[np.ndarray, "n dim"]:
+    if raw.ndim != 2 or raw.dtype.kind != "f" or not len(raw):
+        raise ConfigError(
+            f"The vectors in {file} are {raw.dtype} of shape {raw.shape}. Store them "
+            "as floats, [records, size]."
+        )
+    vectors = raw.astype(np.float32)
+    bad = ~np.isfinite(vectors).all(axis=1) | (vectors == 0).all(axis=1)
+    if bad.any():
+        raise ConfigError(
+            f"Vector {int(bad.argmax())} in {file} is all zeros or not finite, and has "
+            "no direction. Compute it again, or take the record out."
+        )
+    return vectors
+
+
+def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, " n"]:
+    """Return each vector's group by direction, numbered from 0 without gaps."""
+    from sklearn.cluster import KMeans
+
+    exact = vectors.astype(np.float64)
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    count = min(clusters, len(np.unique(exact, axis=0)))
+    found = KMeans(count, n_init=10, random_state=0).fit(exact).labels_
+    return torch.from_numpy(np.unique(found, return_inverse=True)[1].astype(np.int64))
+
+
+def _name_clusters(
+    labels: Int[Tensor, " n"], captions: Sequence[str]
+) -> tuple[str, ...]:
+    """Return each group's number and the two words most its own.
+
+    Those are the words whose share of the group's captions is farthest above their
+    share of all captions.
+    """
+    words = [set(tokenise(caption)) for caption in captions]
+    everywhere = Counter(word for caption in words for word in caption)
+    names = []
+    for label in range(int(labels.max()) + 1):
+        mine = [words[i] for i in (labels == label).nonzero().flatten().tolist()]
+        counts = Counter(word for caption in mine for word in caption)
+        beyond = {
+            word: count / len(mine) - everywhere[word] / len(words)
+            for word, count in counts.items()
+        }
+        typical = sorted(beyond, key=lambda word: (-beyond[word], word))[:2]
+        names.append(f"group {label + 1}: {', '.join(typical) or 'no words'}")
+    return tuple(names)
+
+
+def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the other captions of each caption's picture, where they are known."""
+    if not file.exists():
+        return [()] * len(captions)
+    rows = list(csv.reader(io.StringIO(read_bytes(file).decode(errors="replace"))))
+    pictures: dict[str, list[str]] = {}
+    holders: dict[str, set[str]] = {}
+    for row in rows[1:]:
+        if len(row) != 2:
+            raise ConfigError(
+                f"{file} has the line {row}. Each is a picture and a caption, behind "
+                "a comma. Get it again."
+            )
+        picture, caption = row[0], row[1].strip()
+        pictures.setdefault(picture, []).append(caption)
+        holders.setdefault(caption, set()).add(picture)
+    others = []
+    for caption in captions:
+        alone = holders.get(caption, set())
+        whole = pictures[next(iter(alone))] if len(alone) == 1 else []
+        others.append(tuple(text for text in whole if text and text != caption))
+    return others
+
+
+DATASETS.register("caption-bank")(
+    OnDisk(
+        summary="Captions, and vectors of their pictures that were made elsewhere.",
+        needs="one .npy with vectors [n, size], or one .npz with embeddings, and "
+        "captions.json with a list of n captions; if you like "
+        "flickr8k_captions_all.txt, with all captions of each picture",
+        source="Write the vectors with numpy.save and the captions with json.dump",
+        read=read_caption_bank,
+    )
+)

@@ -1,0 +1,145 @@
+"""Captions and objects in the JSON form of Microsoft COCO.
+
+Source: Lin et al., "Microsoft COCO: common objects in context", ECCV 2014; Chen et al.,
+"Microsoft COCO captions: data collection and evaluation server", 2015.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NotRequired
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.files.checked_json import read_checked
+
+
+class Image(TypedDict):
+    """One entry of ``images``."""
+
+    id: int
+    file_name: str
+    domain: NotRequired[str]
+
+
+class Caption(TypedDict):
+    """One entry of a caption file's ``annotations``."""
+
+    image_id: int
+    caption: str
+
+
+class CaptionFile(TypedDict):
+    """A caption file."""
+
+    images: list[Image]
+    annotations: list[Caption]
+
+
+class Thing(TypedDict):
+    """One entry of an instance file's ``annotations``."""
+
+    image_id: int
+    category_id: int
+    area: float
+
+
+class Category(TypedDict):
+    """One entry of ``categories``."""
+
+    id: int
+    name: str
+
+
+class InstanceFile(TypedDict):
+    """An instance file."""
+
+    annotations: list[Thing]
+    categories: list[Category]
+
+
+CAPTION_FILE = TypeAdapter(CaptionFile)
+INSTANCE_FILE = TypeAdapter(InstanceFile)
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """A picture and what people wrote of it.
+
+    Attributes:
+        number: The picture's, in the file.
+        file: Its name.
+        captions: One or more.
+        domain: Of NoCaps; empty where the file says none.
+    """
+
+    number: int
+    file: str
+    captions: tuple[str, ...]
+    domain: str = ""
+
+
+def read_captions(path: Path) -> list[Captioned]:
+    """Return the pictures of a caption file, in its order.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It is not in COCO's form, a picture is there twice or has no
+            caption, a caption is blank, or one is of an unknown picture.
+    """
+    content = read_checked(path, CAPTION_FILE)
+    found: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
+    if not found or len(found) < len(content["images"]):
+        raise ConfigError(
+            f"{path} lists {len(content['images'])} pictures under {len(found)} "
+            "numbers. List at least one, and each once. Get it again."
+        )
+    for entry in content["annotations"]:
+        number, caption = entry["image_id"], entry["caption"].strip()
+        if number not in found or not caption:
+            raise ConfigError(
+                f"{path} gives picture {number} the caption {caption!r}; captions are "
+                "not blank, and their pictures are listed. Mend it, or take it out."
+            )
+        found[number].append(caption)
+    bare = next((number for number, captions in found.items() if not captions), None)
+    if bare is not None:
+        raise ConfigError(
+            f"{path} lists picture {bare}, and no caption of it. Add one, or take the "
+            "picture out."
+        )
+    return [
+        Captioned(i["id"], i["file_name"], tuple(found[i["id"]]), i.get("domain", ""))
+        for i in content["images"]
+    ]
+
+
+def largest_things(path: Path) -> dict[int, str]:
+    """Return the category of each picture's largest object, by the picture's number.
+
+    Of two as large the first counts; a crowd is one object. Pictures without objects
+    are not there.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It is not in COCO's form, or an object's category is unknown.
+    """
+    content = read_checked(path, INSTANCE_FILE)
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    largest: dict[int, Thing] = {}
+    for thing in content["annotations"]:
+        if thing["category_id"] not in names:
+            raise ConfigError(
+                f"{path} has an object of category {thing['category_id']} in picture "
+                f"{thing['image_id']}, and no such category. Get it again."
+            )
+        known = largest.setdefault(thing["image_id"], thing)
+        if thing["area"] > known["area"]:
+            largest[thing["image_id"]] = thing
+    return {number: names[thing["category_id"]] for number, thing in largest.items()}
+
+
+def below(folder: str, pictures: list[Captioned]) -> list[Captioned]:
+    """Return pictures whose files lie in a folder."""
+    return [replace(one, file=f"{folder}/{one.file}") for one in pictures]

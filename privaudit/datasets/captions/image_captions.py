@@ -1,0 +1,173 @@
+"""Your pictures with captions, or with questions and answers, in a folder."""
+
+import json
+from pathlib import Path
+from typing import Any, NotRequired
+
+import torch
+from jaxtyping import Int
+from pydantic import ConfigDict, TypeAdapter
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from privaudit.core.bounded_files import read_lines
+from privaudit.core.errors import ConfigError
+from privaudit.core.limits import check_limit
+from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.files.checked_json import parse_checked
+from privaudit.datasets.images.class_folders import SPLITS, number
+from privaudit.datasets.images.picture_files import PictureFiles, store_of
+from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.text.question_texts import DESCRIBE, multiple_choice
+
+ONE_CLASS = "picture"
+
+
+class Line(TypedDict):
+    """One line of the list."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    image: str
+    question: NotRequired[str]
+    answer: NotRequired[str | list[str]]
+    captions: NotRequired[str | list[str]]
+    choices: NotRequired[list[str]]
+    label: NotRequired[str]
+    split: NotRequired[str]
+
+
+LINE = TypeAdapter(Line)
+KEYS = tuple(Line.__annotations__)
+
+
+def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
+    """Read a list with one JSON object in each line, and the pictures beside it.
+
+    A line has ``image``, a file; ``captions``, one or a list, or ``answer``, one or a
+    list, of which the first is trained on; and if you like ``question``, ``choices``
+    (of which the answer is one, by letter or text), ``label`` (by which records are
+    dealt to clients) and ``split`` (train, val or test). Choices are written behind
+    the question, and the answer is then the letter.
+
+    Args:
+        path: The folder, or the list.
+        question: What is asked where a line asks nothing.
+
+    Raises:
+        MissingFileError: The list or a picture is missing.
+        ConfigError: A line is not of this form, an answer is blank or none of the
+            choices, or some lines have a label or a split and others not.
+    """
+    file = _find(path)
+    lines = _read_lines(file)
+    dialogues = tuple(_dialogue(line, question, where) for where, line in lines)
+    told = _told(lines, "label") or [ONE_CLASS] * len(lines)
+    labels, class_names = number(told)
+    store, names = store_of(file.parent, [line["image"] for _, line in lines])
+    return Dataset(
+        PictureFiles(store, names), labels, class_names,
+        split=_split(lines), dialogues=dialogues,
+    )  # fmt: skip
+
+
+def _find(path: Path) -> Path:
+    return only_file(
+        path,
+        "*.jsonl",
+        f"There is no metadata.jsonl in {path}. Write one line for each picture, "
+        'such as {"image": "1.jpg", "captions": ["A dog."]}.',
+    )
+
+
+def _read_lines(file: Path) -> list[tuple[str, Line]]:
+    """Return each line with its name in errors; blank lines do not count."""
+    found = []
+    lines = read_lines(file)
+    check_limit("records", len(lines), str(file))
+    for count, content in enumerate(lines, start=1):
+        if content.strip():
+            where = f"Line {count} of {file}"
+            _refuse_unknown(content, where)
+            found.append((where, parse_checked(content, LINE, where)))
+    if not found:
+        raise ConfigError(f"{file} is empty. Write one line for each picture.")
+    return found
+
+
+def _refuse_unknown(content: bytes, where: str) -> None:
+    """Name a key that is none; what is no object at all is for the form to refuse."""
+    try:
+        keys: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    unknown = [key for key in keys if key not in KEYS] if isinstance(keys, dict) else []
+    if unknown:
+        raise ConfigError(
+            f"{where} has the key {unknown[0]!r}. There are {', '.join(KEYS)}: take "
+            "one of these, or leave it out."
+        )
+
+
+def _dialogue(line: Line, question: str, where: str) -> Dialogue:
+    asked = line.get("question", question)
+    if ("answer" in line) == ("captions" in line):
+        found = "both answer and" if "answer" in line else "neither answer nor"
+        raise ConfigError(f"{where} has {found} captions. Give one of the two.")
+    given = line["answer"] if "answer" in line else line["captions"]
+    answers = (given,) if isinstance(given, str) else tuple(given)
+    if not answers or not all(text.strip() for text in (asked, *answers)):
+        raise ConfigError(
+            f"{where} asks {asked!r} and has the answers {list(answers)}: nothing of "
+            "that may be blank, and there must be an answer. Write one, or take the "
+            "line out."
+        )
+    if "choices" not in line:
+        return Dialogue(asked.strip(), tuple(text.strip() for text in answers))
+    if len(answers) > 1:
+        raise ConfigError(
+            f"{where} has choices and {len(answers)} answers. Give the one that is "
+            "right."
+        )
+    return multiple_choice(asked, line["choices"], answers[0], where)
+
+
+def _told(lines: list[tuple[str, Line]], key: str) -> list[str]:
+    """Return what all lines say, or nothing if none does."""
+    told: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
+    if not any(told):
+        return []
+    bare = next(
+        (where for (where, _), text in zip(lines, told, strict=True) if not text), ""
+    )
+    if bare:
+        raise ConfigError(
+            f"{bare} has no {key}, and {sum(map(bool, told))} of {len(told)} lines "
+            "have one. Give it to all, or to none."
+        )
+    return told
+
+
+def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
+    told = [text.lower() for text in _told(lines, "split")]
+    unknown = next((i for i, text in enumerate(told) if text not in SPLITS), None)
+    if unknown is not None:
+        raise ConfigError(
+            f"{lines[unknown][0]} is of the split {told[unknown]!r}. Take train, val "
+            "or test."
+        )
+    return torch.tensor([SPLITS[text] for text in told]) if told else None
+
+
+DATASETS.register("image-captions")(
+    OnDisk(
+        summary="Your pictures with captions, or with questions and answers.",
+        needs='metadata.jsonl, with a line such as {"image": "1.jpg", "captions": '
+        '["A dog."], "label": "dog"} or {"image": "1.jpg", "question": "What is it?", '
+        '"answer": "a dog"} for each picture, and the pictures beside it, in a folder '
+        "or an archive",
+        source="Write such a list",
+        read=read_image_captions,
+    )
+)

@@ -1,0 +1,140 @@
+"""Microsoft COCO's captions; the class is that of the largest object.
+
+Source: Chen et al., "Microsoft COCO captions: data collection and evaluation server",
+2015.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.captions.coco_files import (
+    Captioned,
+    below,
+    largest_things,
+    read_captions,
+)
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.files.archives import FolderStore
+from privaudit.datasets.images.class_folders import number, require_classes
+from privaudit.datasets.images.picture_files import PictureFiles, store_of
+from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.store import Store
+from privaudit.datasets.text.question_texts import DESCRIBE
+
+PARTS = {"train": TRAIN, "val": TEST_SPLIT}  # captions of COCO's own test are secret
+
+
+@dataclass(frozen=True)
+class Part:
+    """The pictures of one caption file that have objects, and where they lie."""
+
+    kind: int
+    pictures: list[Captioned]
+    classes: list[str]
+    store: Store
+
+
+def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
+    """Read captions_*.json with instances_*.json beside it, and the pictures.
+
+    Pictures without any marked object have no class to be dealt by, and are left out
+    (about 1 in 100). With a file of train and one of val, val is the test part; one
+    file alone comes in one piece.
+
+    Args:
+        path: The folder, or one caption file in it or in its annotations/.
+        question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: A file or a picture is missing.
+        ConfigError: A file is damaged, or there are several for one part.
+    """
+    root, files = _find(path)
+    kinds = [TRAIN] if len(files) == 1 else [_kind(file, files) for file in files]
+    parts = [_read_part(root, *pair) for pair in zip(files, kinds, strict=True)]
+    store, names = _join(root, parts)
+    pictures = [one for part in parts for one in part.pictures]
+    labels, class_names = number([name for part in parts for name in part.classes])
+    require_classes(labels, class_names, root)
+    split = torch.tensor([part.kind for part in parts for _ in part.pictures])
+    return Dataset(
+        PictureFiles(store, names), labels, class_names,
+        split=split if len(files) > 1 else None,
+        dialogues=tuple(Dialogue(question, one.captions) for one in pictures),
+    )  # fmt: skip
+
+
+def _find(path: Path) -> tuple[Path, list[Path]]:
+    """Return the folder of the pictures, and the caption files."""
+    if path.is_file():
+        home = path.parent
+        return (home.parent if home.name == "annotations" else home), [path]
+    for folder in (path, path / "annotations"):
+        if found := sorted(folder.glob("captions_*.json")):
+            return path, found
+    raise MissingFileError(
+        f"There is no captions_*.json in {path}, nor in its annotations/. Put it there."
+    )
+
+
+def _kind(file: Path, files: Sequence[Path]) -> int:
+    """Return which part a caption file is; each part has one."""
+    stems = [other.stem.removeprefix("captions_") for other in files]
+    own = file.stem.removeprefix("captions_")
+    part = next((part for part in PARTS if own.startswith(part)), None)
+    if part is None or sum(stem.startswith(part) for stem in stems) > 1:
+        raise ConfigError(
+            f"{file.parent} holds {', '.join(other.name for other in files)}. Leave "
+            "one for train and one for val, or name one of them."
+        )
+    return PARTS[part]
+
+
+def _read_part(root: Path, file: Path, kind: int) -> Part:
+    things = largest_things(file.with_name(file.name.replace("captions", "instances")))
+    pictures = [one for one in read_captions(file) if one.number in things]
+    if not pictures:
+        raise ConfigError(
+            f"No picture of {file} has an object in the instances_*.json beside it. "
+            "Get both again, of the same part."
+        )
+    classes = [things[one.number] for one in pictures]
+    place = root / "images" if (root / "images").is_dir() else root
+    store, names = store_of(place, [one.file for one in pictures])
+    if names[0] != pictures[0].file:  # an archive, with folders in front
+        pictures = below(names[0].removesuffix(f"/{pictures[0].file}"), pictures)
+    return Part(kind, pictures, classes, store)
+
+
+def _join(root: Path, parts: Sequence[Part]) -> tuple[Store, list[str]]:
+    """Return one place for the pictures of all parts, and their names there."""
+    if len(parts) == 1:
+        return parts[0].store, [one.file for one in parts[0].pictures]
+    names: list[str] = []
+    for part in parts:
+        if not isinstance(part.store, FolderStore):
+            raise ConfigError(
+                f"The pictures of one part are in the archive {part.store.path}. "
+                "Extract it, or name one caption file."
+            )
+        folder = part.store.path.relative_to(root).as_posix()
+        names += [one.file for one in below(folder, part.pictures)]
+    return FolderStore(root), names
+
+
+DATASETS.register("mscoco-captions")(
+    OnDisk(
+        summary="MSCOCO captions: pictures of things in places, by the largest thing.",
+        needs="captions_train2017.json and instances_train2017.json, there or in "
+        "annotations/, and the pictures in train2017/; if you like the same of val2017",
+        source="Download annotations_trainval2017.zip and train2017.zip from "
+        "https://cocodataset.org/#download",
+        read=read_mscoco_captions,
+        folders=("coco", "mscoco"),
+    )
+)

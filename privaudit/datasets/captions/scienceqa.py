@@ -1,0 +1,117 @@
+"""ScienceQA: multiple-choice questions about pictures, by topic.
+
+Source: Lu, Mishra, Xia, Qiu, Chang, Zhu, Tafjord, Clark, Kalyan, "Learn to explain:
+multimodal reasoning via thought chains for science question answering", NeurIPS 2022.
+"""
+
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.files.checked_json import read_checked
+from privaudit.datasets.images.class_folders import number, require_classes
+from privaudit.datasets.images.picture_files import PictureFiles, store_of
+from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.text.question_texts import multiple_choice
+from privaudit.statistics.captions.exact_match import LETTERS
+
+PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
+
+
+class Problem(TypedDict):
+    """One entry of problems.json."""
+
+    question: str
+    choices: list[str]
+    answer: int
+    hint: str
+    image: str | None
+    topic: str
+
+
+class Split(TypedDict):
+    """What counts of pid_splits.json."""
+
+    train: list[str]
+    val: list[str]
+    test: list[str]
+
+
+PROBLEMS = TypeAdapter(dict[str, Problem])
+SPLIT = TypeAdapter(Split)
+
+
+def read_scienceqa(path: Path) -> Dataset:
+    """Read the questions that have a picture; those without are left out.
+
+    The question is written out as context, question and choices behind letters; the
+    answer is the letter, and the label is the topic.
+
+    Raises:
+        MissingFileError: A list or a picture is missing.
+        ConfigError: A list is damaged, the split names an unknown question, or an
+            answer is none of its choices.
+    """
+    problems = read_checked(path / "problems.json", PROBLEMS)
+    chosen = _pictured(problems, path)
+    labels, topics = number([problems[pid]["topic"] for _, pid in chosen])
+    require_classes(labels, topics, path / "problems.json")
+    files = [f"{part}/{pid}/{problems[pid]['image']}" for part, pid in chosen]
+    store, names = store_of(path, files)
+    return Dataset(
+        PictureFiles(store, names),
+        labels,
+        topics,
+        split=torch.tensor([PARTS[part] for part, _ in chosen]),
+        dialogues=tuple(_dialogue(pid, problems[pid], path) for _, pid in chosen),
+    )
+
+
+def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]:
+    """Return part and number of each question with a picture, in the split's order."""
+    split = read_checked(path / "pid_splits.json", SPLIT)
+    parts = (("train", split["train"]), ("val", split["val"]), ("test", split["test"]))
+    listed = [(part, pid) for part, pids in parts for pid in pids]
+    gone = next((pid for _, pid in listed if pid not in problems), None)
+    if gone is not None:
+        raise ConfigError(
+            f"{path / 'pid_splits.json'} names the question {gone}, which is not among "
+            f"the {len(problems)} of problems.json. Get both again."
+        )
+    found = [(part, pid) for part, pid in listed if problems[pid]["image"]]
+    if not found:
+        raise ConfigError(
+            f"None of the {len(listed)} questions in {path} has a picture. Get "
+            "problems.json again."
+        )
+    return found
+
+
+def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:
+    where, choices = f"Question {pid} of {path / 'problems.json'}", problem["choices"]
+    if not 0 <= problem["answer"] < min(len(choices), len(LETTERS)):
+        raise ConfigError(
+            f"{where} has {len(choices)} choices, and its answer is number "
+            f"{problem['answer']}. They count from 0. Get it again."
+        )
+    letter = LETTERS[problem["answer"]]
+    return multiple_choice(problem["question"], choices, letter, where, problem["hint"])
+
+
+DATASETS.register("scienceqa")(
+    OnDisk(
+        summary="ScienceQA: multiple-choice questions about pictures, by topic.",
+        needs="problems.json, pid_splits.json and the pictures, extracted, as "
+        "train/NUMBER/image.png and so below val/ and test/, there or in images/",
+        source="Take problems.json and pid_splits.json from data/scienceqa of "
+        "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "
+        "test.zip as its README tells",
+        read=read_scienceqa,
+        folders=("ScienceQA",),
+    )
+)

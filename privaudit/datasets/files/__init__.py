@@ -1,0 +1,1 @@
+"""Reading archives and tables that other people made."""

@@ -1,0 +1,179 @@
+"""Files of a folder or an archive; nothing is ever extracted to the disk."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from os import walk
+from pathlib import Path, PurePosixPath
+
+from privaudit.core.bounded_files import open_regular, read_bounded
+from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.core.limits import check_limit
+from privaudit.core.zip_files import open_zip
+from privaudit.datasets.files.tar_files import COMPRESSED, open_tar
+from privaudit.datasets.store import (
+    DAMAGE,
+    Store,
+    Wanted,
+    counts,
+    is_picture,
+    missing,
+    plain,
+    unreadable,
+)
+
+ARCHIVES = (".tar", *COMPRESSED, ".zip")
+
+
+def is_archive(path: Path) -> bool:
+    """Say whether a file's name ends as archives do."""
+    return path.name.lower().endswith(ARCHIVES) and path.is_file()
+
+
+def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
+    """Return the files of a folder or an archive.
+
+    A .tar and a .zip are read file by file. A compressed .tar can only be read from its
+    start, so its wanted files are held in memory.
+
+    Args:
+        path: A folder, or an archive by its ending.
+        wanted: Which files count, by their name.
+
+    Raises:
+        MissingFileError: There is nothing.
+        ConfigError: It is neither folder nor archive, damaged, or too large.
+    """
+    if path.is_dir():
+        return FolderStore(path, wanted)
+    if not path.exists():
+        raise MissingFileError(f"There is no {path}. Name a folder or an archive.")
+    if not is_archive(path):
+        raise ConfigError(
+            f"{path} is neither a folder nor an archive. Name a folder, or a file that "
+            f"ends in {', '.join(ARCHIVES)}."
+        )
+    try:
+        return _open_archive(path, wanted)
+    except PrivauditError:
+        raise
+    except DAMAGE as error:
+        raise ConfigError(
+            f"{path} cannot be read as an archive ({error or type(error).__name__}). "
+            "Download it again, or extract it and name the folder."
+        ) from None
+
+
+def _open_archive(path: Path, wanted: Wanted) -> Store:
+    if path.name.lower().endswith(".zip"):
+        return ZipStore(path, wanted)
+    return open_tar(path, wanted)
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """The files below a folder; links are followed."""
+
+    path: Path
+    wanted: Wanted = is_picture
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The wanted files, sorted."""
+        found = []
+        for folder, _, files in _walk(self.path):
+            inside = PurePosixPath(Path(folder).relative_to(self.path).as_posix())
+            found += [
+                str(inside / name)
+                for name in files
+                if counts(name) and self.wanted(name)
+            ]
+            check_limit("entries", len(found), str(self.path))
+        return sorted(found)
+
+    def empty_folders(self) -> list[str]:
+        """Return the folders without folders and without wanted files, sorted."""
+        used = {str(PurePosixPath(name).parent) for name in self.names}
+        empty = []
+        for folder, folders, _ in _walk(self.path):
+            name = Path(folder).relative_to(self.path).as_posix()
+            if not folders and name not in used:
+                empty.append(name)
+        return sorted(empty)
+
+    def __contains__(self, name: str) -> bool:
+        return counts(name) and (self.path / name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        try:
+            return read_bounded(self.path / name, "file")
+        except FileNotFoundError:
+            raise missing(self.path, name) from None
+        except OSError as error:
+            raise unreadable(self.path, name, error) from None
+
+
+class ZipStore:
+    """The files of a .zip, which is held open."""
+
+    def __init__(self, path: Path, wanted: Wanted = is_picture) -> None:
+        self.path = path
+        self._zip = open_zip(open_regular(path), str(path))
+        self._entries = {
+            plain(entry.filename): entry
+            for entry in self._zip.infolist()
+            if not entry.is_dir() and counts(plain(entry.filename))
+            and wanted(entry.filename)
+        }  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        """The wanted files, sorted."""
+        return sorted(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        if name not in self._entries:
+            raise missing(self.path, name)
+        entry = self._entries[name]
+        check_limit("file", entry.file_size, f"{name} in {self.path}")
+        try:
+            return self._zip.read(entry)
+        except DAMAGE as error:
+            raise unreadable(self.path, name, error) from None
+
+
+def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder with what is in it, hidden folders left out.
+
+    Links are followed, but not to a folder that holds them, and not without end.
+
+    Raises:
+        ConfigError: A folder cannot be read, or a link leads in a circle.
+        LimitError: There are too many folders.
+    """
+    for count, found in enumerate(walk(path, onerror=_refuse, followlinks=True)):
+        folder, folders, _ = found
+        check_limit("folders", count, str(path))
+        above = set(map(os.path.realpath, (Path(folder), *Path(folder).parents)))
+        folders[:] = sorted(name for name in folders if counts(name))
+        for name in folders:
+            link = Path(folder) / name
+            if link.is_symlink() and os.path.realpath(link) in above:
+                raise ConfigError(
+                    f"The link {link} leads to a folder that holds it. Remove it."
+                )
+        yield found
+
+
+def _refuse(error: OSError) -> None:
+    """Stop where a folder cannot be read; walk would leave it out in silence."""
+    raise ConfigError(
+        f"{error.filename} cannot be read ({error.strerror}). Make it a folder that "
+        "you may read, or take it out."
+    )

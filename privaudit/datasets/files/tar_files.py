@@ -1,0 +1,192 @@
+"""The files of .tar archives, compressed or not."""
+
+import io
+import itertools
+import tarfile
+from bz2 import BZ2File
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from gzip import GzipFile
+from lzma import LZMAFile
+from pathlib import Path
+
+from typing_extensions import Buffer
+
+from privaudit.core.bounded_files import open_regular
+from privaudit.core.limits import check_limit
+from privaudit.datasets.store import Wanted, counts, missing, plain, unreadable
+
+Opener = Callable[[io.BufferedReader], io.BufferedIOBase]
+_LONG = (  # entries that tarfile reads as a whole: names and further fields
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE,
+    tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+)  # fmt: skip
+COMPRESSED: Mapping[str, Opener] = {
+    ".tar.gz": lambda file: GzipFile(fileobj=file),
+    ".tgz": lambda file: GzipFile(fileobj=file),
+    ".tar.xz": LZMAFile,
+    ".tar.bz2": BZ2File,
+}
+
+
+@dataclass(frozen=True)
+class TarStore:
+    """The files of a .tar that is not compressed.
+
+    Attributes:
+        path: The archive.
+        places: Where each file starts, and its size, in bytes.
+    """
+
+    path: Path
+    places: Mapping[str, tuple[int, int]]
+
+    @property
+    def names(self) -> list[str]:
+        """The wanted files, sorted."""
+        return sorted(self.places)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.places
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        if name not in self.places:
+            raise missing(self.path, name)
+        start, size = self.places[name]
+        check_limit("file", size, f"{name} in {self.path}")
+        try:
+            with open_regular(self.path) as file:
+                file.seek(start)
+                content = file.read(size)
+        except OSError as error:
+            raise unreadable(self.path, name, error) from None
+        if len(content) < size:
+            raise unreadable(self.path, name, EOFError("the archive was cut"))
+        return content
+
+
+@dataclass(frozen=True)
+class MemoryStore:
+    """The files of a compressed .tar, in memory."""
+
+    path: Path
+    contents: Mapping[str, bytes]
+
+    @property
+    def names(self) -> list[str]:
+        """The wanted files, sorted."""
+        return sorted(self.contents)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.contents
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        if name not in self.contents:
+            raise missing(self.path, name)
+        return self.contents[name]
+
+
+def open_tar(path: Path, wanted: Wanted) -> TarStore | MemoryStore:
+    """Return the wanted files of an archive, by its ending.
+
+    Raises:
+        LimitError: It is compressed, and too large for memory.
+    """
+    for ending, opener in COMPRESSED.items():
+        if path.name.lower().endswith(ending):
+            return MemoryStore(path, _load(path, opener, wanted))
+    return TarStore(path, _index(path, wanted))
+
+
+def _index(path: Path, wanted: Wanted) -> dict[str, tuple[int, int]]:
+    with (
+        open_regular(path) as file,
+        tarfile.open(fileobj=file, mode="r:", tarinfo=_Entry) as archive,
+    ):
+        found = {
+            name: (member.offset_data, member.size)
+            for name, member in _members(path, archive, wanted)
+        }
+        file.seek(-tarfile.BLOCKSIZE, io.SEEK_END)
+        if any(file.read(tarfile.BLOCKSIZE)):  # an archive ends in blocks of zeros
+            raise tarfile.ReadError("its end is missing: it was cut")
+        return found
+
+
+def _load(path: Path, opener: Opener, wanted: Wanted) -> dict[str, bytes]:
+    with open_regular(path) as file, opener(file) as unpacked:
+        stream = _Counted(path, unpacked)
+        contents = _load_stream(path, stream, wanted)
+        while stream.read(2**20):  # the end tells whether all came before it
+            pass
+    return contents
+
+
+def _load_stream(path: Path, stream: "_Counted", wanted: Wanted) -> dict[str, bytes]:
+    contents, size = {}, 0
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Entry) as archive:
+        for name, member in _members(path, archive, wanted):
+            size += member.size
+            check_limit("archive", size, f"What is wanted of {path}")
+            file = archive.extractfile(member)
+            contents[name] = file.read() if file else b""
+    return contents
+
+
+class _Counted(io.RawIOBase):
+    """What is unpacked, up to a bound: a few bytes may become very many."""
+
+    def __init__(self, path: Path, stream: io.BufferedIOBase) -> None:
+        self._path, self._stream, self._size = path, stream, 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill a buffer with the next bytes."""
+        count = self._stream.readinto(buffer)
+        self._size += count
+        check_limit("unpacked", self._size, str(self._path))
+        return count
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry whose own fields take no more than a line may."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Entry":
+        """Return what a block says of an entry.
+
+        Raises:
+            LimitError: It announces longer names than a line may have.
+            ReadError: It has a negative size, which would lead tarfile in circles, or
+                is sparse.
+        """
+        found = super().frombuf(buf, encoding, errors)
+        if found.size < 0 or found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("an entry is sparse, or has a negative size")
+        if found.type in _LONG:
+            check_limit("line", found.size, "An entry of the archive")
+        return found
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise tarfile.ReadError("an entry is sparse")
+
+
+def _members(
+    path: Path, archive: tarfile.TarFile, wanted: Wanted
+) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    for count in itertools.count(1):
+        member = archive.next()
+        if member is None:
+            return
+        check_limit("entries", count, str(path))
+        archive.members.clear()  # type: ignore[attr-defined]  # it would keep all
+        if member.size < 0:
+            raise tarfile.ReadError("an entry has a negative size")
+        name = plain(member.name)
+        if member.isreg() and not member.issparse() and counts(name) and wanted(name):
+            yield name, member

@@ -1,0 +1,100 @@
+"""Pictures sorted into folders: one level for each thing that is told of them."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
+from privaudit.datasets.files.archives import FolderStore
+from privaudit.datasets.store import Store
+
+SPLITS = {
+    "train": TRAIN, "training": TRAIN,
+    "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION,
+    "test": TEST_SPLIT, "testing": TEST_SPLIT,
+}  # fmt: skip
+
+Levels = list[tuple[str, ...]]
+
+
+def levels_of(store: Store, wanted: int) -> Levels:
+    """Return each picture's folders and name, without what is in front for all.
+
+    Args:
+        store: Where the pictures lie.
+        wanted: How many folders each needs; more in front are dropped if they are the
+            same for all pictures.
+
+    Raises:
+        ConfigError: There are no pictures, a folder has none, or a picture lies in too
+            few folders.
+    """
+    if isinstance(store, FolderStore) and (empty := store.empty_folders()):
+        raise ConfigError(
+            f"The folder {empty[0]} in {store.path} holds no picture. Fill it, or "
+            "remove it."
+        )
+    names = store.names
+    levels = [tuple(name.split("/")) for name in names]
+    if not levels:
+        raise ConfigError(f"There are no pictures in {store.path}. Put some there.")
+    while min(map(len, levels)) > wanted + 1 and len({x[0] for x in levels}) == 1:
+        levels = [parts[1:] for parts in levels]
+    for parts, name in zip(levels, names, strict=True):
+        if len(parts) <= wanted:
+            raise ConfigError(
+                f"{name} in {store.path} lies in {len(parts) - 1} folders of its own, "
+                f"and {wanted} are needed to tell its kind. Put it there, or remove it."
+            )
+    return levels
+
+
+def take_split(levels: Levels) -> tuple[Int[Tensor, " n"] | None, Levels]:
+    """Take a first level of train, val and test off, if that is what it is.
+
+    Returns:
+        The split of each picture, None without such a level; and the other levels.
+    """
+    tops = {parts[0].lower() for parts in levels}
+    if not tops <= SPLITS.keys() or min(map(len, levels)) < 3:
+        return None, levels
+    split = torch.tensor([SPLITS[parts[0].lower()] for parts in levels])
+    return split, [parts[1:] for parts in levels]
+
+
+def number(folders: Sequence[str]) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
+    """Return each folder's number, in the order of the alphabet, and the names."""
+    raw = sorted(set(folders))
+    index = {name: place for place, name in enumerate(raw)}
+    labels = torch.tensor([index[name] for name in folders])
+    return labels, tuple(map(readable, raw))
+
+
+def readable(name: str) -> str:
+    """Return a name as a prompt would write it: words, with blanks between them."""
+    return " ".join(name.replace("_", " ").split())
+
+
+def require_classes(
+    labels: Int[Tensor, " n"], names: Sequence[str], where: object
+) -> None:
+    """Check that there are two classes or more, and that none is empty.
+
+    Raises:
+        ConfigError: A class has no record, or there is only one.
+    """
+    if len(names) < 2:
+        raise ConfigError(
+            f"{where} holds {len(names)} class: {', '.join(names)}. Nothing can be "
+            "told apart: give at least two."
+        )
+    present = set(labels.tolist())
+    gone = next((label for label in range(len(names)) if label not in present), None)
+    if gone is not None and present <= set(range(len(names))):  # else: Dataset says so
+        raise ConfigError(
+            f"Class {gone} ({names[gone]!r}) has no record in {where}. Add some, or "
+            "take it out."
+        )

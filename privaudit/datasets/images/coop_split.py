@@ -1,0 +1,214 @@
+"""Pictures with a split in CoOp's form: split_zhou_*.json, and the data sets it is for.
+
+Source: Zhou, Yang, Loy, Liu, "Learning to prompt for vision-language models", IJCV
+2022: folders and files as its DATASETS.md puts them, and the hand-written prompts of
+its zero-shot CLIP. Class names are those of the split, with blanks for underscores.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError, shown
+from privaudit.core.limits import check_json
+from privaudit.core.storage import read_bytes
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
+from privaudit.datasets.images.class_folders import readable, require_classes
+from privaudit.datasets.images.picture_files import PictureFiles, store_of
+from privaudit.datasets.sources import OnDisk
+
+PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
+GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
+Row = tuple[str, int, str]  # a file, its label, the class's name
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that CoOp has a split of.
+
+    Attributes:
+        name: Here.
+        summary: What it is, in one line.
+        folder: Its folder in CoOp's layout.
+        split: Of the split file's name: split_zhou_SPLIT.json.
+        pictures: The folder of the pictures, inside it.
+        page: Where the pictures are.
+        template: CoOp's hand-written prompt.
+    """
+
+    name: str
+    summary: str
+    folder: str
+    split: str
+    pictures: str
+    page: str
+    template: str = "a photo of a {}."
+
+    @property
+    def file(self) -> str:
+        """The split file's name."""
+        return f"split_zhou_{self.split}.json"
+
+
+_VGG = "https://www.robots.ox.ac.uk/~vgg/data"
+KNOWN = (
+    Known(
+        "caltech101", "Caltech101: 100 classes of objects and faces.",
+        "caltech-101", "Caltech101", "101_ObjectCategories",
+        "https://data.caltech.edu/records/mzrjq-6wc02",
+    ),
+    Known(
+        "oxford-pets", "OxfordPets: 37 breeds of cats and dogs.",
+        "oxford_pets", "OxfordPets", "images", f"{_VGG}/pets/",
+        "a photo of a {}, a type of pet.",
+    ),
+    Known(
+        "flowers102", "Flowers102: 102 kinds of flowers.",
+        "oxford_flowers", "OxfordFlowers", "jpg", f"{_VGG}/flowers/102/",
+        "a photo of a {}, a type of flower.",
+    ),
+    Known(
+        "food101", "Food101: 101 dishes.",
+        "food-101", "Food101", "images",
+        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
+        "a photo of {}, a type of food.",
+    ),
+    Known(
+        "dtd", "DTD: 47 describable textures.",
+        "dtd", "DescribableTextures", "images", f"{_VGG}/dtd/",
+        "{} texture.",
+    ),
+    Known(
+        "eurosat", "EuroSAT: 10 kinds of land from above.",
+        "eurosat", "EuroSAT", "2750", "https://github.com/phelber/EuroSAT",
+        "a centered satellite photo of {}.",
+    ),
+    Known(
+        "ucf101", "UCF101: 101 actions, the middle frame of each video.",
+        "ucf101", "UCF101", "UCF-101-midframes", GUIDE,
+        "a photo of a person doing {}.",
+    ),
+    Known(
+        "stanford-cars", "StanfordCars: 196 models of cars.",
+        "stanford_cars", "StanfordCars", "cars_train and cars_test", GUIDE,
+    ),
+    Known(
+        "sun397", "SUN397: 397 scenes.",
+        "sun397", "SUN397", "SUN397",
+        "https://vision.princeton.edu/projects/2010/SUN/",
+    ),
+)  # fmt: skip
+
+
+def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
+    """Read pictures as a split says; those in no part of it do not count.
+
+    Args:
+        path: The folder that holds the split, or the split.
+        file: The split's name, or a pattern for it.
+
+    Raises:
+        MissingFileError: There is no split, or a picture of it is missing.
+        ConfigError: There are several splits, or it is damaged.
+    """
+    found = _find_split(path, file)
+    parts = _read_split(found)
+    rows = [row for part in PARTS for row in parts[part]]
+    store, names = store_of(found.parent, [name for name, _, _ in rows])
+    labels = torch.tensor([label for _, label, _ in rows])
+    class_names = _class_names(rows, found)
+    require_classes(labels, class_names, found)
+    split = [kind for part, kind in PARTS.items() for _ in parts[part]]
+    template = next((k.template for k in KNOWN if k.file == found.name), None)
+    return Dataset(
+        PictureFiles(store, names), labels, class_names,
+        template=template or "a photo of a {}.", split=torch.tensor(split),
+    )  # fmt: skip
+
+
+def _find_split(path: Path, pattern: str) -> Path:
+    if path.is_file():
+        return path
+    found = sorted(path.glob(pattern))
+    if not found:
+        raise MissingFileError(f"There is no {pattern} in {path}. Get it from {GUIDE}.")
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {len(found)} splits: {', '.join(f.name for f in found)}. "
+            "Name one of them."
+        )
+    return found[0]
+
+
+def _read_split(path: Path) -> dict[str, list[Row]]:
+    try:
+        text = read_bytes(path, "list")
+        check_json(text, str(path))
+        content = json.loads(text.decode())
+        parts = {part: [_row(row) for row in content.get(part, ())] for part in PARTS}
+    except LimitError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is no split ({error}). It should hold train, val and test, each a "
+            "list of [file, label, class name]. Get it again."
+        ) from None
+    if not parts["train"]:
+        raise ConfigError(f"{path} lists no picture under train. Get it again.")
+    return parts
+
+
+def _row(row: Any) -> Row:
+    name, label, class_name = row
+    if not isinstance(label, int) or not isinstance(name + class_name, str):
+        raise TypeError(f"a row is {row!r}")
+    if not -(2**31) < label < 2**31:
+        raise ValueError(f"a label is {shown(label)}")
+    return name, label, class_name
+
+
+def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:
+    names: dict[int, str] = {}
+    for file, label, name in rows:
+        if names.setdefault(label, name) != name:
+            raise ConfigError(
+                f"{path} calls class {label} {names[label]!r}, and at {file} {name!r}. "
+                "Make it one name."
+            )
+    gone = set(range(len(names))) - names.keys()
+    if gone:
+        raise ConfigError(
+            f"{path} numbers {len(names)} classes from {min(names)} to {max(names)}, "
+            f"and has no record of class {min(gone)}. Number them from 0 on, without "
+            "gaps."
+        )
+    return tuple(readable(names[label]) for label in range(len(names)))
+
+
+DATASETS.register("coop-split")(
+    OnDisk(
+        summary="Pictures with a split in CoOp's form.",
+        needs="one split_zhou_*.json with lists of [file, label, class name], and the "
+        "files beside it, in a folder beside it or in an archive beside it",
+        source=f"Get or write such a split (see {GUIDE})",
+        read=read_coop_split,
+    )
+)
+for _known in KNOWN:
+    DATASETS.register(_known.name)(
+        OnDisk(
+            summary=_known.summary,
+            needs=f"{_known.file}, and beside it the pictures: {_known.pictures}, or "
+            "an archive of them",
+            source=f"Download the pictures from {_known.page} and the split as told "
+            f"at {GUIDE}"
+            if _known.page != GUIDE
+            else f"Download pictures and split as told at {GUIDE}",
+            read=partial(read_coop_split, file=_known.file),
+            folders=(_known.folder,) if _known.folder != _known.name else (),
+        )
+    )

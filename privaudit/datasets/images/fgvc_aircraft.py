@@ -1,0 +1,69 @@
+"""FGVC Aircraft, by the lists that come with it: CoOp uses these too.
+
+Source: Maji, Kannala, Rahtu, Blaschko, Vedaldi, "Fine-grained visual classification of
+aircraft", 2013; the variants are the classes.
+"""
+
+from pathlib import Path
+
+import torch
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import read_bytes
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
+from privaudit.datasets.images.class_folders import require_classes
+from privaudit.datasets.images.coop_split import read_coop_split
+from privaudit.datasets.images.picture_files import PictureFiles, store_of
+from privaudit.datasets.sources import OnDisk
+
+PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
+TEMPLATE = "a photo of a {}, a type of aircraft."
+
+
+def read_aircraft(path: Path) -> Dataset:
+    """Read pictures as the lists say, or as a split in CoOp's form if there is one.
+
+    Raises:
+        MissingFileError: A list or a picture is missing.
+        ConfigError: A list names an unknown variant.
+    """
+    if path.is_file() or any(path.glob("split_zhou_*.json")):
+        return read_coop_split(path)
+    class_names = tuple(_lines(path / "variants.txt"))
+    index = {name: label for label, name in enumerate(class_names)}
+    files, labels, split = [], [], []
+    for part, kind in PARTS.items():
+        for line in _lines(path / f"images_variant_{part}.txt"):
+            number, _, name = line.partition(" ")
+            if name not in index:
+                raise ConfigError(
+                    f"{path / f'images_variant_{part}.txt'} gives picture {number} the "
+                    f"variant {name!r}, which is not in variants.txt. Get both again."
+                )
+            files.append(f"{number}.jpg")
+            labels.append(index[name])
+            split.append(kind)
+    numbers = torch.tensor(labels)
+    require_classes(numbers, class_names, path)
+    store, files = store_of(path, files)
+    return Dataset(
+        PictureFiles(store, files), numbers, class_names, TEMPLATE, torch.tensor(split)
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    text = read_bytes(path).decode(errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+DATASETS.register("fgvc-aircraft")(
+    OnDisk(
+        summary="FGVC Aircraft: 100 variants of aircraft.",
+        needs="images/, variants.txt and images_variant_train.txt, _val.txt, _test.txt",
+        source="Download fgvc-aircraft-2013b.tar.gz from "
+        "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/ and take its data/ "
+        "folder",
+        read=read_aircraft,
+        folders=("fgvc_aircraft",),
+    )
+)

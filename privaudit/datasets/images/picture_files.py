@@ -1,0 +1,155 @@
+"""Pictures in files, decoded one by one when they are needed."""
+
+import hashlib
+import io
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+from privaudit.core.limits import check_limit
+from privaudit.datasets.files.archives import FolderStore, is_archive, open_store
+from privaudit.datasets.store import Store, Wanted, is_picture
+
+BROKEN = (  # what Pillow raises on a broken picture
+    OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error,
+    Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
+
+
+@dataclass(frozen=True)
+class PictureFiles:
+    """Pictures of a folder or an archive, each read when it is asked for.
+
+    Attributes:
+        store: Where they are.
+        names: Their files, in the order of the records.
+    """
+
+    store: Store
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
+        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
+
+        Raises:
+            ConfigError: The file is no picture, or a broken one.
+        """
+        name = self.names[index]
+        content = io.BytesIO(self.store.read(name))
+        try:
+            with Image.open(content, formats=FORMATS) as image:
+                _refuse_large(image.size, f"{name} in {self.store.path}")
+                _refuse_deep(image.mode)
+                pixels = np.array(image.convert("RGB"))
+        except LimitError:
+            raise
+        except BROKEN as error:
+            raise ConfigError(
+                f"{name} in {self.store.path} is not a picture, or a broken one "
+                f"({error}). Mend it, or take it out."
+            ) from None
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over the files' content, in order; folder or archive, the same."""
+        return hashlib.sha256(b"".join(self.contents)).hexdigest()
+
+    @cached_property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each file."""
+        return [hashlib.sha256(self.store.read(name)).digest() for name in self.names]
+
+
+def _refuse_large(size: tuple[int, int], what: str) -> None:
+    """Refuse what would take too much memory as pixels, or once it is resized."""
+    shorter, longer = sorted(size)
+    check_limit("pixels", shorter * longer, what)
+    check_limit("proportion", longer // max(1, shorter), f"The longer side of {what}")
+
+
+def _refuse_deep(mode: str) -> None:
+    """Refuse grey levels beyond bytes: Pillow would make nearly all of them white."""
+    if mode.startswith("I") or mode == "F":
+        raise ValueError(
+            f"its grey levels are {mode}, of more than 8 bits; write them as 8 bits, "
+            "with the window that should be seen"
+        )
+
+
+def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
+    """Return the files of an archive, of a folder, or of the one archive in a folder.
+
+    A folder that holds a folder is taken as it is.
+
+    Raises:
+        MissingFileError: There is nothing.
+        ConfigError: There are several archives, or it is no archive.
+    """
+    if not path.is_dir() or any(_folders(path)):
+        return open_store(path, wanted)
+    archives = sorted(file for file in path.iterdir() if is_archive(file))
+    if len(archives) > 1:
+        raise ConfigError(
+            f"{path} holds {len(archives)} archives: "
+            f"{', '.join(file.name for file in archives[:5])}. Name one of them, or "
+            "extract them."
+        )
+    return open_store(archives[0] if archives else path, wanted)
+
+
+def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
+    """Return where files lie whose names a list gives, and their names there.
+
+    They may lie in the folder, in a folder in it, or in an archive in it, there behind
+    any folders.
+
+    Raises:
+        MissingFileError: The first of them lies nowhere, or another is not beside it.
+    """
+    for name in names:
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise ConfigError(f"{name!r} in {folder} leaves the folder. Mend the list.")
+    for place in (folder, *_folders(folder)):
+        folder_store = FolderStore(place)
+        if names[0] in folder_store:
+            return folder_store, _all_there(folder_store, "", names)
+    for file in sorted(filter(is_archive, folder.iterdir())):
+        store = open_store(file)
+        found = [name for name in store.names if f"/{name}".endswith(f"/{names[0]}")]
+        if found:
+            return store, _all_there(store, found[0].removesuffix(names[0]), names)
+    raise MissingFileError(
+        f"{names[0]} is not in {folder}, in no folder in it, and in no archive. Put "
+        "the pictures there."
+    )
+
+
+def _all_there(store: Store, prefix: str, names: Sequence[str]) -> list[str]:
+    full = [prefix + name for name in names]
+    gone = [name for name in full if name not in store]
+    if gone:
+        raise MissingFileError(
+            f"{len(gone)} of {len(full)} pictures are not in {store.path}, such as "
+            f"{gone[0]}. Put them there, or take them out of the list."
+        )
+    return full
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(
+        one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")
+    )

@@ -1,0 +1,137 @@
+"""Encoded records, of one party or of a stacked cohort."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from privaudit.datasets.dialogues import Dialogue, Words, pad_words
+
+ClientId = str
+
+
+@dataclass(frozen=True)
+class Records:
+    """Encoded pictures and their classes, and what is said of them.
+
+    Attributes:
+        features: Image features, l2-normalised.
+        labels: Class indices.
+        tokens: The pictures' parts. In the same space and l2-normalised, for trainers
+            that ask for them; or as a language model, or an image tower's first layer,
+            reads them.
+        words: What is asked and answered, as tokens, or the text that is classified;
+            None for classifiers of pictures.
+        dialogues: The same as text, which metrics need.
+        crafted: Of canaries in gradient space: what such a record's gradient by the
+            context is, wherever the context is. Zero for all others.
+        contents: A hash of what each record came as, before any computation; None where
+            that is not known.
+    """
+
+    features: Float[Tensor, "records dim"]
+    labels: Int[Tensor, " records"]
+    tokens: Float[Tensor, "records parts token_width"] | None = None
+    words: Words | None = None
+    dialogues: tuple[Dialogue, ...] = ()
+    crafted: Float[Tensor, "records tokens width"] | None = None
+    contents: UInt8[Tensor, "records bytes"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def identities(self) -> UInt8[Tensor, "records bytes"]:
+        """What coins about records follow: their contents, or else their positions.
+
+        Never a feature: its last bits are the processor's.
+        """
+        if self.contents is not None:
+            return self.contents
+        return torch.arange(len(self)).view(-1, 1).view(torch.uint8)
+
+    def pick(self, chosen: Tensor) -> "Records":
+        """Return the records that an index or a mask picks."""
+        return Records(
+            self.features[chosen],
+            self.labels[chosen],
+            None if self.tokens is None else self.tokens[chosen],
+            None if self.words is None else self.words[chosen],
+            self._dialogues(chosen),
+            None if self.crafted is None else self.crafted[chosen],
+            self.identities[chosen],
+        )
+
+    def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
+        if not self.dialogues:
+            return ()
+        picked = torch.arange(len(self))[chosen].tolist()
+        return tuple(self.dialogues[position] for position in picked)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Several clients trained together; ragged sizes are padded and masked.
+
+    Attributes:
+        clients: Their names, which also name their random streams.
+        features: Image features; padding is zero.
+        labels: Class indices; padding is zero.
+        mask: True where a record is.
+        tokens: Parts of pictures, where the records have them; padding is zero.
+        words: What is asked and answered, [clients, records, length].
+        crafted: As in :class:`Records`; padding is zero.
+    """
+
+    clients: tuple[ClientId, ...]
+    features: Float[Tensor, "clients records dim"]
+    labels: Int[Tensor, "clients records"]
+    mask: Bool[Tensor, "clients records"]
+    tokens: Float[Tensor, "clients records parts token_width"] | None = None
+    words: Words | None = None
+    crafted: Float[Tensor, "clients records tokens width"] | None = None
+
+    @classmethod
+    def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
+        """Stack one shard for each client, in that order."""
+        longest = max(1, *(len(shard) for shard in shards), 1)
+        sizes = torch.tensor([len(shard) for shard in shards])
+        parts = [shard.tokens for shard in shards if shard.tokens is not None]
+        words = [shard.words for shard in shards if shard.words is not None]
+        crafted = _crafted(shards)
+        return cls(
+            tuple(clients),
+            _pad([shard.features for shard in shards], longest),
+            _pad([shard.labels for shard in shards], longest),
+            torch.arange(longest) < sizes[:, None],
+            _pad(parts, longest) if parts else None,
+            pad_words(words, longest) if words else None,
+            _pad(crafted, longest) if crafted else None,
+        )
+
+    @property
+    def sizes(self) -> Int[Tensor, " clients"]:
+        """How many records each client trains on."""
+        return self.mask.sum(dim=1)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def _crafted(shards: Sequence[Records]) -> list[Tensor]:
+    """Return each shard's crafted gradients, zeros where only others have some."""
+    shapes = {shard.crafted.shape[1:] for shard in shards if shard.crafted is not None}
+    return [
+        torch.zeros(len(shard), *shape) if shard.crafted is None else shard.crafted
+        for shape in shapes
+        for shard in shards
+    ]
+
+
+def _pad(parts: Sequence[Tensor], longest: int) -> Tensor:
+    padded = parts[0].new_zeros(len(parts), longest, *parts[0].shape[1:])
+    for row, part in enumerate(parts):
+        padded[row, : len(part)] = part
+    return padded

@@ -1,0 +1,190 @@
+"""Who owns each record of a data set, before anybody trains.
+
+Every record is one of: a *test* record (utility), a *public* one (the adversary's
+shadows), a *candidate* of one client, or, with few shots, unused.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.dataset import TEST_SPLIT, VALIDATION
+from privaudit.datasets.partition import FEWEST_CANDIDATES, Partition
+
+PUBLIC, TEST, UNUSED, SEEN = -1, -2, -3, -4  # owners that are not clients
+FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the rest
+TEST_SHARE, PUBLIC_SHARE = 0.3, 0.4  # where nothing else is said
+
+Rule = Literal["coin", "all"]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Who owns each record; who is a member stands in the ledger alone.
+
+    Attributes:
+        owner: A client's number, ``PUBLIC``, ``TEST``, ``UNUSED``, or ``SEEN`` by the
+            model and left out.
+        members: The rule, which everybody knows: a fair coin makes each candidate a
+            member, or all of them are.
+    """
+
+    owner: Int[np.ndarray, " n"]
+    members: Rule = "coin"
+
+    def of(self, owner: int) -> Int[np.ndarray, " part"]:
+        """Return the records of one owner, in the data set's order."""
+        return np.flatnonzero(self.owner == owner)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which records are set apart before clients get theirs, and how many of the rest.
+
+    Attributes:
+        test: Part kept for utility, in (0, 1); None is the data set's own test part,
+            or 0.3 where it has none.
+        public: Part that belongs to nobody, in (0, 1); None is the data set's own
+            validation part, or 0.4 where it has none. Where the test part is the data
+            set's own, a share is one of all other records.
+        shots: Candidates of each class, drawn at random; None keeps all.
+        members: Which candidates are trained on.
+    """
+
+    test: float | None = None
+    public: float | None = None
+    shots: int | None = None
+    members: Rule = "coin"
+
+
+def deal_records(
+    labels: Int[np.ndarray, " n"],
+    partition: Partition,
+    shares: Shares,
+    *,
+    clients: int,
+    seeds: Seeds,
+    split: Int[np.ndarray, " n"] | None = None,
+    domains: Int[np.ndarray, " n"] | None = None,
+    known: Int[np.ndarray, " known"] | None = None,
+) -> Deal:
+    """Split records into test, public and the clients' candidates.
+
+    Args:
+        labels: Class indices.
+        partition: How candidates are dealt.
+        shares: How many records are set apart, and how many are used.
+        clients: How many.
+        seeds: Of the run.
+        split: The data set's own parts.
+        domains: Of the records.
+        known: Records that the model has seen, whatever their part: they are public,
+            or left out where a share of public ones is asked for, since an adversary's
+            own records should look to the model as the candidates do.
+
+    Raises:
+        ConfigError: The shares leave no candidates, no test record or hardly a public
+            one, or a client would have too few.
+    """
+    if clients * FEWEST_CANDIDATES > len(labels):  # before anything is drawn for each
+        raise ConfigError(
+            f"{clients:,} clients were asked for, and the {len(labels):,} records are "
+            f"fewer than {FEWEST_CANDIDATES} for each. Take fewer clients."
+        )
+    rng = seeds.stream("deal").numpy()
+    owner = _set_apart(len(labels), shares, clients, split, known, rng)
+    rest = np.flatnonzero(owner == UNUSED)
+    if shares.shots is not None:
+        rest = _few(labels, rest, shares.shots, rng)
+    parts = None if domains is None else domains[rest]
+    owner[rest] = partition.deal(labels[rest], clients, rng, parts)
+    _refuse_empty(owner, clients)
+    return Deal(owner, shares.members)
+
+
+def _set_apart(
+    records: int,
+    shares: Shares,
+    clients: int,
+    split: Int[np.ndarray, " n"] | None,
+    known: Int[np.ndarray, " known"] | None,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, " n"]:
+    """Return the owners of test and public records; all others are unused as yet."""
+    order = rng.permutation(records)
+    owner = np.full(records, UNUSED)
+    own_test = _part(split, TEST_SPLIT, shares.test, records)
+    own_public = _part(split, VALIDATION, shares.public, records)
+    owner[own_test], owner[own_public] = TEST, PUBLIC
+    if known is not None:
+        owner[known] = PUBLIC if shares.public is None else SEEN
+    test = 0.0 if own_test.any() else _or(shares.test, TEST_SHARE)
+    public = 0.0 if own_public.any() else _or(shares.public, PUBLIC_SHARE)
+    _refuse_shares(clients, test, public, shares)
+    base = records - int(own_test.sum())
+    for share, one in ((test, TEST), (public, PUBLIC)):
+        free = order[owner[order] == UNUSED]
+        wanted = round(share * base) - int((owner == one).sum())
+        owner[free[: max(0, wanted if share else 0)]] = one
+    tests, publics = int((owner == TEST).sum()), int((owner == PUBLIC).sum())
+    _refuse_tiny(tests, publics, records)
+    return owner
+
+
+def _part(
+    split: Int[np.ndarray, " n"] | None, part: int, share: float | None, records: int
+) -> Bool[np.ndarray, " n"]:
+    """Say which records are a part of the data set's own, where no share was given."""
+    if split is None or share is not None:
+        return np.zeros(records, dtype=bool)
+    return split == part
+
+
+def _or(share: float | None, default: float) -> float:
+    return default if share is None else share
+
+
+def _few(
+    labels: Int[np.ndarray, " n"],
+    rest: Int[np.ndarray, " rest"],
+    shots: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, " chosen"]:
+    """Return so many of each class, or all where there are fewer, in their order."""
+    mixed = rng.permutation(rest)
+    chosen = [mixed[labels[mixed] == label][:shots] for label in np.unique(labels)]
+    return np.sort(np.concatenate(chosen))
+
+
+def _refuse_shares(clients: int, test: float, public: float, shares: Shares) -> None:
+    given = [share for share in (shares.test, shares.public) if share is not None]
+    if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
+        raise ConfigError(
+            f"{clients} clients, a test share of {test:g} and a public share of "
+            f"{public:g} leave no candidates. Take at least one client, and "
+            "shares above 0 whose sum is below 1."
+        )
+
+
+def _refuse_tiny(tests: int, publics: int, records: int) -> None:
+    if tests < 1 or publics < FEWEST_PUBLIC:
+        raise ConfigError(
+            f"The shares of {records} records leave {tests} for tests and {publics} "
+            f"public ones, and 1 and {FEWEST_PUBLIC} are needed at least. Raise "
+            "test_share or public_share."
+        )
+
+
+def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
+    counts = np.bincount(owner[owner >= 0], minlength=clients)
+    if counts.min() < FEWEST_CANDIDATES:
+        raise ConfigError(
+            f"Client {int(counts.argmin())} of {clients} got {int(counts.min())} "
+            f"candidates, and at least {FEWEST_CANDIDATES} are needed to tell members "
+            "from others. Take fewer clients, a larger alpha, more shots or another "
+            "seed."
+        )

@@ -1,0 +1,222 @@
+"""Tables whose columns say of which class a record is, and how they are read.
+
+Source of the policies for uncertain labels: Irvin et al., "CheXpert: a large chest
+radiograph dataset with uncertainty labels and expert comparison", AAAI 2019, section 3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
+from privaudit.datasets.files.checked_json import parse_checked, read_checked
+from privaudit.datasets.images.class_folders import (
+    SPLITS,
+    number,
+    readable,
+    require_classes,
+)
+from privaudit.datasets.sources import only_file
+from privaudit.datasets.text.rows import Row, read_rows
+
+Content = Literal["image", "text"]
+
+COLUMNS_FILE = "columns.json"
+TRUTHS = {"": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": -1, "-1.0": -1}
+_NAMING = ("label", "target", "labels")
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Columns:
+    """What the columns of a table are; ``columns.json`` beside it says so.
+
+    Exactly one of ``label``, ``target`` and ``labels`` says what the class is.
+
+    Attributes:
+        image: Holds a picture's file.
+        text: Holds a text; a second one may be named in a list.
+        label: Holds the class's name.
+        target: Holds 1 where its finding is there, 0 or nothing where not, and -1 where
+            that is uncertain: two classes.
+        labels: Several of that kind: the class is the only one that holds 1, and
+            records with none or several are left out.
+        uncertain: What -1 means: "ignore" leaves the record out, "zeros" takes it for
+            0 and "ones" for 1.
+        split: Holds train, val or test.
+        where: Only rows that hold these texts in these columns count.
+        template: A prompt with {} for the class name; empty for the usual one.
+    """
+
+    image: str = "image"
+    text: str | tuple[str, str] = "text"
+    label: str | None = None
+    target: str | None = None
+    labels: tuple[str, ...] = ()
+    uncertain: Literal["ignore", "zeros", "ones"] = "ignore"
+    split: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    template: str = ""
+
+    def holding(self, content: Content) -> tuple[str, ...]:
+        """Return the columns that hold a record itself."""
+        found = self.image if content == "image" else self.text
+        return (found,) if isinstance(found, str) else found
+
+
+COLUMNS = TypeAdapter(Columns)
+ENTRIES = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The rows of a table that have a class.
+
+    Attributes:
+        columns: What the columns are.
+        contents: Each row's picture, or its one or two texts.
+        classes: The class of each row.
+        parts: The part of each row, if the table has parts.
+    """
+
+    columns: Columns
+    contents: tuple[tuple[str, ...], ...]
+    classes: tuple[str, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def split(self) -> Int[Tensor, " n"] | None:
+        """The part of each row."""
+        return torch.tensor(self.parts) if self.parts else None
+
+    def numbered(self, path: Path) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
+        """Return the class numbers, and their names as a prompt would write them.
+
+        Raises:
+            ConfigError: A class has no record, or there is only one.
+        """
+        labels, names = self._numbers()
+        require_classes(labels, names, path)
+        return labels, names
+
+    def _numbers(self) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
+        order = _finding_names(self.columns)
+        if not order:
+            return number(self.classes)
+        places = {name: place for place, name in enumerate(order)}
+        labels = torch.tensor([places[name] for name in self.classes])
+        return labels, tuple(map(readable, order))
+
+
+def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Labelled:
+    """Read train.csv, valid.csv and test.csv, or the only table of a folder.
+
+    Where there is no test.csv, valid.csv is the test part.
+
+    Args:
+        path: The folder, or one table.
+        usual: What ``columns.json`` says where it says nothing else.
+        content: What a record is.
+
+    Raises:
+        MissingFileError: There is no table.
+        ConfigError: A line is broken, a column is missing or blank, a label is
+            unknown, or no row has a class.
+    """
+    folder = path if path.is_dir() else path.parent
+    columns = _read_columns(folder, usual)
+    files, held = _find_tables(path), columns.holding(content)
+
+    def own(row: Row) -> tuple[str, ...]:
+        return tuple(row.take_text(name) for name in held)
+
+    found = [
+        (own(row), told, _part(row, columns) if columns.split else part)
+        for part, file in files
+        for row in read_rows(file)
+        if all(row.take(name) == text for name, text in columns.where.items())
+        and (told := _class_of(row, columns)) is not None
+    ]
+    if not found:
+        raise ConfigError(
+            f"No row of {', '.join(str(file) for _, file in files)} has a class. Look "
+            f"at what {COLUMNS_FILE} says of columns, of where and of uncertain labels."
+        )
+    contents, classes, parts = zip(*found, strict=True)
+    has_parts = columns.split is not None or len(files) > 1
+    return Labelled(columns, contents, classes, parts if has_parts else ())
+
+
+def _read_columns(folder: Path, usual: Mapping[str, Any]) -> Columns:
+    file = folder / COLUMNS_FILE
+    said = read_checked(file, ENTRIES) if file.is_file() else {}
+    if any(name in said for name in _NAMING):
+        usual = {name: usual[name] for name in usual if name not in _NAMING}
+    columns = parse_checked(ENTRIES.dump_json({**usual, **said}), COLUMNS, str(file))
+    named = [name for name in _NAMING if getattr(columns, name)]
+    if len(named) != 1 or len(set(columns.labels)) == 1:
+        raise ConfigError(
+            f"{file} says {' and '.join(named) or 'nothing'} of the class. Say one of "
+            "label (a column of names), target (a column of 1, 0 and -1) and labels "
+            "(two or more of that kind)."
+        )
+    return columns
+
+
+def _find_tables(path: Path) -> list[tuple[int, Path]]:
+    """Return tables with their parts; one alone is in one piece."""
+    tables = [path] if path.is_file() else sorted(path.glob("*.csv"))
+    known = {SPLITS[f.stem.lower()]: f for f in tables if f.stem.lower() in SPLITS}
+    if TRAIN not in known or len(known) == 1:
+        missing = f"There is no table in {path}. Put a .csv there."
+        return [(TRAIN, only_file(path, "*.csv", missing))]
+    if TEST_SPLIT not in known:
+        known = {TRAIN: known[TRAIN], TEST_SPLIT: known[VALIDATION]}
+    return sorted(known.items())
+
+
+def _part(row: Row, columns: Columns) -> int:
+    told = row.take(columns.split or "").lower()
+    if told not in SPLITS:
+        raise ConfigError(
+            f"{row.where} is of the split {told!r}. Take train, val or test."
+        )
+    return SPLITS[told]
+
+
+def _class_of(row: Row, columns: Columns) -> str | None:
+    """Return a row's class; None for one that has none."""
+    if columns.label is not None:
+        return row.take_text(columns.label)
+    if columns.target is not None:
+        truth = _truth(row, columns.target, columns)
+        return None if truth is None else _finding_names(columns)[truth]
+    truths = [_truth(row, name, columns) for name in columns.labels]
+    if None in truths or truths.count(1) != 1:
+        return None
+    return columns.labels[truths.index(1)]
+
+
+def _finding_names(columns: Columns) -> tuple[str, ...]:
+    if columns.target is not None:
+        return f"no {columns.target}", columns.target
+    return columns.labels
+
+
+def _truth(row: Row, name: str, columns: Columns) -> int | None:
+    """Return 0 or 1 by the policy for uncertain labels; None for a row to ignore."""
+    told = row.take(name)
+    if told not in TRUTHS:
+        raise ConfigError(
+            f"{row.where} has {told!r} under {name}. There are 1, 0, -1 (uncertain) "
+            "and nothing: write one of these."
+        )
+    policy = {"ignore": None, "zeros": 0, "ones": 1}
+    return policy[columns.uncertain] if TRUTHS[told] < 0 else TRUTHS[told]

@@ -1,0 +1,174 @@
+"""Tables that users bring, row by row: tab-separated, comma-separated or JSON lines."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.bounded_files import bounded_lines
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.limits import check_limit
+
+ENDINGS = (".tsv", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of a table.
+
+    Attributes:
+        where: What errors call it, such as "Line 3 of dev.tsv".
+        fields: Texts by the names of their columns.
+    """
+
+    where: str
+    fields: Mapping[str, str]
+
+    def take(self, *names: str) -> str:
+        """Return what stands in the first of these columns that is there, trimmed.
+
+        Raises:
+            ConfigError: None is there.
+        """
+        for name in names:
+            if name in self.fields:
+                return self.fields[name].strip()
+        raise ConfigError(
+            f"{self.where} has the columns {', '.join(self.fields)}, and no "
+            f"{' or '.join(names)}. Name one so, or get the file again."
+        )
+
+    def take_text(self, *names: str) -> str:
+        """Return the same, which may not be blank.
+
+        Raises:
+            ConfigError: No such column is there, or nothing stands in it.
+        """
+        found = self.take(*names)
+        if not found:
+            raise ConfigError(
+                f"{self.where} has nothing under {' or '.join(names)}. Write it, or "
+                "take the record out."
+            )
+        return found
+
+
+def read_rows(file: Path) -> Iterator[Row]:
+    """Yield the rows of a table by its ending; the file is never held as a whole.
+
+    In .tsv nothing is quoted, as in the files of GLUE; in .csv texts in double quotes
+    may hold commas and line ends. Both begin with the names of their columns. In .jsonl
+    each line is an object of texts and numbers. Blank lines do not count.
+
+    Raises:
+        MissingFileError: There is no such file, or it is not readable.
+        ConfigError: It ends otherwise, or a row is broken; the text names its line.
+    """
+    if file.suffix == ".jsonl":
+        return _counted(_json_rows(file), file)
+    if file.suffix in (".tsv", ".csv"):
+        return _counted(_separated_rows(file), file)
+    raise ConfigError(
+        f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write it "
+        "as one of these (a parquet file with `to_json` of the datasets library)."
+    )
+
+
+def _counted(rows: Iterator[Row], file: Path) -> Iterator[Row]:
+    for count, row in enumerate(rows, start=1):
+        check_limit("records", count, str(file))
+        yield row
+
+
+def _separated_rows(file: Path) -> Iterator[Row]:
+    rows = _tab_separated(file) if file.suffix == ".tsv" else _comma_separated(file)
+    _, names = next(rows, (0, []))
+    if len(set(names)) < len(names) or not any(names):
+        raise ConfigError(
+            f"{file} begins with {names}. Begin with the name of each column, each "
+            "another one."
+        )
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise ConfigError(
+                f"Line {line} of {file} has {len(cells)} fields, and its first line "
+                f"names {len(names)} columns. Mend the line, or take it out."
+            )
+        yield Row(f"Line {line} of {file}", dict(zip(names, cells, strict=True)))
+
+
+def _tab_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
+    for line, text in _lines(file):
+        if text.strip():
+            yield line, text.rstrip("\r\n").split("\t")
+
+
+def _comma_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((text for _, text in _lines(file)), strict=True)
+    while True:
+        first = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise ConfigError(
+                f"The record that begins in line {first} of {file} is broken ({error})."
+                " Mend its double quotes, or take it out."
+            ) from None
+        if cells is None:
+            return
+        if any(cell.strip() for cell in cells):
+            yield first, cells
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    for line, text in _lines(file):
+        if text.strip():
+            where = f"Line {line} of {file}"
+            yield Row(where, _flat(text, where))
+
+
+def _flat(text: str, where: str) -> Mapping[str, str]:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{where} is not JSON ({error}). Mend the line, or get the file again."
+        ) from None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{where} holds a {type(found).__name__} in place of a JSON object. Write "
+            'one, such as {"text": "...", "label": 0}.'
+        )
+    # Further entries, such as lists of votes, are nobody's columns.
+    plain = {k: v for k, v in found.items() if isinstance(v, str | int | float | None)}
+    return {name: "" if v is None else str(v) for name, v in plain.items()}
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers; only line feeds end one, as texts hold others."""
+    try:
+        for line, content in enumerate(bounded_lines(file), start=1):
+            yield line, _decode(content, line, file)
+    except OSError as error:
+        raise MissingFileError(
+            f"{file} cannot be read ({error.strerror}). Put it there, as a file that "
+            "you may read."
+        ) from None
+
+
+def _decode(content: bytes, line: int, file: Path) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"Line {line} of {file} is not UTF-8 ({error.reason} at byte "
+            f"{error.start}). Save the file as UTF-8."
+        ) from None
+    return text.removeprefix("\ufeff") if line == 1 else text
+
+
+def first_there(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first of some files that lies in a folder, if one does."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -1,0 +1,1 @@
+"""Across runs: comparison, trade-off, costs, distribution shift, tables of papers."""

@@ -1,0 +1,141 @@
+"""Which two runs' records can be paired, and why others cannot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.utility import measure_tests
+
+_DEALS = (  # what a deal and its coins follow from
+    "seed", "dataset", "data", "clients", "partition", "alpha", "shots", "test_share",
+    "public_share", "model", "checkpoint",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClientPair:
+    """One client's candidates under two runs.
+
+    Attributes:
+        first: Scores and guesses on the first run's model.
+        second: On the second's, of the same records.
+    """
+
+    first: ClientScores
+    second: ClientScores
+
+    @property
+    def is_member(self) -> Bool[np.ndarray, " candidates"]:
+        """The truth, the same in both."""
+        return self.first.is_member
+
+
+def check_pairable(first: Run, second: Run) -> None:
+    """Raise unless the same clients own and trained on the same records.
+
+    Raises:
+        ConfigError: The data sets, the deals or the membership coins differ.
+    """
+    names = f"{first.name} and {second.name}"
+    if first.header["data_hash"] != second.header["data_hash"]:
+        raise ConfigError(
+            f"{names} were trained on other data ({first.config.dataset} and "
+            f"{second.config.dataset}, by their hashes), so that no record can be "
+            "compared with itself. Train both on one data set."
+        )
+    ours, theirs = first.truth, second.truth
+    if np.array_equal(ours.owner, theirs.owner):
+        if np.array_equal(ours.is_member, theirs.is_member):
+            return
+        what = "deal their records alike, but toss other membership coins"
+    else:
+        shared = (ours.owner == theirs.owner) & (ours.owner >= 0)
+        what = (
+            f"deal their records differently: {int(shared.sum())} of "
+            f"{int((ours.owner >= 0).sum())} candidates belong to the same client"
+        )
+    raise ConfigError(
+        f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
+        "Train both with the same seed and partition; or give several runs of each "
+        "setting, which are paired by seed."
+    )
+
+
+def _unlike(first: Run, second: Run) -> str:
+    ours, theirs = first.config.model_dump(), second.config.model_dump()
+    unlike = [name for name in _DEALS if ours[name] != theirs[name]]
+    said = [f"{name} {ours[name]} and {theirs[name]}" for name in unlike]
+    return "; ".join(said) or "with equal settings: another version?"
+
+
+def pair_clients(
+    attack: str, first: Sequence[ClientScores], second: Sequence[ClientScores]
+) -> list[ClientPair]:
+    """Return the clients that were attacked in both runs.
+
+    Raises:
+        ConfigError: There is none, or a client's records are not the same.
+    """
+    theirs = {client.client: client for client in second}
+    pairs = [ClientPair(c, theirs[c.client]) for c in first if c.client in theirs]
+    if not pairs:
+        raise ConfigError(
+            f"{attack} was made on {', '.join(c.client for c in first)} in one audit "
+            f"and on {', '.join(theirs)} in the other: there is nothing to pair. Make "
+            "the audits again with the same --clients."
+        )
+    for pair in pairs:
+        same = np.array_equal(pair.first.records, pair.second.records)
+        if not same or not np.array_equal(pair.is_member, pair.second.is_member):
+            raise ConfigError(
+                f"{attack} scored {len(pair.first.records)} candidates of "
+                f"{pair.first.client} in one audit and {len(pair.second.records)} "
+                "in the other, and they are not the same. Audit both runs again."
+            )
+    return pairs
+
+
+@dataclass(frozen=True)
+class TestScores:
+    """What the clients' models of a run score on its test records.
+
+    Attributes:
+        metric: What the scores are.
+        scores: Whether an answer is right, or how well it is written.
+        own: The test records of each client's own classes and domains.
+    """
+
+    __test__ = False  # pytest would collect it
+
+    metric: str
+    scores: Float[np.ndarray, "clients tests"]
+    own: Bool[np.ndarray, "clients tests"]
+
+
+def score_tests(run: Run) -> TestScores:
+    """Return how every client's model does on every test record."""
+    population, models = run.population, run.personal_models
+    own = np.stack([population.own_records(client).numpy() for client in models])
+    metric, scores = measure_tests(run.trainer, population, list(models.values()))
+    return TestScores(metric, scores, own)
+
+
+def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
+    """Return both runs' scores on the same test records.
+
+    Raises:
+        ConfigError: The runs measure other things, or on other records.
+    """
+    ours, theirs = score_tests(first), score_tests(second)
+    if ours.metric != theirs.metric or ours.scores.shape != theirs.scores.shape:
+        raise ConfigError(
+            f"{first.name} measures {ours.metric} on {ours.scores.shape[1]} test "
+            f"records, and {second.name} {theirs.metric} on {theirs.scores.shape[1]}. "
+            "Compare without utility."
+        )
+    return ours, theirs

@@ -1,0 +1,244 @@
+"""Two runs, or two settings over several seeds: does one leak more, is it more use?
+
+Of two runs each record is compared with itself, so they must share data set, deal and
+membership coin, as runs of one seed do. What they say holds for these two models. A
+claim about a *trainer* needs seeds as replicates: several runs of each setting are
+paired by seed, and a record is then no replicate.
+
+The question is settled before any score is seen: the AUROC of the attack that was named
+first, and utility. The other attacks are looked at too, corrected among themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from privaudit.auditing.storage.load import read_audit, shared_attacks
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.compare.comparable import check_pairable
+from privaudit.evaluation.compare.paired_metrics import (
+    About,
+    Measured,
+    measure_pair,
+    measure_seeds,
+)
+from privaudit.federated.runs.runs import Run, load_run
+from privaudit.statistics.change import Change, Difference, judge_changes
+
+Runs = Run | str | Path | Sequence[Run | str | Path]
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """One metric, and what may be said about its change.
+
+    Attributes:
+        name: Such as "loss-threshold AUROC".
+        about: A leak is worse where it is higher, a use where it is lower.
+        first: The first run's value, or the mean over seeds.
+        second: The other's.
+        change: First less second, and the verdict.
+        is_primary: Whether it was named beforehand, and so decides.
+    """
+
+    name: str
+    about: About
+    first: float
+    second: float
+    change: Change
+    is_primary: bool = True
+
+    @property
+    def regressed(self) -> bool:
+        """Whether the first is worse, beyond the margin and after Holm."""
+        return self.change.kind == ("increase" if self.about == "leak" else "decrease")
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is ruled out that the first is worse beyond the margin."""
+        if self.about == "leak":
+            return self.change.excludes_increase
+        return self.change.excludes_decrease
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {
+            "name": self.name,
+            "about": self.about,
+            "first": self.first,
+            "second": self.second,
+            **self.change.to_dict(),
+            "primary": self.is_primary,
+            "regressed": self.regressed,
+            "passes": self.passes,
+        }
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What two runs, or two settings, differ in.
+
+    Attributes:
+        first: Names of the runs that are judged.
+        against: Names of those they are judged against, in the same order.
+        scenario: Under which both were audited.
+        paired_by: Records of one pair of runs, or seeds of several.
+        changes: The primary metrics first.
+    """
+
+    first: tuple[str, ...]
+    against: tuple[str, ...]
+    scenario: str
+    paired_by: Literal["record", "seed"]
+    changes: tuple[MetricChange, ...]
+
+    @property
+    def primary(self) -> tuple[MetricChange, ...]:
+        """The metrics that were named beforehand."""
+        return tuple(change for change in self.changes if change.is_primary)
+
+    @property
+    def secondary(self) -> tuple[MetricChange, ...]:
+        """All others; what they show calls for a comparison of its own."""
+        return tuple(change for change in self.changes if not change.is_primary)
+
+    @property
+    def regressed(self) -> bool:
+        """Whether any primary metric got worse."""
+        return any(change.regressed for change in self.primary)
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is ruled out for all primary metrics that they got worse."""
+        return all(change.passes for change in self.primary)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        return {
+            "first": list(self.first),
+            "against": list(self.against),
+            "scenario": self.scenario,
+            "paired_by": self.paired_by,
+            "regressed": self.regressed,
+            "passes": self.passes,
+            "secondary_regressed": any(change.regressed for change in self.secondary),
+            "changes": [change.to_dict() for change in self.changes],
+        }
+
+
+def compare(
+    first: Runs,
+    against: Runs,
+    *,
+    scenario: str = "server-reconstruct",
+    attacks: Sequence[str] | None = None,
+    margin: float = 0.05,
+    utility_margin: float = 0.05,
+    alpha: float = 0.05,
+    utility: bool = True,
+    folder: str | Path | None = None,
+) -> RunComparison:
+    """Return how the first run's audit differs from another's, first less other.
+
+    For each attack the AUROC (DeLong's paired difference within clients, averaged by
+    pairs) and the share of right guesses; then utility on the clients' own classes.
+    Attacks that only some clients' shadow models were trained for are compared on the
+    clients that both audits attacked.
+
+    Args:
+        first: A run or its name, or several of one setting with different seeds.
+        against: A run of the same data set, deal and coin; or as many, with the same
+            seeds: then seeds are replicates, with Student's t.
+        scenario: Both must have been audited under it.
+        attacks: Some of the audits', all of them primary. By default the AUROC of the
+            headline attack and utility are primary, and what else the audits share is
+            secondary. Holm's correction counts every metric of its kind, so name few.
+        margin: The largest difference in leakage that does not matter, in (0, 1).
+        utility_margin: Likewise in utility.
+        alpha: In (0, 1): the chance of any false claim about primary metrics, and
+            likewise about secondary ones.
+        utility: Whether to ask the models again for their utility.
+        folder: Where runs are kept.
+
+    Raises:
+        MissingFileError: There is no such run, or no such audit of it.
+        UnknownNameError: The audits hold no such attack.
+        ConfigError: The runs cannot be paired; the text says by what they differ.
+        TranscriptError: An audit is damaged, or of an earlier run.
+    """
+    ours, theirs = _load(first, folder), _load(against, folder)
+    pairs = _by_seed(ours, theirs)
+    audits = [(read_audit(a, scenario), read_audit(b, scenario)) for a, b in pairs]
+    names = attacks or shared_attacks([audit for pair in audits for audit in pair])
+    if len(pairs) == 1:
+        check_pairable(*pairs[0])
+        measured = measure_pair(*audits[0], names, utility)
+    else:
+        measured = measure_seeds(audits, names, utility)
+    margins: dict[About, float] = {"leak": margin, "use": utility_margin}
+    settled = measured if attacks else _settled(measured)
+    rest = [metric for metric in measured if metric not in settled]
+    return RunComparison(
+        first=tuple(a.name for a, _ in pairs),
+        against=tuple(b.name for _, b in pairs),
+        scenario=scenario,
+        paired_by="record" if len(pairs) == 1 else "seed",
+        changes=(
+            *_judge(settled, margins, alpha, is_primary=True),
+            *_judge(rest, margins, alpha, is_primary=False),
+        ),
+    )
+
+
+def _settled(measured: Sequence[Measured]) -> list[Measured]:
+    """Return what was named before any score was seen: one AUROC, and utility."""
+    return [measured[0], *(m for m in measured[1:] if m.about == "use")]
+
+
+def _judge(
+    measured: Sequence[Measured],
+    margins: Mapping[About, float],
+    alpha: float,
+    *,
+    is_primary: bool,
+) -> list[MetricChange]:
+    """Return what may be said, corrected for the number of these metrics."""
+    asked = [Difference(m.name, m.interval_at, margins[m.about]) for m in measured]
+    return [
+        MetricChange(m.name, m.about, m.first, m.second, change, is_primary)
+        for m, change in zip(measured, judge_changes(asked, alpha), strict=True)
+    ]
+
+
+def _load(runs: Runs, folder: str | Path | None) -> list[Run]:
+    some = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    found = [r if isinstance(r, Run) else load_run(r, folder=folder) for r in some]
+    return [run.require_complete() for run in found]
+
+
+def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the runs in pairs; several are paired by their seeds."""
+    if len(ours) == len(theirs) == 1:
+        return [(ours[0], theirs[0])]
+    seeds = [sorted(run.config.seed for run in runs) for runs in (ours, theirs)]
+    if seeds[0] != seeds[1] or len(set(seeds[0])) < len(seeds[0]):
+        raise ConfigError(
+            f"Several runs are paired by seed, and there are the seeds {seeds[0]} "
+            f"and {seeds[1]}. Give each setting once for each seed."
+        )
+    for runs in (ours, theirs):
+        _refuse_mixture(runs)
+    there = {run.config.seed: run for run in theirs}
+    return [(run, there[run.config.seed]) for run in ours]
+
+
+def _refuse_mixture(runs: Sequence[Run]) -> None:
+    settings = [{**run.config.model_dump(), "seed": None} for run in runs]
+    for run, setting in zip(runs, settings, strict=True):
+        unlike = [name for name in setting if setting[name] != settings[0][name]]
+        if unlike:
+            raise ConfigError(
+                f"{run.name} and {runs[0].name} differ in {', '.join(unlike)}, and "
+                "replicates differ in their seed alone. Compare one setting with one."
+            )

@@ -1,0 +1,147 @@
+"""What a run cost its clients, and how evenly it served them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.fairness import Fairness, fairness_of
+from privaudit.evaluation.local_costs import LocalCosts
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.utility import measure_tests
+from privaudit.federated.transcript import PUBLIC, Kind, bytes_sent
+from privaudit.statistics.estimate import Estimate
+
+PROBE_SECONDS = 600
+UPLOADS: frozenset[Kind] = frozenset(("update", "individual-update", "masked"))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run cost.
+
+    Attributes:
+        up_per_client: Bytes that a client sent, on average over all clients.
+        down_per_client: Bytes that it was sent.
+        bytes_total: All bytes of the run, personal models that are given away left out.
+        per_upload: Bytes of one upload on average; 0 if nothing is sent.
+        seconds: Of all rounds, on the machine that simulated all clients.
+        rounds: How many.
+        queries: Of the model, where clients only ask it; None where they have it.
+        rounds_to_target: After how many rounds the target was first seen to be reached;
+            None if it never was.
+        seen_every_round: Whether utility was measured after each round until then; if
+            not, the target may have been reached earlier.
+        target: Of local accuracy, or of what is measured in its place.
+        fairness: Between clients.
+        local: What one client's round takes; None if it was not measured.
+    """
+
+    up_per_client: float
+    down_per_client: float
+    bytes_total: int
+    per_upload: float
+    seconds: float
+    rounds: int
+    queries: int | None
+    rounds_to_target: int | None
+    seen_every_round: bool
+    target: float | None
+    fairness: Fairness
+    local: LocalCosts | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON knows them."""
+        fair = vars(self.fairness)
+        plain = {
+            name: value.to_dict() if isinstance(value, Estimate) else value
+            for name, value in fair.items()
+        }
+        local = self.local and vars(self.local)
+        return {**vars(self), "fairness": plain, "local": local}
+
+
+def measure_costs(
+    run: Run, *, target: float | None = None, probe: bool = True
+) -> Costs:
+    """Return what a run cost.
+
+    Args:
+        run: A finished one.
+        target: What local accuracy, or the metric in its place, is to reach.
+        probe: Whether one client's round is run again, in a process of its own, to
+            count its operations and its memory.
+
+    Raises:
+        ConfigError: The run is not finished, or the target is no rate.
+    """
+    if target is not None and not 0 < target <= 1:
+        raise ConfigError(
+            f"A target of {target:g} was asked for. Take one above 0 and at most 1."
+        )
+    run.require_complete()
+    sent = [m for m in run.transcript if m.receiver != PUBLIC]
+    bytes_by = bytes_sent(sent)
+    up, down = bytes_by["up"], bytes_by["down"]
+    uploads = sum(message.kind in UPLOADS for message in sent)
+    reached = _reached(run.metrics, target)
+    clients = len(run.population.task.clients)
+    asked = [line.get("model_queries") for line in run.metrics]
+    return Costs(
+        up_per_client=up / clients,
+        down_per_client=down / clients,
+        bytes_total=up + down,
+        per_upload=up / max(1, uploads),
+        seconds=sum(line["seconds"] for line in run.metrics),
+        rounds=run.config.rounds,
+        queries=sum(q for q in asked if q) if any(asked) else None,
+        rounds_to_target=reached,
+        seen_every_round=_measured_until(run.metrics, reached),
+        target=target,
+        fairness=measure_fairness(run),
+        local=_probe(run) if probe else None,
+    )
+
+
+def measure_fairness(run: Run) -> Fairness:
+    """Return how the personal models' accuracy differs between clients."""
+    population, models = run.population, run.personal_models
+    metric, scores = measure_tests(run.trainer, population, list(models.values()))
+    mix = np.stack([population.mix(client).numpy() for client in models])
+    return fairness_of(scores, mix, metric)
+
+
+def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:
+    if target is None:
+        return None
+    for line in metrics:
+        found = line["local_accuracy"]
+        if found is not None and found >= target:
+            return int(line["round"]) + 1
+    return None
+
+
+def _measured_until(metrics: list[dict[str, Any]], rounds: int | None) -> bool:
+    """Say whether utility was measured after each of the first rounds, or of all."""
+    return all(line["local_accuracy"] is not None for line in metrics[:rounds])
+
+
+def _probe(run: Run) -> LocalCosts:
+    """Count one client's operations and memory in a process of its own."""
+    command = [sys.executable, "-m", "privaudit.evaluation.local_costs", str(run.path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+    )
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2] or "it was killed"
+        raise ConfigError(
+            f"One client's round of {run.name} could not be run again: {reason}. "
+            "Leave the measurement out: --no-probe."
+        )
+    found: Mapping[str, Any] = json.loads(done.stdout)
+    return LocalCosts(**found)

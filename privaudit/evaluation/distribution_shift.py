@@ -1,0 +1,286 @@
+"""How much of an attack's success is a difference of distributions, not membership.
+
+Published audits of fine-tuned models often take their non-members from another data
+set. Then whatever tells the data sets apart looks like a leak, also on a model that
+never saw a member. So each such number stands beside three others: the same attack on
+the untuned model, an attacker that sees no model at all (:mod:`privaudit.evaluation.blind_baseline`), and
+the audit's own number, whose non-members are dealt by a coin.
+
+The untuned model is the one that the ``zero-shot`` trainer releases: a language model
+without adapters, or CLIP with its hand-written prompt. It is the same for every trainer
+and has no seed. A prompt learner's random first prompt would be neither: no base model
+is used so, and its answers depend on the draw.
+
+Tuning on *other* records of the members' distribution also moves an AUROC against
+foreign non-members. So a gain over the untuned model is called membership only where
+members stand out among records of their own distribution, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Attack, Target
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.evaluation.blind_baseline import (
+    Groups,
+    Paired,
+    bag_of_words,
+    beyond_blind,
+    blind_scores,
+    pooled_blind_auroc,
+)
+from privaudit.evaluation.distribution_shift_verdict import Shift
+from privaudit.federated.runs.population import records_elsewhere
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import TRAINERS, Records
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
+from privaudit.statistics.roc import pooled_auroc
+
+USUAL_ATTACKS = {"words": ("max-renyi", "token-loss")}
+"""Made if nobody names any; of classifiers, all that train no shadow models."""
+USUAL_FOREIGN = {"words": "scenes-far", "classes": "drawn-digits"}
+
+
+def measure_shift(
+    run: Run,
+    dataset: str | None = None,
+    *,
+    data: str | None = None,
+    scenario: str = "server-reconstruct",
+    attacks: Sequence[str] | None = None,
+    most: int = 300,
+    seed: int = 0,
+) -> list[Shift]:
+    """Attack a run with non-members from another data set.
+
+    Each foreign record is used for one client only, so that clients stay independent.
+
+    Args:
+        run: Finished.
+        dataset: Where non-members come from; None takes ``drawn-digits`` for models
+            that classify, and ``scenes-far`` for those that write.
+        data: Where it lies.
+        scenario: Who looks on.
+        attacks: Of the scenario's, without those that train shadow models; None takes
+            all that can read classes, or two of those that read words.
+        most: Foreign records at most; 300 are published.
+        seed: Draws foreign records, deals them to clients, and the blind attacker's
+            folds.
+
+    Raises:
+        ConfigError: The run cannot be attacked, the foreign records are the run's own
+            or of classes that its model does not know, or an attack does not ask the
+            model.
+        UnknownNameError: No data set, or no attack of the scenario, has that name.
+    """
+    kind: Literal["words", "classes"]
+    kind = "words" if run.population.task.writes else "classes"
+    plan = _plan(find_scenario(scenario, 0).reading(kind), attacks, kind)
+    adversary, found = Auditor(run).prepare(plan)
+    targets, members = _with_members(run, found)
+    named = dataset or usual_foreign(run)
+    strangers = _strangers(run, named, data, len(targets), most, seed)
+    blind = _blind(run, members, strangers, seed)
+    base, untuned = _untuned(adversary, targets)
+    shifts = []
+    for name, attack in plan.attacks.items():
+        _refuse_deaf(name, attack, adversary, targets[0])
+        ask = partial(_against, attack, members, strangers)
+        after, before = ask(adversary, targets), ask(base, untuned)
+        inside = _inside(run, attack, adversary, targets)
+        shifts.append(_shift(name, inside, after, before, blind))
+    return shifts
+
+
+def usual_foreign(run: Run) -> str:
+    """Return the data set that foreign non-members are from if nobody names one."""
+    return USUAL_FOREIGN["words" if run.population.task.writes else "classes"]
+
+
+def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: str) -> Scenario:
+    """Return the scenario with those of its attacks that are to be made."""
+    usual = [n for n in USUAL_ATTACKS.get(kind, ()) if n in plan.attacks]
+    names = attacks or usual or list(plan.attacks)
+    unknown = [name for name in names if name not in plan.attacks]
+    if unknown:
+        raise UnknownNameError("attack", unknown[0], plan.attacks)
+    return replace(plan, attacks={name: plan.attacks[name] for name in names})
+
+
+def _with_members(
+    run: Run, targets: Sequence[Target]
+) -> tuple[list[Target], list[Records]]:
+    """Return the clients to which a coin gave a member, and those members."""
+    truths = [_truth(run, target) for target in targets]
+    pairs = [
+        (target, target.candidates.pick(torch.from_numpy(truth)))
+        for target, truth in zip(targets, truths, strict=True)
+        if truth.any()
+    ]
+    return [target for target, _ in pairs], [some for _, some in pairs]
+
+
+def _truth(run: Run, target: Target) -> Bool[np.ndarray, " candidates"]:
+    return run.ledger.is_member[run.population.indices(target.client)]
+
+
+def _strangers(
+    run: Run, dataset: str, data: str | None, clients: int, most: int, seed: int
+) -> list[Records]:
+    """Deal foreign records to clients."""
+    foreign = records_elsewhere(run.config, dataset, data)
+    if min(len(foreign), most) < clients:
+        raise ConfigError(
+            f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
+            f"and {clients} clients need one each at least. Take more."
+        )
+    parts = _deal(len(foreign), most, clients, seed)
+    return [foreign.pick(torch.from_numpy(part)) for part in parts]
+
+
+def _deal(
+    records: int, most: int, clients: int, seed: int
+) -> list[Int[np.ndarray, " _"]]:
+    order = Seeds(seed).stream("foreign records").permutation(records)[:most]
+    return [np.sort(part) for part in np.array_split(order, clients)]
+
+
+def _blind(
+    run: Run, members: Sequence[Records], strangers: Sequence[Records], seed: int
+) -> list[Groups]:
+    """Return each client's blind scores: one attacker learns on all clients'."""
+    parts = [*members, *strangers]
+    seen = [torch.cat([part.features for part in parts]).double().numpy()]
+    if run.population.task.writes:
+        dialogues = [one for part in parts for one in part.dialogues]
+        seen.append(bag_of_words([f"{d.question} {d.answers[0]}" for d in dialogues]))
+    else:
+        classes = len(run.population.dataset.class_names)
+        seen.append(np.eye(classes)[torch.cat([p.labels for p in parts]).numpy()])
+    sizes = [len(part) for part in parts]
+    truth = np.repeat([True, False], [sum(map(len, members)), sum(map(len, strangers))])
+    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed)
+    split = np.split(scores, np.cumsum(sizes)[:-1])
+    return list(zip(split[: len(members)], split[len(members) :], strict=True))
+
+
+def _untuned(
+    adversary: Adversary, targets: Sequence[Target]
+) -> tuple[Adversary, list[Target]]:
+    """Return who asks the model as it comes, with that in place of each target's.
+
+    One model for all: what it says of public records is then asked once.
+    """
+    trainer = TRAINERS.find("zero-shot")()
+    rebuilt = trainer.rebuild(adversary.task, adversary.view, targets[0].client)
+    plain = [replace(target, rebuilt=rebuilt) for target in targets]
+    return replace(adversary, trainer=trainer, store=None), plain
+
+
+def _against(
+    attack: Attack,
+    members: Sequence[Records],
+    strangers: Sequence[Records],
+    adversary: Adversary,
+    targets: Sequence[Target],
+) -> list[Groups]:
+    """Return each client's scores of members, and of foreign records."""
+    known, foreign = (
+        attack(adversary, [*map(_about, targets, some)])
+        for some in (members, strangers)
+    )
+    return [
+        (m.scores.astype(float), f.scores.astype(float))
+        for m, f in zip(known, foreign, strict=True)
+    ]
+
+
+def _about(target: Target, records: Records) -> Target:
+    return replace(target, candidates=records)
+
+
+def _inside(
+    run: Run, attack: Attack, adversary: Adversary, targets: Sequence[Target]
+) -> list[Groups]:
+    """Return each client's scores of members, and of non-members by the coin."""
+    scores = [told.scores.astype(float) for told in attack(adversary, targets)]
+    truths = [_truth(run, target) for target in targets]
+    return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
+
+
+class _Watched(Mapping[str, Tensor]):
+    """A model that knows whether anybody looked into it."""
+
+    def __init__(self, model: Tensors) -> None:
+        self.model, self.was_read = model, False
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.was_read = True
+        return self.model[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.model)
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+
+def _refuse_deaf(
+    name: str, attack: Attack, adversary: Adversary, target: Target
+) -> None:
+    """Refuse an attack that does not look at its target's model, on a few records."""
+    watched = _Watched(target.rebuilt.model)
+    few = replace(
+        target,
+        rebuilt=replace(target.rebuilt, model=watched),
+        candidates=target.candidates.pick(torch.arange(min(4, len(target.candidates)))),
+    )
+    public = adversary.task.public.pick(
+        torch.arange(min(16, len(adversary.task.public)))
+    )
+    watched.was_read = False  # checks of types may have looked
+    attack(replace(adversary, task=replace(adversary.task, public=public)), [few])
+    if not watched.was_read:
+        raise ConfigError(
+            f"{name} does not ask its target's model, so it says the same of an "
+            "untuned one, and shift cannot be told from membership so. Name attacks "
+            "that do, such as loss-threshold."
+        )
+
+
+def _shift(
+    name: str,
+    inside: list[Groups],
+    after: list[Groups],
+    before: list[Groups],
+    blind: list[Groups],
+) -> Shift:
+    """Compare members' with strangers' scores: tuned, untuned and blind."""
+    return Shift(
+        name,
+        pooled_auroc(inside),
+        pooled_auroc(after),
+        pooled_auroc(before),
+        pooled_paired_auroc_difference(_paired(after, before)),
+        pooled_blind_auroc(blind),
+        beyond_blind(_paired(after, blind)),
+    )
+
+
+def _paired(first: Sequence[Groups], second: Sequence[Groups]) -> list[Paired]:
+    """Return both attacks' scores of each client's records, and the truth."""
+    return [
+        (np.concatenate(a), np.concatenate(b), np.repeat([True, False], [*map(len, a)]))
+        for a, b in zip(first, second, strict=True)
+    ]

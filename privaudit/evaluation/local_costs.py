@@ -1,0 +1,95 @@
+"""What one round takes of one client: operations, memory, numbers learned.
+
+Run as a program, it prints them for a run: the memory is then that of a process that
+did nothing else.
+"""
+
+import json
+import resource
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.runs import Run, load_run
+
+KILOBYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+
+
+@dataclass(frozen=True)
+class LocalCosts:
+    """What one client's round takes.
+
+    Attributes:
+        client: The one with the most records.
+        records: That it trains on.
+        flops: Floating-point operations of matrix products, convolutions and
+            attention, forwards and backwards; others are not counted, nor an LSTM's.
+        peak_bytes: Most resident memory while a process trains the client for one
+            round, with libraries, model and the encoded records.
+        idle_bytes: Resident memory before it trains.
+        learned: Numbers that are trained.
+    """
+
+    client: str
+    records: int
+    flops: int
+    peak_bytes: int
+    idle_bytes: int
+    learned: int
+
+
+def measure_round(run: Run) -> LocalCosts:
+    """Train one client alone for the run's first round, and count.
+
+    Args:
+        run: Its configuration counts, and its ledger.
+    """
+    population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
+    members = {
+        client: run.ledger.members_of(number)
+        for number, client in enumerate(population.task.clients)
+    }
+    client = max(members, key=lambda name: len(members[name]))
+    shard = population.pick(members[client])
+    federation = Federation.begin(trainer, population.task, {client: shard}, seeds)
+    start = federation.server or federation.kept[client]
+    idle = _forget_peak()
+    # The processor's fused attention is unknown to the counter; spelled out it is not.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run_round(trainer, population.task, [federation], 0)
+    return LocalCosts(
+        client=client,
+        records=len(shard),
+        flops=counter.get_total_flops(),
+        peak_bytes=_peak(),
+        idle_bytes=idle,
+        learned=sum(tensor.numel() for tensor in start.values()),
+    )
+
+
+def _forget_peak() -> int:
+    """Let the peak begin anew, where the system can, and return what it is now."""
+    with suppress(OSError):  # the peak is then that of loading too: never too low
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    """Return the most memory that was resident since the peak last began."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTES
+    (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(found) * 1024
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    print(json.dumps(vars(measure_round(load_run(path.name, folder=path.parent)))))

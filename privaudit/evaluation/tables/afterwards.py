@@ -1,0 +1,127 @@
+"""What a table asks of a finished run: attacks, and utility on another data set.
+
+Both take their time, so what they found is kept beside the run, below ``audits/table``,
+with what it is of: a run that was trained anew, or other attacks, are asked again.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.storage import parse_json, to_json
+from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric
+from privaudit.evaluation.tables.parts import Elsewhere
+from privaudit.federated.runs.caption_utility import measure_writing
+from privaudit.federated.runs.population import records_elsewhere, some_of
+from privaudit.federated.runs.runs import AUDITS, Run
+
+FORMAT = 1  # raised when the same question has another answer
+Found = Mapping[Metric, float]
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What a table asks of each of its runs.
+
+    Attributes:
+        metrics: Full names of what is printed.
+        scenario: Whose attacks are made, without shadow models; empty for none.
+        elsewhere: Where the server's model is measured too.
+    """
+
+    metrics: tuple[Metric, ...] = ()
+    scenario: str = ""
+    elsewhere: Elsewhere | None = None
+
+
+def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
+    """Return what attacks and another data set say of a finished run.
+
+    Raises:
+        ConfigError: The run cannot be attacked, or not be measured there.
+        MissingFileError: The other data set is missing.
+        StorageError: The answers cannot be kept.
+    """
+    found: dict[Metric, float] = {}
+    if asked.scenario:
+        found |= _leaks(run, asked.scenario)
+    if asked.elsewhere:
+        found |= _elsewhere(run, asked.elsewhere)
+    return found
+
+
+def _leaks(run: Run, scenario: str) -> Found:
+    """Return the AUROC of each attack on rebuilt clients, and on the server's model."""
+    plan = find_scenario(scenario, shadows=0)
+
+    def attack() -> Found:
+        audit = Auditor(run).attack(plan, clients="all")
+        return {
+            **_aurocs("client", audit.leaks),
+            **_aurocs("server", audit.aggregate),
+        }
+
+    attacks = {name: repr(attack) for name, attack in plan.attacks.items()}
+    asked = {"threat": plan.threat, "attacks": attacks}
+    return _remembered(run, scenario, asked, attack)
+
+
+def _aurocs(whose: str, leaks: Mapping[str, Leak]) -> Found:
+    return {f"{whose} {name}": leak.auroc.value for name, leak in leaks.items()}
+
+
+def _elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Return what the server's model scores on another data set."""
+    name = f"{ELSEWHERE}-{place.dataset}"
+    return _remembered(
+        run, name, place.model_dump(), lambda: _measure_elsewhere(run, place)
+    )
+
+
+def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Measure on as many records as the run was tested on, the same for all runs."""
+    population, config = run.population, run.config
+    model = run.own_model
+    if model is None:
+        return {}
+    records = records_elsewhere(config, place.dataset, place.data)
+    some = records.pick(some_of(len(records), config.tested))
+    written = measure_writing(run.trainer, population.task, [model], some)
+    return {
+        f"{ELSEWHERE} {written.metric}": float(written.scores.mean()),
+        **{f"{ELSEWHERE} {name}": e.value for name, e in written.captions.items()},
+    }
+
+
+def _remembered(
+    run: Run, name: str, asked: Mapping[str, Any], measure: Callable[[], Found]
+) -> Found:
+    """Return what was found when the same was asked of the same run, or ask."""
+    place = f"{AUDITS}table/{name}.json"
+    key = _key(run, asked)
+    if (kept := _kept(run, place)).get("key") != key:
+        found = measure()
+        numbers = {n: v for n, v in found.items() if math.isfinite(v)}
+        kept = {"key": key, "asked": asked, "found": numbers}
+        run.add({place: to_json(kept)})
+    return dict(kept["found"])
+
+
+def _kept(run: Run, place: str) -> dict[str, Any]:
+    if place not in run.files or not (run.path / place).exists():
+        return {}
+    return parse_json(run.read(place), run.path / place)
+
+
+def _key(run: Run, asked: Mapping[str, Any]) -> str:
+    """Return a hash of the run, its transcript, its data and the question."""
+    names = ("privaudit", "config", "model_hash", "data_hash", "ledger_hash")
+    of = {name: run.header[name] for name in (*names, "progress", "files")}
+    text = json.dumps([FORMAT, of, asked], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

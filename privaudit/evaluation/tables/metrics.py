@@ -1,0 +1,106 @@
+"""What a table can print: names of numbers, where they stand, and their units.
+
+A number belongs to the clients' personal models ("local", "mix", "clients BLEU-1"), to
+the server's own model ("server BLEU-1"; on another data set, "elsewhere BLEU-1"), to
+what is sent ("megabytes per round"), or to an attack: "client NAME" on rebuilt clients,
+"server NAME" on the server's model. An attack's bare NAME is for tables whose rows say
+whose model is attacked.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from typing import Literal
+
+from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
+from privaudit.statistics.captions.token_f1 import F1
+
+Metric = str
+Whose = Literal["server", "client"]
+
+ACCURACIES = ("local", "neighbour", "mix", "all")
+MEGABYTES = "megabytes per round"
+ELSEWHERE = "elsewhere"
+CIDER = "CIDEr-D"
+CAPTIONS = tuple(
+    f"{who} {name}"
+    for who in ("server", "clients", ELSEWHERE)
+    for name in (*CAPTION_METRICS, F1, EXACT)
+)
+PLAIN = (*ACCURACIES, MEGABYTES, *CAPTIONS)
+_VICTIMS: tuple[Whose, ...] = ("server", "client")
+
+
+def attack_of(metric: Metric) -> str | None:
+    """Return the attack whose AUROC a metric is; None if it is something else.
+
+    Example:
+        >>> attack_of("server token-loss"), attack_of("token-loss")
+        ('token-loss', 'token-loss')
+        >>> attack_of("server BLEU-1") is None
+        True
+    """
+    if metric in PLAIN:
+        return None
+    first, _, rest = metric.partition(" ")
+    return rest if first in _VICTIMS else metric
+
+
+def lacks_owner(metric: Metric) -> bool:
+    """Say whether a metric is an attack's bare name."""
+    return attack_of(metric) == metric
+
+
+def scale(metric: Metric) -> float:
+    """Return what a number is multiplied by where it is printed.
+
+    Shares and AUROCs are printed in per cent, and CIDEr-D a hundredfold as in papers,
+    which makes it a number from 0 to 1,000; megabytes stay.
+    """
+    return 1.0 if metric == MEGABYTES else 100.0
+
+
+def largest(metric: Metric) -> float:
+    """Return the largest number that can be printed."""
+    if metric == MEGABYTES:
+        return math.inf
+    return 1000.0 if metric.endswith(CIDER) else 100.0
+
+
+def check_metrics(
+    metrics: Collection[Metric], scenario: str, attacks: Collection[str]
+) -> None:
+    """Refuse a metric that no run could have.
+
+    Args:
+        metrics: As a plan names them.
+        scenario: Whose attacks they may be of.
+        attacks: Of that scenario.
+
+    Raises:
+        ValueError: One is unknown; the text says which ones there are.
+    """
+    for metric in metrics:
+        attack = attack_of(metric)
+        if attack is None or attack in attacks:
+            continue
+        close = get_close_matches(metric, list(_names(attacks)), n=1)
+        hint = f"did you mean {close[0]!r}" if close else _known(scenario, attacks)
+        raise ValueError(f"{metric!r} is no metric; {hint}")
+
+
+def _known(scenario: str, attacks: Collection[str]) -> str:
+    texts = ", ".join((*CAPTION_METRICS, F1, EXACT))
+    return (
+        f"there are {', '.join((*ACCURACIES, MEGABYTES))}; server, clients or "
+        f"{ELSEWHERE} with {texts}; and server or client with an attack of "
+        f"{scenario}: {', '.join(attacks)}"
+    )
+
+
+def _names(attacks: Collection[str]) -> Iterator[str]:
+    yield from PLAIN
+    for attack in attacks:
+        yield attack
+        yield from (f"{whose} {attack}" for whose in _VICTIMS)

@@ -1,0 +1,269 @@
+"""The plan of a utility table: a TOML file that says what to train, and how often.
+
+A cell is a row under a column. Its fields are the plan's, with the row's over them and
+the column's over those; its parameters likewise. TOML has no null: the text "none" is
+None, as it is on the command line.
+"""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
+
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError
+from privaudit.core.toml_files import read_toml
+from privaudit.evaluation.tables.metrics import (
+    ELSEWHERE,
+    Metric,
+    attack_of,
+    check_metrics,
+    lacks_owner,
+    largest,
+)
+from privaudit.evaluation.tables.paper import PaperNumber
+from privaudit.evaluation.tables.parts import (
+    STRICT,
+    Column,
+    Elsewhere,
+    Fields,
+    Metrics,
+    Panel,
+    Printed,
+    Row,
+    Settings,
+    Text,
+)
+
+Over = Literal["last10", "last"]
+CellName = tuple[str, str]  # of its row and its column
+
+
+class Plan(BaseModel):
+    """What a table holds.
+
+    Attributes:
+        title: Above it.
+        source: Which table of which paper.
+        notes: Sentences below it: what differs from the paper.
+        seeds: Replicates.
+        metrics: A table each. "local": on a client's own classes; "neighbour": on the
+            others'; "mix": on tests with the client's own mixture of classes; "all":
+            on all tests; others are in :mod:`privaudit.evaluation.tables.metrics`.
+        panels: Tables with metrics as their columns, in place of ``metrics``.
+        over: What is printed: the mean of the last ten rounds, or the last round. Both
+            are kept.
+        fields: Of :class:`privaudit.federated.runs.config.RunConfig`, for all cells. Environment
+            variables and ~ in them are expanded.
+        settings: Parameters for those trainers that have them.
+        rows: At least one.
+        columns: By default a single one.
+        across: What columns differ in, such as "ε".
+        scenario: Whose attacks are made, after training, if a metric is one of them.
+        elsewhere: Where metrics that begin with "elsewhere" are measured.
+        paper: The paper's numbers by metric, row label and column name; by metric and
+            row label where there is one column.
+    """
+
+    model_config = STRICT
+
+    title: Text
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    metrics: Metrics = ("local",)
+    panels: tuple[Panel, ...] = ()
+    over: Over = "last10"
+    fields: Fields = {}
+    settings: Settings = {}
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)] = (
+        Column(label="accuracy"),
+    )
+    across: str = ""
+    scenario: Text = "server-reconstruct"
+    elsewhere: Elsewhere | None = None
+    paper: dict[Metric, dict[str, Printed]] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> "Plan":
+        rows = [row.label for row in self.rows]
+        columns = [column.name for column in self.columns]
+        _refuse_copies("rows", rows)
+        _refuse_copies("columns", columns)
+        _refuse_copies("seeds", self.seeds)
+        _refuse_copies("metrics", self.measured)
+        for row in self.rows:
+            _known(f"skip_columns of row {row.label!r}", row.skip_columns, columns)
+        for column in self.columns:
+            _known(f"only_for of column {column.name!r}", column.only_for, rows)
+        self._check_metrics()
+        _known("paper", self.paper, self.measured)
+        for metric, by_row in self.paper.items():
+            _check_paper(metric, by_row, rows, columns)
+        if not self.cells:
+            raise ValueError(
+                "no row has a column: skip_columns and only_for leave none"
+            )
+        return self
+
+    def _check_metrics(self) -> None:
+        """Refuse metrics that no run could have, or that say too little."""
+        if self.panels and len(self.columns) > 1:
+            raise ValueError(
+                f"panels have metrics as columns, and there are {len(self.columns)} "
+                "columns: take metrics in place of panels"
+            )
+        if self.panels and "metrics" in self.model_fields_set:
+            raise ValueError("metrics and panels are given: take one of them")
+        if self.leaks:
+            attacks = find_scenario(self.scenario, shadows=0).attacks
+            check_metrics(self.measured, self.scenario, list(attacks))
+        for metric in self.measured:
+            if lacks_owner(metric) and not all(row.whose for row in self.rows):
+                raise ValueError(
+                    f"{metric!r} does not say whose model is attacked: write "
+                    f"'server {metric}' or 'client {metric}', or give each row whose"
+                )
+        if self.goes_elsewhere and not self.elsewhere:
+            raise ValueError(
+                "a metric is measured elsewhere, and the plan does not say where: add "
+                '[elsewhere] with dataset = "…"'
+            )
+
+    @property
+    def measured(self) -> tuple[Metric, ...]:
+        """Return every metric that is printed."""
+        panels = tuple(metric for panel in self.panels for metric in panel.metrics)
+        return panels or self.metrics
+
+    @property
+    def leaks(self) -> bool:
+        """Whether any metric takes an attack."""
+        return any(attack_of(metric) for metric in self.measured)
+
+    @property
+    def goes_elsewhere(self) -> bool:
+        """Whether any metric is of another data set."""
+        return any(metric.startswith(ELSEWHERE) for metric in self.measured)
+
+    def read_as(self, metric: Metric, row: Row) -> Metric:
+        """Return the metric's full name in a row, which may say whose model it is of.
+
+        Example:
+            >>> row = Row(label="FedAvg (server)", trainer="a", whose="server")
+            >>> Plan(title="t", seeds=(1,), rows=(row,)).read_as("token-loss", row)
+            'server token-loss'
+        """
+        return f"{row.whose} {metric}" if lacks_owner(metric) else metric
+
+    @property
+    def wanted(self) -> tuple[Metric, ...]:
+        """Return the full names of what a run is asked for, each once."""
+        names = [self.read_as(m, row) for m in self.measured for row in self.rows]
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def cells(self) -> list[tuple[Row, Column]]:
+        """Return every cell, row by row."""
+        return [
+            (row, column)
+            for row in self.rows
+            for column in self.columns
+            if column.name not in row.skip_columns
+            and (not column.only_for or row.label in column.only_for)
+        ]
+
+    @property
+    def groups(self) -> list[list[Column]]:
+        """Return the columns of each group, in order of appearance."""
+        names = dict.fromkeys(column.group for column in self.columns)
+        return [[c for c in self.columns if c.group == name] for name in names]
+
+    def printed(self, metric: Metric, row: str, column: str) -> PaperNumber | None:
+        """Return the paper's number for a cell, if there is one."""
+        found = self.paper.get(metric, {}).get(row)
+        return found.get(column) if isinstance(found, dict) else found
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a TOML file.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It is no TOML, or a key or a value is not one of a plan's.
+    """
+    try:
+        return Plan.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
+
+
+def _refuse_copies(what: str, names: Sequence[Any]) -> None:
+    twice = [str(n) for n in dict.fromkeys(names) if names.count(n) > 1]
+    if twice:
+        raise ValueError(f"the {what} hold {', '.join(twice)} more than once")
+
+
+def _known(where: str, names: Any, known: Any) -> None:
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]!r}" if close else ""
+            raise ValueError(
+                f"{where} names {name!r}, and there are {', '.join(known)}{hint}"
+            )
+
+
+def _check_paper(
+    metric: Metric, by_row: Mapping[str, Any], rows: list[str], columns: list[str]
+) -> None:
+    where = f"paper.{metric}"
+    _known(where, by_row, rows)
+    for row, entry in by_row.items():
+        if isinstance(entry, dict):
+            _known(f"{where}.{row}", entry, columns)
+        elif len(columns) > 1:
+            raise ValueError(
+                f"{where}.{row} holds one number for {len(columns)} columns: name "
+                "the columns"
+            )
+        for number in entry.values() if isinstance(entry, dict) else [entry]:
+            if number.mean > largest(metric):
+                raise ValueError(
+                    f"{where}.{row}: {number.text} is no number of a paper: "
+                    f"{metric} is at most {largest(metric):g}"
+                )
+
+
+def _readable(error: ValidationError) -> str:
+    unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
+    first = [*unknown, *error.errors()][0]  # a misspelt key is missing, too
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # parts that don't go together
+        return message
+    where = _path(first["loc"])
+    if unknown:
+        return f"{where} is no key there. {_keys(first['loc'])}"
+    return f"{where}: {message}"
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return where something stands, as in rows[2].trainer, counted from 1."""
+    text = ""
+    for part in location:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _keys(location: tuple[int | str, ...]) -> str:
+    parts: Mapping[int | str, type[BaseModel]] = {
+        "rows": Row,
+        "columns": Column,
+        "panels": Panel,
+        "elsewhere": Elsewhere,
+    }
+    kind = parts.get(location[0], Plan) if len(location) > 1 else Plan
+    return f"Known: {', '.join(kind.model_fields)}"

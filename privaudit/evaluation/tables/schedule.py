@@ -1,0 +1,196 @@
+"""From a plan to its runs: each once, all of them valid, seed by seed."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dataset import DATASETS
+from privaudit.evaluation.tables.afterwards import Afterwards
+from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
+from privaudit.evaluation.tables.parts import Column, Elsewhere, Row
+from privaudit.evaluation.tables.plan import Plan
+from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
+from privaudit.models.language.captioning_loading import is_captioner
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a table.
+
+    Attributes:
+        label: Where it stands first, in words.
+        trainer: Its name.
+        settings: Its parameters, as given.
+        fields: Of the configuration, the seed among them, paths expanded.
+        digest: Of the complete configuration.
+        afterwards: What is measured once it is trained.
+    """
+
+    label: str
+    trainer: str
+    settings: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    digest: str
+    afterwards: Afterwards = field(default_factory=Afterwards)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a table trains.
+
+    Attributes:
+        runs: Each once, though several cells may show it; seed by seed, so that a table
+            that was stopped has as many whole replicates as possible.
+        places: The run's digest by row label, column name and seed.
+    """
+
+    runs: tuple[PlannedRun, ...]
+    places: Mapping[tuple[str, str, int], str]
+
+
+def schedule(plan: Plan) -> Schedule:
+    """Return every run of a plan, with all configurations checked.
+
+    Raises:
+        ConfigError: A run cannot be configured, or a variable is not set; the text
+            names the cell.
+        MissingFileError: A data file or a model's folder is not there.
+    """
+    _check_shared(plan)
+    runs: dict[str, PlannedRun] = {}
+    afterwards, places = _afterwards(plan), {}
+    for seed in plan.seeds:
+        for row, column in plan.cells:
+            run = _planned(plan, row, column, seed, afterwards)
+            runs.setdefault(run.digest, run)
+            places[row.label, column.name, seed] = run.digest
+    return Schedule(tuple(runs.values()), places)
+
+
+def _check_shared(plan: Plan) -> None:
+    """Refuse a parameter for all trainers that none of them has: a slip of the pen."""
+    known = {name for row in plan.rows for name in parameters_of(row.trainer)}
+    for name in plan.settings:
+        if name not in known:
+            raise ConfigError(
+                f"The plan's settings hold {name!r}, and no row's trainer has that "
+                f"parameter. They have: {', '.join(sorted(known)) or 'none'}."
+            )
+
+
+def _afterwards(plan: Plan) -> Afterwards:
+    """Return what every run of the plan is measured for, with paths expanded.
+
+    Raises:
+        UnknownNameError: No data set has the name of the one elsewhere.
+        MissingFileError: It is not there.
+    """
+    place = plan.elsewhere if plan.goes_elsewhere else None
+    if place:
+        DATASETS.find(place.dataset)
+        data = _expanded({"data": place.data})["data"]
+        place = Elsewhere(dataset=place.dataset, data=data)
+    return Afterwards(plan.wanted, plan.scenario if plan.leaks else "", place)
+
+
+def _planned(
+    plan: Plan, row: Row, column: Column, seed: int, afterwards: Afterwards
+) -> PlannedRun:
+    label = f"{row.label}, {column.name}, seed {seed}"
+    known = parameters_of(row.trainer)
+    shared = {name: v for name, v in plan.settings.items() if name in known}
+    settings = {**shared, **row.settings, **column.settings}
+    try:
+        fields = _expanded({**plan.fields, **row.fields, **column.fields})
+        config = make_config(row.trainer, settings, **fields, seed=seed)
+        DATASETS.find(config.dataset)
+        _check_afterwards(config, afterwards)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from None
+    return PlannedRun(
+        label,
+        row.trainer,
+        settings,
+        {**fields, "seed": seed},
+        config.digest,
+        afterwards,
+    )
+
+
+def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
+    """Refuse what the finished run could not be asked, before it is trained."""
+    writes = is_captioner(config.model)
+    for metric in afterwards.metrics:
+        if metric in CAPTIONS and not writes:
+            raise ConfigError(
+                f"{metric!r} is of models that answer in words, and {config.model} "
+                "classifies. Take a model such as tiny-llava, or local accuracy."
+            )
+    if not afterwards.scenario:
+        return
+    if config.members == "all":
+        raise ConfigError(
+            'members = "all" trains on every candidate, so that an attack has no '
+            'non-members to tell members from. Take members = "coin".'
+        )
+    scenario = find_scenario(afterwards.scenario, shadows=0)
+    readable = scenario.reading("words" if writes else "classes").attacks
+    for metric in afterwards.metrics:
+        attack = attack_of(metric)
+        if attack and attack not in readable:
+            raise ConfigError(
+                f"{attack!r} cannot read what {config.model} answers. Those that can: "
+                f"{', '.join(readable)}."
+            )
+
+
+def _expanded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with variables and ~ replaced, and paths known to exist."""
+    full = {name: _expand(name, value) for name, value in fields.items()}
+    for name in _PATHS:
+        _require(name, fields.get(name), full.get(name))
+    return full
+
+
+def _expand(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+
+    def replace(found: re.Match[str]) -> str:
+        variable = found[1] or found[2]
+        if not os.environ.get(variable):
+            raise ConfigError(
+                f"{name} = {value!r} needs the environment variable {variable}, which "
+                "is not set. Set it to the folder that is meant."
+            )
+        return os.environ[variable]
+
+    kind, path = _split(_VARIABLE.sub(replace, value))
+    return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split KIND:PATH, as in surrogate:folder, behind the colon."""
+    kind, colon, path = text.partition(":")
+    return (kind + colon, path) if colon else ("", text)
+
+
+def _require(name: str, given: Any, full: Any) -> None:
+    """Refuse a path that is not there, before hours of runs that all fail."""
+    if not isinstance(full, str):
+        return
+    path = _split(full)[1]
+    is_path = name != "model" or path.startswith(("/", "."))
+    if is_path and not Path(path).exists():
+        raise MissingFileError(
+            f"There is no {path}, which the plan's {name} = {given!r} stands for. Put "
+            "it there, or say where it is."
+        )

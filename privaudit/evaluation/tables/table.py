@@ -1,0 +1,169 @@
+"""A utility table: all its runs, and what they say together."""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tables.metrics import Metric, scale
+from privaudit.evaluation.tables.outcomes import Outcome
+from privaudit.evaluation.tables.paper import PaperNumber
+from privaudit.evaluation.tables.parts import Column, Row
+from privaudit.evaluation.tables.plan import Over, Plan
+from privaudit.evaluation.tables.schedule import PlannedRun, Schedule, schedule
+from privaudit.evaluation.tables.workers import perform_all
+from privaudit.statistics.estimate import Estimate, mean_with_t
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """One number of a table, over its seeds.
+
+    Attributes:
+        mean: As printed, mostly in per cent, with Student's interval; None where no run
+            has the number.
+        spread: Standard deviation over seeds, n - 1 below; None with fewer than two.
+        failed: How many runs of the cell have failed; they are missing in the mean.
+        paper: What the paper says.
+    """
+
+    mean: Estimate | None
+    spread: float | None
+    failed: int
+    paper: PaperNumber | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a number, and no run of it has failed."""
+        return self.mean is not None and not self.failed
+
+
+@dataclass(frozen=True)
+class UtilityTable:
+    """A plan and what came of it.
+
+    Attributes:
+        plan: As it was read.
+        schedule: Its runs.
+        outcomes: By digest.
+    """
+
+    plan: Plan
+    schedule: Schedule
+    outcomes: Mapping[str, Outcome]
+
+    def outcomes_of(self, row: str, column: str) -> list[Outcome]:
+        """Return a cell's outcomes in the order of the seeds; none for no cell."""
+        places = [(row, column, seed) for seed in self.plan.seeds]
+        digests = [self.schedule.places.get(place) for place in places]
+        return [self.outcomes[digest] for digest in digests if digest]
+
+    def cell(
+        self, row: Row, column: Column, metric: Metric, over: Over
+    ) -> CellSummary | None:
+        """Return what a cell says; None where the plan has no cell."""
+        outcomes = self.outcomes_of(row.label, column.name)
+        if not outcomes:
+            return None
+        name, unit = self.plan.read_as(metric, row), scale(metric)
+        found = [outcome.value(name, over) for outcome in outcomes]
+        values = [unit * value for value in found if value is not None]
+        return CellSummary(
+            mean_with_t(values) if values else None,
+            float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            sum(bool(outcome.error) for outcome in outcomes),
+            self.plan.printed(metric, row.label, column.name),
+        )
+
+    @property
+    def failures(self) -> list[tuple[PlannedRun, Outcome]]:
+        """Return the runs that failed, each once."""
+        pairs = [(run, self.outcomes[run.digest]) for run in self.schedule.runs]
+        return [(run, outcome) for run, outcome in pairs if outcome.error]
+
+    @property
+    def rounds(self) -> set[int]:
+        """How many rounds the runs were trained for."""
+        return {outcome.rounds for outcome in self.outcomes.values() if outcome.rounds}
+
+    @property
+    def averaged(self) -> int:
+        """How many of their last rounds the means are over, at most."""
+        return max((outcome.averaged for outcome in self.outcomes.values()), default=0)
+
+
+def make_table(
+    plan: Plan,
+    *,
+    folder: Path | None = None,
+    jobs: int = 1,
+    progress: Say | None = None,
+) -> UtilityTable:
+    """Train every cell of a plan with every seed.
+
+    Runs that are finished are taken as they are, and those that were stopped go on
+    where they stopped: so does a table.
+
+    Args:
+        plan: What to train.
+        folder: Where runs are kept.
+        jobs: Runs trained at a time, at least 1, each on one thread.
+        progress: Called with a line after each run.
+
+    Raises:
+        ConfigError: A run cannot be configured; nothing has run.
+        MissingFileError: Data or a model is not there; nothing has run.
+    """
+    if jobs < 1:
+        raise ConfigError(f"--jobs {jobs} trains nothing. Take at least 1.")
+    planned, outcomes = schedule(plan), {}
+    with closing(perform_all(planned.runs, folder, jobs)) as finished:
+        for run, outcome in finished:
+            outcomes[run.digest] = outcome
+            if progress:
+                count = f"{len(outcomes)}/{len(planned.runs)}"
+                progress(f"{count} {run.label}: {_in_words(plan, outcome)}")
+    return UtilityTable(plan, planned, outcomes)
+
+
+def _in_words(plan: Plan, outcome: Outcome) -> str:
+    if outcome.error:
+        return f"failed: {outcome.error}\n{outcome.trace}".rstrip()
+    values = {metric: outcome.value(metric, plan.over) for metric in plan.wanted}
+    numbers = [
+        f"{metric} {scale(metric) * value:.2f}"
+        for metric, value in values.items()
+        if value is not None
+    ]
+    return f"{', '.join(numbers) or 'nothing measured'} ({outcome.seconds:.0f} s)"
+
+
+def agreeing_pairs(
+    table: UtilityTable, column: Column, metric: Metric
+) -> tuple[int, int]:
+    """Return how many pairs of rows a column orders as the paper does, and of how many.
+
+    By means alone, whatever their spread. Pairs that the paper has as equal, or that
+    lack a number on either side, do not count; pairs that are equal here do not agree.
+    """
+    cells = [
+        table.cell(row, column, metric, table.plan.over) for row in table.plan.rows
+    ]
+    known = [
+        (cell.mean.value, cell.paper.mean)
+        for cell in cells
+        if cell and cell.is_whole and cell.mean and cell.paper
+    ]
+    signs = [
+        math.copysign(1, theirs - others) * (ours - mine)
+        for index, (ours, theirs) in enumerate(known)
+        for mine, others in known[:index]
+        if theirs != others
+    ]
+    return sum(sign > 0 for sign in signs), len(signs)

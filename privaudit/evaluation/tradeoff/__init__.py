@@ -1,0 +1,1 @@
+"""Sweeps over methods and epsilons."""

@@ -1,0 +1,228 @@
+"""A sweep over epsilon: what is kept of each run, and what seeds say together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from privaudit.auditing.audit import Audit
+from privaudit.core.errors import ConfigError
+from privaudit.report.wording import epsilon as in_words
+from privaudit.report.wording import guarantee
+from privaudit.statistics.curve import Groups, tpr_over_seeds
+from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+
+Key = tuple[str, float | None]  # a cell's mode and epsilon
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One run of a sweep.
+
+    Attributes:
+        mode: How noise is added, such as "published-paper" or "sound"; what a mode does
+            besides, it does without noise too.
+        epsilon: As claimed or asked for; None without noise.
+        seed: Of the run: the replicate.
+        success: Of the guesses, learned on shadow models where there are some.
+        auroc: The headline attack's AUROC.
+        local: Accuracy on a client's own classes.
+        neighbour: On other clients' classes; None if every client owns all.
+        gain: Accuracy on own classes beyond the zero-shot model's.
+        certified: Epsilon that is proved for the adversary; None if nothing is.
+        guarantee: Of which unit, adjacency and delta that is, in words.
+        attack: Whose AUROC it is.
+        guesser: Whose success rate it is.
+        metric: What utility is measured by.
+        scores: The attack's, of members and of non-members; None if not kept.
+    """
+
+    mode: str
+    epsilon: float | None
+    seed: int
+    success: Estimate
+    auroc: Estimate
+    local: Estimate
+    neighbour: Estimate | None
+    gain: Estimate
+    certified: float | None = None
+    guarantee: str = ""
+    attack: str = ""
+    guesser: str = ""
+    metric: str = "accuracy"
+    scores: Groups | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, audit: Audit, mode: str, epsilon: float | None, attack: str | None = None
+    ) -> "SweepPoint":
+        """Return what a sweep keeps of an audit.
+
+        Args:
+            audit: Of the run.
+            mode: The label of its curve.
+            epsilon: Of its cell.
+            attack: Which carries the numbers; by default the headline, and for success
+                rates the first that learns from shadow models.
+        """
+        leak = audit.leaks[attack] if attack else audit.headline
+        guesses = leak if attack else audit.guesses
+        groups = [client.groups for client in leak.clients]
+        members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
+        return cls(
+            mode=mode,
+            epsilon=epsilon,
+            seed=audit.run.config.seed,
+            success=guesses.success,
+            auroc=leak.auroc,
+            local=audit.utility.local,
+            neighbour=audit.utility.neighbour,
+            gain=audit.utility.gain,
+            certified=audit.certified_epsilon,
+            guarantee=guarantee(audit),
+            attack=leak.attack,
+            guesser=guesses.attack,
+            metric=audit.utility.metric,
+            scores=(members, others),
+        )
+
+
+def entry_to_dict(entry: "SweepPoint | SweepCell") -> dict[str, Any]:
+    """Return the fields as JSON knows them, NaN as None, without scores."""
+    found = {}
+    for one in fields(entry):
+        value = getattr(entry, one.name)
+        found[one.name] = value.to_dict() if isinstance(value, Estimate) else value
+    found.pop("scores", None)
+    return found
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One mode and epsilon: means over seeds, with Student's intervals.
+
+    Attributes:
+        mode: As in the points.
+        epsilon: As in the points.
+        seeds: The replicates.
+        success: Mean success rate.
+        auroc: Mean AUROC.
+        local: Mean accuracy on own classes.
+        neighbour: Mean accuracy on others' classes; None if there is none.
+        gain: Mean gain over the zero-shot model.
+        reference: The cell that ``change`` is to: that without noise of the same mode
+            where there is one, else the first; None for such a cell itself.
+        change: AUROC less the reference's, paired by seed; None where there is none, or
+            where fewer than two seeds are shared.
+        certified: The largest over the seeds; None if it is missing in one.
+        tpr: True-positive rate at a false-positive rate of 1 %, of all seeds' records
+            at one threshold; None where no scores were kept.
+    """
+
+    mode: str
+    epsilon: float | None
+    seeds: tuple[int, ...]
+    success: Estimate
+    auroc: Estimate
+    local: Estimate
+    neighbour: Estimate | None
+    gain: Estimate
+    reference: Key | None
+    change: Estimate | None
+    certified: float | None
+    tpr: Estimate | None = None
+
+    @property
+    def name(self) -> str:
+        """Mode and epsilon in words."""
+        budget = "no ε" if self.epsilon is None else f"ε {in_words(self.epsilon)}"
+        return f"{self.mode}, {budget}"
+
+
+def aggregate(
+    points: Sequence[SweepPoint], *, against_first: bool = False
+) -> list[SweepCell]:
+    """Return the cells, by mode in order of appearance, the least noise first.
+
+    Args:
+        points: Of all runs.
+        against_first: Whether all differences are to the first cell, and not to that
+            without noise of the same mode where there is one.
+
+    Raises:
+        ConfigError: There is no point, or a seed occurs twice in a cell.
+    """
+    if not points:
+        raise ConfigError("A sweep needs points, and there are none. Add runs.")
+    groups: dict[Key, list[SweepPoint]] = {}
+    for found in points:
+        groups.setdefault((found.mode, found.epsilon), []).append(found)
+    modes = list(dict.fromkeys(found.mode for found in points))
+    keys = sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
+    references = {
+        key: keys[0]
+        if against_first or (key[0], None) not in groups
+        else (key[0], None)
+        for key in keys
+    }
+    differences = sum(key != reference for key, reference in references.items())
+    return [_cell(groups, key, references[key], differences) for key in keys]
+
+
+def _noise(epsilon: float | None) -> float:
+    """Order epsilons by noise, none first."""
+    return 0.0 if epsilon is None else 1 / epsilon
+
+
+def _cell(
+    groups: Mapping[Key, Sequence[SweepPoint]],
+    key: Key,
+    reference: Key,
+    differences: int,
+) -> SweepCell:
+    points = groups[key]
+    others = [p.neighbour.value for p in points if p.neighbour is not None]
+    proved = [p.certified for p in points if p.certified is not None]
+    scores = [p.scores for p in points if p.scores is not None]
+    compared = reference != key
+    return SweepCell(
+        mode=key[0],
+        epsilon=key[1],
+        seeds=_seeds(points),
+        success=mean_with_t([p.success.value for p in points]),
+        auroc=mean_with_t([p.auroc.value for p in points]),
+        local=mean_with_t([p.local.value for p in points]),
+        neighbour=mean_with_t(others) if len(others) == len(points) else None,
+        gain=mean_with_t([p.gain.value for p in points]),
+        reference=reference if compared else None,
+        change=_change(points, groups[reference], differences) if compared else None,
+        certified=max(proved) if len(proved) == len(points) else None,
+        tpr=tpr_over_seeds(scores) if len(scores) == len(points) else None,
+    )
+
+
+def _seeds(points: Sequence[SweepPoint]) -> tuple[int, ...]:
+    seeds = tuple(found.seed for found in points)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(
+            f"The cell {points[0].mode!r} at epsilon {in_words(points[0].epsilon)} "
+            f"holds seeds {sorted(seeds)}: one occurs twice, and a copy is no "
+            "replicate. Leave it out."
+        )
+    return seeds
+
+
+def _change(
+    points: Sequence[SweepPoint], reference: Sequence[SweepPoint], differences: int
+) -> Estimate | None:
+    """Return the paired difference; all of a table's hold together (Bonferroni)."""
+    there = {p.seed: p.auroc.value for p in reference}
+    shared = [p for p in points if p.seed in there]
+    if len(shared) < 2:
+        return None
+    return paired_difference(
+        [p.auroc.value for p in shared],
+        [there[p.seed] for p in shared],
+        confidence=1 - 0.05 / differences,
+    )

@@ -1,0 +1,286 @@
+"""What a sweep trains: its plan, from Python, flags or a TOML file, and its cells."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.toml_files import read_toml
+from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
+
+_OWN_OPTION = {
+    "trainer": "trainers",
+    "settings": "settings, or vary the parameter",
+    "seed": "seeds",
+    "mode": "modes",
+    "epsilon": "epsilons",
+}
+
+
+def _or_none(value: Any) -> Any:
+    """TOML has no null: the text "none" is None, as on the command line."""
+    return None if value == "none" else value
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _or_none(value) for name, value in values.items()}
+
+
+def _varied(values: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(map(_or_none, entries)) for name, entries in values.items()}
+
+
+Budget = Annotated[float | None, BeforeValidator(_or_none)]
+Values = Annotated[dict[str, Any], AfterValidator(_without_none)]
+Varied = Annotated[dict[str, tuple[Any, ...]], AfterValidator(_varied)]
+Margin = Annotated[float, Field(gt=0, lt=1)]
+
+
+class SweepPlan(BaseModel):
+    """What a sweep trains, attacks and compares.
+
+    Attributes:
+        trainers: Names; those without an epsilon have no budgets and no modes.
+        epsilons: Budgets; None ("none" in a file) is no noise, in every mode: modes
+            differ without it too.
+        modes: Of trainers that have modes.
+        vary: Values by name: of a parameter, for those trainers that have it, or of a
+            field of :class:`privaudit.federated.runs.config.RunConfig`. All are combined.
+        seeds: Replicates; each moves partition, coin, start, batches and noise.
+        report_seeds: Others, with which the cells that nothing dominates are trained
+            anew and reported; none leaves that out.
+        scenario: Who attacks.
+        attack: Which of its attacks carries the numbers, named beforehand; by default
+            the headline, and for success rates the first that learns from shadows.
+        clients: How many are attacked with shadow models, or all.
+        shadows: Shadow models for each; 0 leaves shadow attacks out.
+        settings: Parameters, for those trainers that have them.
+        fields: Of RunConfig, for all runs.
+        margin: The largest difference in AUROC that does not matter, in (0, 1).
+        utility_margin: Likewise in utility.
+        alpha: The chance of calling any cell dominated that is not, in (0, 1).
+        against_first: Whether differences in the table are all to its first row.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainers: tuple[str, ...] = ("dp-fpl",)
+    epsilons: tuple[Budget, ...] = (None, 8.0, 4.0, 1.0, 0.4, 0.1)
+    modes: tuple[str, ...] = ("published-paper", "sound")
+    vary: Varied = {}
+    seeds: tuple[NonNegativeInt, ...] = (10, 11, 12, 13, 14)
+    report_seeds: tuple[NonNegativeInt, ...] = ()
+    scenario: str = "prompt-release"
+    attack: str | None = None
+    clients: PositiveInt | Literal["all"] = 3
+    shadows: NonNegativeInt = 20
+    settings: Values = {}
+    fields: Values = {}
+    margin: Margin = 0.05
+    utility_margin: Margin = 0.05
+    alpha: Margin = 0.05
+    against_first: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of a sweep, to be run with every seed.
+
+    Attributes:
+        label: Of its curve.
+        trainer: Its name.
+        epsilon: None is no noise.
+        settings: The trainer's parameters.
+        fields: Of the run's configuration, without the seed.
+    """
+
+    label: str
+    trainer: str
+    epsilon: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self, seed: int) -> dict[str, Any]:
+        """Return what :func:`privaudit.federated.runs.training.train` takes beside the trainer."""
+        return {**self.fields, "settings": self.settings, "seed": seed}
+
+
+def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
+    """Return a plan, with its entries checked one by one.
+
+    Raises:
+        ConfigError: A name is unknown, or a value is none that it takes.
+    """
+    try:
+        return SweepPlan.model_validate(dict(entries))
+    except ValidationError as error:
+        raise ConfigError(f"The sweep cannot be made: {_readable(error)}.") from None
+
+
+def read_sweep_plan(path: Path) -> dict[str, Any]:
+    """Return the entries of a TOML file, checked as :func:`make_plan` does.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It is no TOML, or a key or a value is not one of a sweep's.
+    """
+    entries = read_toml(path)
+    try:
+        make_plan(entries)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return entries
+
+
+def cells_of(plan: SweepPlan) -> list[Cell]:
+    """Return every combination of a plan, all of them valid and no two alike.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value.
+    """
+    _refuse_copies(plan)
+    _refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
+    _refuse_swept("parameter", plan.settings, ("mode", "epsilon"))
+    _check_names(plan)
+    cells = [cell for trainer in plan.trainers for cell in _of_trainer(plan, trainer)]
+    if not cells or not plan.seeds:
+        raise ConfigError("There is nothing to sweep: name trainers and seeds.")
+    _check_configs(cells, [*plan.seeds, *plan.report_seeds])
+    return cells
+
+
+def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
+    known = parameters_of(trainer)
+    shared = {name: v for name, v in plan.settings.items() if name in known}
+    budgets = plan.epsilons if "epsilon" in known else (None,)
+    modes = plan.modes if "mode" in known else (None,)
+    varying = _varying(plan, known)
+    for mode, epsilon, varied in itertools.product(modes, budgets, varying):
+        own = {"mode": mode, "epsilon": epsilon}
+        own = {name: value for name, value in own.items() if name in known}
+        inner = {name: v for name, v in varied.items() if name in known}
+        outer = {name: v for name, v in varied.items() if name not in known}
+        yield Cell(
+            _label(plan, trainer, mode, varied),
+            trainer,
+            epsilon,
+            {**shared, **inner, **own},
+            {**plan.fields, **outer},
+        )
+
+
+def _varying(plan: SweepPlan, known: frozenset[str]) -> Iterator[dict[str, Any]]:
+    names = [n for n in plan.vary if n in known or n in RunConfig.model_fields]
+    for values in itertools.product(*(plan.vary[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
+
+
+def _label(
+    plan: SweepPlan, trainer: str, mode: str | None, varied: Mapping[str, Any]
+) -> str:
+    alone = len(plan.trainers) == 1 and mode is not None
+    names = [] if alone else [trainer]
+    names += [] if mode is None else [mode]
+    return ", ".join([*names, *(f"{n} {str(v).lower()}" for n, v in varied.items())])
+
+
+def _refuse_copies(plan: SweepPlan) -> None:
+    lists: dict[str, Sequence[Any]] = {
+        name: getattr(plan, name)
+        for name in ("trainers", "epsilons", "modes", "seeds", "report_seeds")
+    }
+    lists |= {f"values of {name}": values for name, values in plan.vary.items()}
+    for name, entries in lists.items():
+        twice = [str(e).lower() for e in dict.fromkeys(entries) if entries.count(e) > 1]
+        if twice:
+            raise ConfigError(
+                f"The {name} hold {', '.join(twice)} more than once, and a copy is no "
+                "replicate. Name each once."
+            )
+    both = [str(seed) for seed in plan.report_seeds if seed in plan.seeds]
+    if both:
+        raise ConfigError(
+            f"The report seeds hold {', '.join(both)}, with which cells are chosen: "
+            "that would report the luck of the choice. Take others."
+        )
+
+
+def _refuse_swept(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        if name in given:
+            raise ConfigError(
+                f"The {kind} {name} = {given[name]} was given for all runs, and a "
+                "sweep sets it for each. Leave it out, and name what to sweep."
+            )
+
+
+def _check_names(plan: SweepPlan) -> None:
+    """Refuse parameters that no trainer has: slips of the pen."""
+    known = {name for trainer in plan.trainers for name in parameters_of(trainer)}
+    for name in plan.settings:
+        _require("settings hold", name, known)
+    fields = set(RunConfig.model_fields) - set(_OWN_OPTION)
+    for name, values in plan.vary.items():
+        if name in _OWN_OPTION:
+            raise ConfigError(
+                f"{name} cannot be varied by that name. Use {_OWN_OPTION[name]}."
+            )
+        _require("sweep varies", name, known - set(_OWN_OPTION) | fields)
+        if not values:
+            raise ConfigError(f"{name} is varied, and has no value. Name some.")
+        if name in plan.settings or name in plan.fields:
+            raise ConfigError(
+                f"{name} was given for all runs, and is varied. Leave one of them out."
+            )
+
+
+def _require(where: str, name: str, known: set[str]) -> None:
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"The {where} {name!r}, and no trainer of the sweep has it.{hint} Known: "
+            f"{', '.join(sorted(known)) or 'none'}."
+        )
+
+
+def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+    """Make every run's configuration, and refuse two cells that are one."""
+    places: dict[str, Cell] = {}
+    for cell in cells:
+        for seed in seeds:
+            digest = make_config(cell.trainer, **cell.config(seed)).digest
+            other = places.setdefault(digest, cell)
+            if other is not cell:
+                raise ConfigError(
+                    f"{cell.label!r} and {other.label!r} are the same runs, and a copy "
+                    "is no finding. Leave one out."
+                )
+
+
+def _readable(error: ValidationError) -> str:
+    unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
+    first = [*unknown, *error.errors()][0]
+    where, *rest = first["loc"]
+    if unknown:
+        known = list(SweepPlan.model_fields)
+        close = get_close_matches(str(where), known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return f"{where!r} is no entry.{hint} Known: {', '.join(known)}"
+    place = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}{place} = {first['input']!r}: {message}"

@@ -1,0 +1,86 @@
+"""A finished sweep read back from its sweep.json."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.core.storage import read_json
+from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
+from privaudit.evaluation.tradeoff.result import Tradeoff
+from privaudit.evaluation.tradeoff.selection_cost import Composed, SearchCost
+from privaudit.federated.runs.ledger import DAMAGE
+from privaudit.statistics.dominance import Margins, find_front
+from privaudit.statistics.estimate import Estimate
+
+SWEEP = "sweep.json"
+Json = Mapping[str, Any]
+Entry = TypeVar("Entry", SweepCell, SweepPoint)
+
+
+def read_sweep(folder: Path) -> Tradeoff:
+    """Return what :func:`privaudit.report.galleries.sweep.write_sweep` wrote, without scores.
+
+    Raises:
+        MissingFileError: There is no sweep.json.
+        TranscriptError: It is damaged, or of another version.
+    """
+    said = read_json(folder / SWEEP)
+    try:
+        return _sweep(said)
+    except (*DAMAGE, ConfigError, MissingFileError) as error:
+        raise TranscriptError(
+            f"{folder / SWEEP} does not hold a sweep ({error!r}): it was altered, or "
+            "written by another version. Write it again with the same `privaudit "
+            "tradeoff`: finished runs are kept."
+        ) from None
+
+
+def _sweep(said: Json) -> Tradeoff:
+    points = tuple(_entry(SweepPoint, one) for one in said["points"])
+    cells = tuple(_entry(SweepCell, one) for one in said["cells"])
+    if not points or not cells:
+        raise ValueError(f"{len(points)} points and {len(cells)} cells")
+    margins, alpha = Margins(**said["margins"]), float(said["alpha"])
+    return Tradeoff(
+        points,
+        cells,
+        find_front([_replicates(cell, points) for cell in cells], margins, alpha),
+        None if said["cost"] is None else _cost(said["cost"]),
+        tuple(_entry(SweepPoint, one) for one in said["report_points"]),
+        tuple(_entry(SweepCell, one) for one in said["reported"]),
+    )
+
+
+def _replicates(
+    cell: SweepCell, points: tuple[SweepPoint, ...]
+) -> dict[int, tuple[float, float]]:
+    found = {
+        point.seed: (point.auroc.value, point.local.value)
+        for point in points
+        if (point.mode, point.epsilon) == (cell.mode, cell.epsilon)
+    }
+    if set(found) != set(cell.seeds):
+        raise ValueError(f"{cell.name} has the seeds {cell.seeds}, its runs {found}")
+    return found
+
+
+def _entry(kind: type[Entry], said: Json) -> Entry:
+    """Return a point or a cell; keys beside its fields are told anew."""
+    names = [field.name for field in fields(kind) if field.name != "scores"]
+    return kind(**{name: _value(name, said[name]) for name in names})
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Estimate.from_dict(value)
+    if name in ("seeds", "reference") and value is not None:
+        return tuple(value)
+    return value
+
+
+def _cost(said: Json) -> SearchCost:
+    parts = ("one_seed", "all_seeds")
+    composed = {n: None if said[n] is None else Composed(**said[n]) for n in parts}
+    return SearchCost(**{**said, **composed})

@@ -1,0 +1,251 @@
+"""The trade-off: what attacks learn against utility, over trainers, settings and seeds.
+
+Every cell is a combination of trainer, privacy budget, mode and varied settings; it is
+trained and attacked with each seed. Finished runs are kept, so a sweep goes on where it
+stopped.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
+from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
+from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
+from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.training import train
+from privaudit.models.language.captioning_loading import is_captioner
+from privaudit.report.galleries.sweep import write_sweep
+from privaudit.statistics.dominance import Margins
+from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
+
+__all__ = ["Tradeoff", "run_sweep", "sweep"]
+
+
+def sweep(
+    trainers: Sequence[str],
+    epsilons: Sequence[float | None] | None = None,
+    modes: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    report_seeds: Sequence[int] = (),
+    scenario: str = "prompt-release",
+    attack: str | None = None,
+    clients: int | Literal["all"] = 3,
+    shadows: int = 20,
+    settings: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    margin: float = 0.05,
+    utility_margin: float = 0.05,
+    alpha: float = 0.05,
+    against_first: bool = False,
+    folder: Path | None = None,
+    out: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Tradeoff:
+    """Train and attack every combination, and say which are dominated by test.
+
+    Args:
+        trainers: Names; those without an epsilon have no budgets and no modes.
+        epsilons: Budgets; None is no noise. By default None, 8, 4, 1, 0.4 and 0.1.
+        modes: Of trainers that have modes; by default "published-paper" and "sound".
+        seeds: Replicates; by default 10 to 14. Fewer than three decide nothing.
+        vary: Values by name, of parameters or of fields of a run; all are combined.
+        report_seeds: Others, to report the cells on that nothing dominates.
+        scenario: Who attacks; each audit is saved with its run as it is made.
+        attack: Which of its attacks carries the numbers, named beforehand; by default
+            the headline.
+        clients: How many are attacked with shadow models.
+        shadows: Shadow models for each; 0 leaves shadow attacks out.
+        settings: Parameters, for those trainers that have them.
+        fields: Of :class:`privaudit.federated.runs.config.RunConfig`, for all runs.
+        margin: The largest difference in AUROC that does not matter, in (0, 1).
+        utility_margin: Likewise in utility.
+        alpha: The chance of calling any cell dominated that is not, in (0, 1).
+        against_first: Whether differences in the table are all to its first row.
+        folder: Where runs are kept.
+        out: Where pictures and tables go; nothing is written without it.
+        watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
+            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+
+    Example:
+        >>> small = {"clients": 2, "test_share": 0.45}
+        >>> found = sweep(
+        ...     ["zero-shot"], seeds=[1, 2], vary={"rounds": [1]}, shadows=0,
+        ...     fields=small,
+        ... )
+        >>> [cell.name for cell in found.not_dominated]
+        ['zero-shot, rounds 1, no ε']
+        >>> found.cells[0].auroc.n  # seeds
+        (2,)
+    """
+    given = {
+        "trainers": trainers,
+        "epsilons": epsilons,
+        "modes": modes,
+        "seeds": seeds,
+        "vary": vary,
+        "report_seeds": report_seeds,
+        "scenario": scenario,
+        "attack": attack,
+        "clients": clients,
+        "shadows": shadows,
+        "settings": settings,
+        "fields": fields,
+        "margin": margin,
+        "utility_margin": utility_margin,
+        "alpha": alpha,
+        "against_first": against_first,
+    }
+    plan = make_plan({name: v for name, v in given.items() if v is not None})
+    return run_sweep(plan, folder=folder, out=out, watcher=watcher)
+
+
+def run_sweep(
+    plan: SweepPlan,
+    *,
+    folder: Path | None = None,
+    out: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Tradeoff:
+    """Return what a plan finds, as :func:`sweep` does.
+
+    Args:
+        plan: What is trained, attacked and compared.
+        folder: Where runs are kept.
+        out: Where pictures and tables go; nothing is written without it.
+        watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
+            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+        UnknownNameError: The scenario has no such attack.
+    """
+    scenario, cells = _checked_scenario(plan), cells_of(plan)
+    _check_attacked(plan, scenario, cells)
+    work = _Work(plan, scenario, folder, watcher)
+    work.total = len(cells) * len(plan.seeds)
+    points = [work.run(cell, seed) for cell in cells for seed in plan.seeds]
+    found = judge_sweep(
+        points,
+        margins=Margins(plan.margin, plan.utility_margin),
+        alpha=plan.alpha,
+        against_first=plan.against_first,
+    )
+    fresh = work.report(cells, found)
+    found = replace(
+        found,
+        cost=search_cost(len(cells), work.spent),
+        report_points=tuple(fresh),
+        reported=tuple(aggregate(fresh)) if fresh else (),
+    )
+    if out:
+        write_sweep(found, out)
+    return found
+
+
+def _checked_scenario(plan: SweepPlan) -> Scenario:
+    scenario = find_scenario(plan.scenario, plan.shadows)
+    if plan.attack is not None and plan.attack not in scenario.attacks:
+        what = f"attack of {scenario.name} with {plan.shadows} shadow models"
+        raise UnknownNameError(what, plan.attack, scenario.attacks)
+    return scenario
+
+
+def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) -> None:
+    """Refuse what finished runs could not be asked, or not be compared by."""
+    kinds: set[bool] = set()
+    for cell in cells:
+        config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
+        if config.members == "all":
+            raise ConfigError(
+                'members = "all" trains on every candidate, so that an attack has no '
+                'non-members to tell members from. Take members = "coin".'
+            )
+        kinds.add(writes := is_captioner(config.model))
+        readable = scenario.reading("words" if writes else "classes").attacks
+        if plan.attack is not None and plan.attack not in readable:
+            what = f"attack that reads what {config.model} answers"
+            raise UnknownNameError(what, plan.attack, readable)
+    if len(kinds) > 1:
+        raise ConfigError(
+            "Some cells classify and some write, and their utilities cannot be "
+            "compared. Sweep them one kind at a time."
+        )
+
+
+class _Work:
+    """The runs of a sweep, and what they spent."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        scenario: Scenario,
+        folder: Path | None,
+        watcher: Watcher | None,
+    ) -> None:
+        self.plan, self.scenario = plan, scenario
+        self.folder, self.watcher = folder, watcher
+        self.spent: list[Spent] = []
+        self.total = 0
+        self.began = time.perf_counter()
+
+    def run(self, cell: Cell, seed: int) -> SweepPoint:
+        """Train and attack one cell with one seed; a finished run is not made again."""
+        self._tell_begin(cell, seed)
+        config = cell.config(seed)
+        watcher, plan = self.watcher, self.plan
+        run = train(
+            cell.trainer, folder=self.folder, resume=True, watcher=watcher, **config
+        )
+        audit = Auditor(run).attack(
+            plan.scenario, clients=plan.clients, shadows=plan.shadows, watcher=watcher
+        )
+        save_audit(audit)
+        self.spent.append(Spent.of(run, self.scenario.threat))
+        point = SweepPoint.of(audit, cell.label, cell.epsilon, plan.attack)
+        self._tell_done(point)
+        return point
+
+    def _tell_begin(self, cell: Cell, seed: int) -> None:
+        if self.watcher is not None:
+            what = cell_name(cell.label, cell.epsilon, seed)
+            done = len(self.spent)
+            self.watcher(Phase("tradeoff", "cell", what, done, self.total))
+
+    def _tell_done(self, point: SweepPoint) -> None:
+        if self.watcher is None:
+            return
+        done = len(self.spent)
+        each = (time.perf_counter() - self.began) / done
+        self.watcher(
+            CellDone(
+                cell=point.mode,
+                epsilon=point.epsilon,
+                seed=point.seed,
+                done=done,
+                total=self.total,
+                metric=point.metric,
+                utility=point.local,
+                auroc=point.auroc,
+                seconds_left=each * (self.total - done),
+            )
+        )
+
+    def report(self, cells: Sequence[Cell], found: Tradeoff) -> list[SweepPoint]:
+        """Train the cells that nothing dominates anew, on seeds of their own."""
+        stay = {(cell.mode, cell.epsilon) for cell in found.not_dominated}
+        chosen = [cell for cell in cells if (cell.label, cell.epsilon) in stay]
+        self.total += len(chosen) * len(self.plan.report_seeds)
+        return [self.run(c, seed) for c in chosen for seed in self.plan.report_seeds]

@@ -1,0 +1,1 @@
+"""Federated training: Trainer, rounds, messages, transcript, threat models."""

@@ -1,0 +1,202 @@
+"""Which records each client of a cohort takes in each local step."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked
+from privaudit.datasets.dialogues import Words
+from privaudit.federated.trainer import Cohort, Round
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which records each client takes in each local step.
+
+    Attributes:
+        chosen: Positions in the padded cohort.
+        mask: False where a client's batch is shorter than the longest, or empty.
+    """
+
+    chosen: Int[Tensor, "steps clients batch"]
+    mask: Bool[Tensor, "steps clients batch"]
+
+
+def epochs_of_batches(
+    cohort: Cohort, at: Round, *, epochs: int | Sequence[int], batch_size: int
+) -> Batches:
+    """Shuffle each client's records anew for every epoch, and cut them into batches.
+
+    Args:
+        cohort: Who trains.
+        at: Names the random streams, one for each client.
+        epochs: Passes over the shard, or each client's own number of them.
+        batch_size: Records in a batch, or 0 for the whole shard at once.
+    """
+    sizes = [int(size) for size in cohort.sizes]
+    passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
+    plans = [
+        _plan_epochs(size, often, batch_size, at.stream("batches", client))
+        for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
+    ]
+    steps = max(len(plan) for plan in plans)
+    width = max((len(batch) for plan in plans for batch in plan), default=1)
+    chosen = torch.zeros(steps, len(plans), max(width, 1), dtype=torch.long)
+    mask = torch.zeros_like(chosen, dtype=torch.bool)
+    for row, plan in enumerate(plans):
+        for step, batch in enumerate(plan):
+            chosen[step, row, : len(batch)] = batch
+            mask[step, row, : len(batch)] = True
+    return Batches(chosen, mask)
+
+
+def _plan_epochs(
+    size: int, epochs: int, batch_size: int, stream: Stream
+) -> list[Tensor]:
+    if size == 0:
+        return []
+    plan: list[Tensor] = []
+    for _ in range(epochs):
+        order = torch.from_numpy(stream.permutation(size))
+        plan.extend(order.split(batch_size or size))
+    return plan
+
+
+def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n"]:
+    """Return which records each client's Poisson sample holds; padding never does.
+
+    The coins are secret: sampling amplifies privacy against those who don't know them.
+    """
+    drawn = torch.zeros_like(cohort.mask)
+    for row, (client, size) in enumerate(
+        zip(cohort.clients, cohort.sizes.tolist(), strict=True)
+    ):
+        coins = at.secret("poisson", client).coins(rate, size)
+        drawn[row, :size] = torch.from_numpy(coins)
+    return drawn & cohort.mask
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What each client of a cohort takes in one step; short batches are padded.
+
+    Attributes:
+        features: Image features.
+        labels: Class indices.
+        mask: False where padding stands; whatever it holds counts for nothing.
+        tokens: Parts of pictures, where the records have them.
+        words: What is asked and answered, [k, b, length], where they have that.
+        crafted: Gradients of canaries; zero for other records.
+    """
+
+    features: Float[Tensor, "k b d"]
+    labels: Int[Tensor, "k b"]
+    mask: Bool[Tensor, "k b"]
+    tokens: Float[Tensor, "k b parts token_width"] | None = None
+    words: Words | None = None
+    crafted: Float[Tensor, "k b tokens width"] | None = None
+
+    @property
+    def is_crafted(self) -> Bool[Tensor, "k b"]:
+        """Which records are canaries in gradient space."""
+        if self.crafted is None:
+            return torch.zeros_like(self.mask)
+        return self.crafted.flatten(2).any(dim=2) & self.mask
+
+    @property
+    def sizes(self) -> Int[Tensor, " k"]:
+        """How many records each client took: not to be sent, nor told."""
+        return self.mask.sum(dim=1)
+
+
+def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
+    """Return the records at ``chosen``."""
+    rows = torch.arange(len(cohort)).unsqueeze(1)
+    tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
+    features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
+    words = None if cohort.words is None else cohort.words[rows, chosen]
+    crafted = None
+    if cohort.crafted is not None:
+        crafted = cohort.crafted[rows, chosen] * mask[..., None, None]
+    return Batch(features, labels, mask, tokens, words, crafted)
+
+
+def with_canaries(
+    losses: Float[Tensor, "k b"],
+    contexts: Float[Tensor, "k tokens width"],
+    batch: Batch,
+) -> Float[Tensor, "k b"]:
+    """Return the records' losses, those of canaries replaced.
+
+    A canary in gradient space has a loss that is linear in the context, and 0 wherever
+    the context is: its gradient is the one it was crafted with, and no mean of losses
+    tells of it.
+    """
+    if batch.crafted is None:
+        return losses
+    linear = torch.einsum("kbtw,ktw->kb", batch.crafted, contexts - contexts.detach())
+    return torch.where(batch.is_crafted, linear, losses)
+
+
+Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]
+"""From parameters and a batch to every client's loss, differentiable."""
+
+
+def gradients_of(
+    objective: Objective, parameters: Stacked, batch: Batch
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Return each client's gradient by its own parameters, and its loss."""
+    leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
+    losses = objective(leaves, batch)
+    gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, gradients, strict=True)), losses.detach()
+
+
+Gradients = Callable[
+    [Objective, Stacked, Batch], tuple[dict[str, Tensor], Float[Tensor, " k"]]
+]
+"""How gradients are found; :func:`gradients_of` asks autograd."""
+
+
+def in_parts(batch: Batch, size: int) -> Iterator[Batch]:
+    """Yield a batch in parts of at most ``size`` records of each client."""
+    for first in range(0, batch.mask.shape[1], size):
+        some = slice(first, first + size)
+        yield Batch(
+            batch.features[:, some],
+            batch.labels[:, some],
+            batch.mask[:, some],
+            None if batch.tokens is None else batch.tokens[:, some],
+            None if batch.words is None else batch.words[:, some],
+            None if batch.crafted is None else batch.crafted[:, some],
+        )
+
+
+def accumulated(size: int, weigh: Callable[[Batch], Float[Tensor, " k"]]) -> Gradients:
+    """Return a way to find the same gradients in less memory, part by part.
+
+    Args:
+        size: Records of each client in a part.
+        weigh: What a part's mean loss counts in the batch's: the same up to a factor
+            as how many records, or tokens, it is a mean over.
+    """
+
+    def gradients(
+        objective: Objective, parameters: Stacked, batch: Batch
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        whole = weigh(batch).clamp(min=1)
+        total = {name: torch.zeros_like(t) for name, t in parameters.items()}
+        loss = torch.zeros_like(whole, dtype=torch.float32)
+        for part in in_parts(batch, size):
+            share = weigh(part) / whole
+            found, mean = gradients_of(objective, parameters, part)
+            loss = loss + share * mean
+            for name, gradient in found.items():
+                total[name] += gradient * share.view(-1, *[1] * (gradient.ndim - 1))
+        return total, loss
+
+    return gradients

@@ -1,0 +1,271 @@
+"""The round loop: parties send nothing outside of it.
+
+Many federations can run side by side: their clients form one cohort, so that an
+adversary's shadow federations cost little more than one of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors, alike, stack, unstack
+from privaudit.federated.local_training import Place, Trained, train_places
+from privaudit.federated.masked_sum import Masking
+from privaudit.federated.messages import (
+    Delivery,
+    deliver,
+    events_of,
+    inbox_of,
+    not_empty,
+)
+from privaudit.federated.trainer import (
+    ClientId,
+    Events,
+    PublicTask,
+    Records,
+    Round,
+    Trainer,
+)
+from privaudit.federated.transcript import PUBLIC, SERVER, Message
+from privaudit.privacy.trace import RoundTrace
+
+COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
+
+
+@dataclass
+class Federation:
+    """One federation's parties: what each holds between two rounds.
+
+    Attributes:
+        shards: Each client's members, the records it trains on.
+        seeds: Of the run.
+        name: Tells the random streams of federations apart that run side by side.
+        server: The server's state.
+        kept: Each client's private state.
+        losses: Each participant's mean training loss in the last round.
+        secrets: Of the run's secret key; None takes the seeds.
+    """
+
+    shards: Mapping[ClientId, Records]
+    seeds: Seeds
+    name: str = ""
+    server: Tensors = field(default_factory=dict)
+    kept: dict[ClientId, Tensors] = field(default_factory=dict)
+    losses: dict[ClientId, float] = field(default_factory=dict)
+    secrets: Seeds | None = field(default=None, repr=False)
+
+    @classmethod
+    def begin(
+        cls,
+        trainer: Trainer,
+        task: PublicTask,
+        shards: Mapping[ClientId, Records],
+        seeds: Seeds,
+        name: str = "",
+        secrets: Seeds | None = None,
+    ) -> "Federation":
+        """Return a federation before its first round."""
+        kept = {c: trainer.start_client(task, c, seeds) for c in shards}
+        start = trainer.start(task, seeds)
+        return cls(shards, seeds, name, start, kept, secrets=secrets)
+
+    def stream(self, client: ClientId) -> str:
+        """Return the name of one client's random streams."""
+        return f"{self.name}/{client}" if self.name else client
+
+    def place(self, trainer: Trainer, client: ClientId, at: Round) -> Place:
+        """Return what one participant of a round has when it starts to train."""
+        received = trainer.broadcast(self.server, client, at)
+        stream, shard = self.stream(client), self.shards[client]
+        return Place(client, stream, shard, received, self.kept[client])
+
+    def at(self, index: int, participation: float) -> Round:
+        """Return one of its rounds."""
+        secrets = self.secrets or self.seeds
+        drawn = participants_of(list(self.shards), participation, secrets, index)
+        return Round(index, self.seeds, drawn, secrets=self.secrets)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What one round of one federation left behind.
+
+    Attributes:
+        at: The round.
+        messages: In the order in which they were sent.
+        events: The privacy mechanisms as applied, by clients and server.
+        trace: What each participant's mechanisms did; for the run's owner only.
+        secure_sum: What came of a masked sum; None where nothing was masked.
+    """
+
+    at: Round
+    messages: tuple[Message, ...]
+    events: Events
+    trace: RoundTrace = field(default_factory=dict)
+    secure_sum: Mapping[str, Any] | None = None
+
+
+def participants_of(
+    clients: Sequence[ClientId], rate: float, seeds: Seeds, index: int
+) -> tuple[ClientId, ...]:
+    """Draw who takes part in a round: a fixed number, at least one.
+
+    Args:
+        clients: All of them.
+        rate: Share that takes part, in (0, 1].
+        seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
+        index: The round.
+
+    Raises:
+        ConfigError: The rate is not in (0, 1].
+    """
+    if not 0 < rate <= 1:
+        raise ConfigError(
+            f"A participation rate of {rate:g} was asked for. Take one above 0 and at "
+            "most 1."
+        )
+    count = count_participants(len(clients), rate)
+    order = seeds.stream("participants", round=index).permutation(len(clients))
+    return tuple(clients[i] for i in sorted(order[:count].tolist()))
+
+
+def count_participants(clients: int, rate: float) -> int:
+    """Return how many clients take part in a round."""
+    return max(1, round(rate * clients))
+
+
+def run_round(
+    trainer: Trainer,
+    task: PublicTask,
+    federations: Sequence[Federation],
+    index: int,
+    *,
+    participation: float = 1.0,
+    cohort_size: int = COHORT_SIZE,
+    traced: bool = False,
+    masking: Masking | None = None,
+    dropout: float = 0.0,
+) -> list[RoundRecord]:
+    """Run one round of every federation, and say what was sent in each.
+
+    Args:
+        trainer: What is trained.
+        task: The task.
+        federations: Each moves on by a round.
+        index: The round.
+        participation: Share of clients that takes part, in (0, 1].
+        cohort_size: Clients trained together.
+        traced: Whether private trainers take notes, for the owner; nothing that is
+            sent depends on it.
+        masking: How uploads are masked; None sends them in the clear.
+        dropout: Chance that an upload in the clear is lost; masks know their own.
+
+    Raises:
+        TrainingError: A loss or a tensor is not finite; no state was changed.
+    """
+    rounds = [f.at(index, participation) for f in federations]
+    if masking is not None:
+        rounds = [
+            replace(at, step=masking.code(len(at.participants)).step) for at in rounds
+        ]
+    places = [
+        federation.place(trainer, client, at)
+        for federation, at in zip(federations, rounds, strict=True)
+        for client in at.participants
+    ]
+    trained = train_places(trainer, task, places, rounds[0], cohort_size, traced)
+    deliveries, first = [], 0
+    for at in rounds:
+        mine = slice(first, first + len(at.participants))
+        part = deliver(trainer, places[mine], trained[mine], at, masking, dropout)
+        deliveries.append((trained[mine], part))
+        first = mine.stop
+    return [
+        _move_on(trainer, task, federation, at, some, part)
+        for federation, at, (some, part) in zip(
+            federations, rounds, deliveries, strict=True
+        )
+    ]
+
+
+def _move_on(
+    trainer: Trainer,
+    task: PublicTask,
+    federation: Federation,
+    at: Round,
+    trained: Sequence[Trained],
+    delivery: Delivery,
+) -> RoundRecord:
+    """Move the clients' and the server's state on, and say what the round left behind.
+
+    Where a secure sum was aborted, or nothing arrived, the server's state stays.
+    """
+    for client, one in zip(at.participants, trained, strict=True):
+        federation.kept[client] = one.kept
+        federation.losses[client] = one.loss
+    events = events_of(trained[0].events, at, delivery)
+    inbox, summed = delivery.inbox, delivery.at
+    if inbox is None:  # accounted as if it had been released, which is no less
+        everything = zip(at.participants, (one.sent for one in trained), strict=True)
+        inbox, summed = inbox_of(trainer, dict(everything)), at
+    server, more = trainer.aggregate(task, federation.server, inbox, summed)
+    if delivery.inbox is not None:
+        federation.server = server
+    traces = zip(at.participants, trained, strict=True)
+    trace = {client: one.trace for client, one in traces if one.trace}
+    return RoundRecord(at, delivery.messages, events + more, trace, delivery.report)
+
+
+def give_away(
+    trainer: Trainer,
+    task: PublicTask,
+    federation: Federation,
+    index: int,
+    *,
+    publish: bool = True,
+) -> tuple[dict[ClientId, Tensors], tuple[Message, ...]]:
+    """Send the last broadcast, and return each client's personal model.
+
+    Args:
+        trainer: What was trained.
+        task: The task.
+        federation: After its last round.
+        index: The number of rounds, which these messages bear.
+        publish: Whether the personal models are given away.
+    """
+    clients = tuple(federation.shards)
+    at = Round(index, federation.seeds, clients, secrets=federation.secrets)
+    received = [trainer.broadcast(federation.server, c, at) for c in clients]
+    models = _release(trainer, task, federation, received)
+    down = [
+        Message(index, SERVER, c, "broadcast", tensors)
+        for c, tensors in zip(clients, received, strict=True)
+    ]
+    given = [
+        Message(index, c, PUBLIC, "release", m) for c, m in models.items() if publish
+    ]
+    return models, not_empty(down + given)
+
+
+def _release(
+    trainer: Trainer,
+    task: PublicTask,
+    federation: Federation,
+    received: Sequence[Tensors],
+) -> dict[ClientId, Tensors]:
+    """Return the personal models; clients whose tensors are alike go together."""
+    clients = tuple(federation.shards)
+    kept = [federation.kept[c] for c in clients]
+    done: dict[ClientId, Tensors] = {}
+    for some in alike(received, kept):
+        names = [clients[i] for i in some]
+        stacked = trainer.release(
+            task,
+            names,
+            stack([received[i] for i in some]),
+            stack([kept[i] for i in some]),
+        )
+        done.update(zip(names, unstack(stacked, len(some)), strict=True))
+    return {client: done[client] for client in clients}

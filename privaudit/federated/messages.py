@@ -1,0 +1,105 @@
+"""What passes between a server and its clients in one round, and what it gets of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from privaudit.core.tensors import Tensors
+from privaudit.federated.local_training import Place, Trained
+from privaudit.federated.masked_sum import Masking, masked_sum
+from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Trainer
+from privaudit.federated.transcript import SERVER, Kind, Message
+from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One round's messages, and what the server has of them.
+
+    Attributes:
+        messages: In the order in which they were sent.
+        inbox: The sum, or each upload; None where a secure sum was aborted, or every
+            upload was lost.
+        at: The round, with those who are in the inbox as its participants.
+        report: What came of a masked sum; None where nothing was masked.
+    """
+
+    messages: tuple[Message, ...]
+    inbox: Inbox | None
+    at: Round
+    report: Mapping[str, Any] | None = None
+
+
+def deliver(
+    trainer: Trainer,
+    places: Sequence[Place],
+    trained: Sequence[Trained],
+    at: Round,
+    masking: Masking | None,
+    dropout: float = 0.0,
+) -> Delivery:
+    """Send broadcasts down and uploads up, in the clear or under masks.
+
+    Args:
+        trainer: Says what the server needs.
+        places: The participants.
+        trained: What each of them did.
+        at: The round.
+        masking: How uploads are masked; None sends them in the clear, and a trainer
+            that needs sums gets what an ideal secure sum would reveal.
+        dropout: Chance that an upload in the clear is lost on its way.
+    """
+    down = [
+        Message(at.index, SERVER, place.client, "broadcast", place.received)
+        for place in places
+    ]
+    sent = {p.client: t.sent for p, t in zip(places, trained, strict=True)}
+    if masking is not None:
+        streams = [place.stream for place in places]
+        found = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
+        there = replace(at, participants=found.survivors)
+        messages = not_empty([*down, *found.messages])
+        return Delivery(messages, found.total, there, found.report)
+    sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
+    there = replace(at, participants=tuple(sent))
+    kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
+    up = [Message(at.index, c, SERVER, kind, tensors) for c, tensors in sent.items()]
+    inbox = inbox_of(trainer, sent) if sent else None
+    return Delivery(not_empty(down + up), inbox, there)
+
+
+def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:
+    """Return what the server gets of uploads: their sum, or each of them."""
+    return secure_sum(list(sent.values())) if trainer.aggregation == "sum" else sent
+
+
+def _is_lost(at: Round, client: ClientId, dropout: float) -> bool:
+    return at.stream("dropout", client).coin(dropout)
+
+
+def events_of(events: Events, asked: Round, delivery: Delivery) -> Events:
+    """Return clients' mechanisms as they count in a sum that some are missing in.
+
+    Whoever is lost takes its noise along: of a "distributed" noise its share, of
+    "client" noise one of those that add up.
+    """
+    there, asked_for = len(delivery.at.participants), len(asked.participants)
+    if delivery.inbox is None or there == asked_for:
+        return events
+    return tuple(_fewer(event, there, asked_for) for event in events)
+
+
+def _fewer(event: MechanismEvent, there: int, asked_for: int) -> MechanismEvent:
+    if event.release == "local":
+        return event
+    noise = event.noise_multiplier
+    if event.noise_at == "distributed":
+        noise *= math.sqrt(there / asked_for)
+    return replace(event, parties=there, noise_multiplier=noise)
+
+
+def not_empty(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Leave out messages that carry nothing."""
+    return tuple(m for m in messages if m.tensors)

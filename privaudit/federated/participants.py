@@ -1,0 +1,67 @@
+"""Which clients an adversary can ask about: those whose training reached it."""
+
+from privaudit.core.seeds import Seeds
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.transcript import MASKED_KINDS, Message
+
+
+def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
+    """Return the clients that an adversary's view was trained on, in their order.
+
+    Participation is public, and drawn without a look at any record; the run wrote down
+    who took part. Where uploads may be lost only those count of whom one arrived;
+    behind masks, in a sum that was not aborted. The server is told: what the others
+    trained reached nobody, unless they gave it away.
+
+    Args:
+        run: A finished run.
+        threat: A threat model by name, see :mod:`privaudit.federated.threat_models`.
+    """
+    config, clients = run.config, run.population.task.clients
+    arrived: dict[int, list[int]] = {}
+    if (config.is_masked or config.dropout) and not _has_own(run, threat):
+        arrived = _arrived(run) if config.is_masked else _unlost(run)
+    seen: set[str] = set()
+    for index, drawn in enumerate(run.participants):
+        places = arrived.get(index, range(len(drawn)))
+        seen |= {drawn[place] for place in places}
+    return tuple(client for client in clients if client in seen)
+
+
+def _has_own(run: Run, threat: str) -> bool:
+    """Say whether the view holds what clients trained for themselves."""
+    seeds, task = Seeds(run.config.seed), run.population.task
+    return threat == "released" and any(
+        run.trainer.start_client(task, client, seeds) for client in task.clients
+    )
+
+
+def _unlost(run: Run) -> dict[int, list[int]]:
+    """Return for each round whose upload arrived, by place; {} where none is sent."""
+    senders: dict[int, set[str]] = {}
+    for message in run.transcript:
+        if message.kind in ("update", "individual-update"):
+            senders.setdefault(message.round, set()).add(message.sender)
+    if not senders:
+        return {}
+    return {
+        index: [n for n, one in enumerate(some) if one in senders.get(index, set())]
+        for index, some in enumerate(run.participants)
+    }
+
+
+def _arrived(run: Run) -> dict[int, list[int]]:
+    """Return for each round with masks who is in its sum, by place among the asked."""
+    found: dict[int, list[int]] = {}
+    summed = {m.round for m in run.transcript if m.kind == "sum"}
+    for message in run.transcript:
+        if message.kind in MASKED_KINDS:
+            there = found.setdefault(message.round, [])
+            if message.round in summed and not there:
+                there.extend(_named(message))
+    return found
+
+
+def _named(message: Message) -> list[int]:
+    named = message.kind == "survivors"
+    return message.tensors["clients"].tolist() if named else []

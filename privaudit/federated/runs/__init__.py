@@ -1,0 +1,1 @@
+"""A run on disk: its configuration, folder, membership ledger and utility."""

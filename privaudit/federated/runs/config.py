@@ -1,0 +1,307 @@
+"""The complete, validated record of how a run was made."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from privaudit.core.bounded_files import reason_of
+from privaudit.core.errors import ConfigError, shown
+from privaudit.core.seeds import Randomness
+from privaudit.datasets.canaries import CanaryKind
+from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
+from privaudit.datasets.split import Rule, Shares
+from privaudit.federated.federation import COHORT_SIZE, count_participants
+from privaudit.federated.trainer import TRAINERS, Trainer
+from privaudit.models.language.captioning_loading import is_captioner
+
+WRITING: Mapping[str, Any] = {
+    "dataset": "scenes",
+    "model": "tiny-llava",
+    "clients": 12,
+    "participation": 1 / 3,
+    "alpha": 0.5,
+    "test_share": 0.15,
+    "public_share": 0.15,
+    "measured_rounds": 1,
+    "tested": 240,
+}
+"""What is different for models that answer in words: FedRand's federation, and utility
+measured once, since writing takes its time."""
+FOLDER_MODELS = ("surrogate", "language")
+"""Kinds of models that are folders."""
+HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
+"""Kinds that are folders, or names on the hub."""
+MOST = 1_000_000  # of anything that is counted: far more than any federation has
+Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+
+
+class RunConfig(BaseModel):
+    """What one run trains, on what, and how the records are dealt.
+
+    Attributes:
+        trainer: A name from ``privaudit list trainers``.
+        settings: The trainer's own parameters, complete.
+        dataset: A name from ``privaudit list datasets``.
+        data: Where the data set lies; None looks in the usual places.
+        model: A name from ``privaudit list models``.
+        checkpoint: The model's weights, for open_clip architectures.
+        clients: How many parties train.
+        partition: How classes, or domains, are dealt.
+        alpha: Concentration of the Dirichlet partition, and inside a domain.
+        rounds: Rounds of training.
+        participation: Share of clients in each round, in (0, 1].
+        context_tokens: Learned vectors in front of a class name.
+        shots: Candidates of each class; None takes all.
+        members: A coin makes half the candidates members, or all are trained on: for
+            tables of utility, since nothing is left to tell members from.
+        test_share: Part of the records kept for utility; None is the data set's own
+            test part, or 0.3.
+        public_share: Part that belongs to nobody: the adversary's own data; None is
+            the data set's own validation part, or 0.4.
+        publish: Whether the personal models are given away at the end.
+        seed: Moves the partition, the coin, the batches and the start; with the
+            randomness of the seed, also the noise.
+        cohort_size: Clients trained together; a resumed run needs the same.
+        measured_rounds: Utility is measured after the last so many rounds, at least 1;
+            None measures it after every round.
+        targets: Linear layers of a language model that adapters change: "all-linear",
+            or names or endings of names, separated by commas.
+        tested: Utility is measured on so many of the test records at most; None takes
+            all.
+        canary: What some candidates are made into, see :mod:`privaudit.datasets.canaries`; None
+            leaves them as they are.
+        canaries: How many of each client's.
+        secure_aggregation: "ideal" records uploads in the clear, and server-aggregate
+            sums them as an ideal secure sum would; "masked" runs a protocol, so that
+            the transcript holds masked uploads, and no update.
+        dropout: Chance that a participant of a round is lost before its upload counts,
+            in [0, 1): between the rounds of that protocol, or, in the clear, on the
+            way.
+        randomness: Where the secret key comes from that noise, secret samples and masks
+            follow from. "system": drawn once, and kept with the run. "seed": of the
+            seed, so that equal configurations give equal transcripts, and whoever
+            guesses the seed subtracts the noise: repeatable, not private.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainer: str = "promptfl"
+    settings: dict[str, Any] = Field(default_factory=dict)
+    dataset: str = "digits"
+    data: str | None = None
+    model: str = "tiny-clip"
+    checkpoint: str | None = None
+    clients: Count = 10
+    partition: Literal["dirichlet", "pathological", "domains"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    rounds: Count
+    participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    context_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
+    shots: Count | None = None
+    members: Rule = "coin"
+    test_share: Share | None = None
+    public_share: Share | None = None
+    publish: bool = True
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    cohort_size: Count = COHORT_SIZE
+    measured_rounds: Count | None = None
+    targets: str = "all-linear"
+    tested: Count | None = None
+    canary: CanaryKind | None = None
+    canaries: Count = 10
+    secure_aggregation: Literal["ideal", "masked"] = "ideal"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    randomness: Randomness = "seed"
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_nul(cls, value: Any) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a text holds a NUL")
+        return value
+
+    def measures(self, index: int) -> bool:
+        """Say whether utility is measured after a round."""
+        last = self.measured_rounds
+        return last is None or index >= self.rounds - last
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether uploads are masked, and not sent in the clear."""
+        return self.secure_aggregation == "masked"
+
+    def deal(self) -> Partition:
+        """Return the partition with its parameters."""
+        if self.partition == "pathological":
+            return Pathological()
+        if self.partition == "domains":
+            return ByDomain(self.alpha)
+        return Dirichlet(self.alpha)
+
+    def shares(self) -> Shares:
+        """Return how many records are set apart, and how many are used."""
+        return Shares(self.test_share, self.public_share, self.shots, self.members)
+
+    def build_trainer(self) -> Trainer:
+        """Return the trainer with its parameters."""
+        return build_trainer(self.trainer, self.settings)
+
+    @property
+    def digest(self) -> str:
+        """Eight characters that name this configuration.
+
+        What stands at its default is left out: a field that a later version adds does
+        not rename the runs of an earlier one.
+        """
+        text = json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def make_config(
+    trainer: str, settings: Mapping[str, Any] | None = None, **fields: Any
+) -> RunConfig:
+    """Return a complete configuration: every parameter stands in it, defaults too.
+
+    Args:
+        trainer: Its name.
+        settings: The trainer's parameters that differ from their defaults.
+        **fields: Fields of :class:`RunConfig`. Without ``randomness``, or with "auto",
+            it is "system" where noise or masks are to hide something and no seed is
+            named; a named seed asks for a run that repeats.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+        ConfigError: A field is unknown or out of range; the text names it.
+    """
+    from pydantic import TypeAdapter
+
+    built = build_trainer(trainer, settings or {})
+    complete = TypeAdapter(type(built)).dump_python(built, mode="json")
+    for place in ("checkpoint", "data"):  # a run is read again from other folders
+        if fields.get(place) is not None:
+            fields[place] = _full(fields[place])
+    kind, _, folder = str(fields.get("model", "")).partition(":")
+    there = folder and Path(_full(folder)).exists()  # else a hub's name, maybe
+    if folder and (kind in FOLDER_MODELS or (there and kind in HUB_MODELS)):
+        fields["model"] = f"{kind}:{_full(folder)}"
+    if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
+        fields = {**WRITING, **fields}
+    fields.setdefault("rounds", built.usual_rounds)
+    if fields.get("randomness", "auto") == "auto":
+        fields["randomness"] = _usual_randomness(built, fields)
+    try:
+        config = RunConfig(trainer=trainer, settings=complete, **fields)
+    except ValidationError as error:
+        raise ConfigError(readable(error, "run")) from None
+    _refuse_truths("run", fields, config)
+    _check_masking(config, built)
+    return config
+
+
+def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness:
+    hides = trainer.is_noised or fields.get("secure_aggregation") == "masked"
+    return "system" if hides and "seed" not in fields else "seed"
+
+
+def _full(place: str | Path) -> str:
+    """Return a path that means the same from every folder.
+
+    Raises:
+        ConfigError: It is none: empty, of somebody unknown, too long, with a NUL.
+    """
+    try:
+        if not str(place):
+            raise ValueError("it is empty")
+        found = Path(place).expanduser().resolve()
+        _ = found.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{shown(str(place))} is no place of data or weights: {reason}. Name one."
+        ) from None
+    return str(found)
+
+
+def _refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
+    """Refuse True and False where a number is expected: pydantic takes 1 and 0."""
+    for name, value in given.items():
+        if isinstance(value, bool) and not isinstance(getattr(made, name), bool):
+            raise ConfigError(
+                f"The {what} cannot take {name} = {value}: that is no number. Give one."
+            )
+
+
+def _check_masking(config: RunConfig, trainer: Trainer) -> None:
+    """Refuse masks where no sum could be made of what is sent."""
+    if not config.is_masked:
+        return
+    if trainer.aggregation != "sum":
+        raise ConfigError(
+            f"Masked uploads were asked for, and {config.trainer}'s server uses each "
+            "of them by itself, not their sum. Take a trainer that sums, such as "
+            "promptfl, or leave --secure-aggregation out."
+        )
+    count = count_participants(config.clients, config.participation)
+    if count < 2:
+        raise ConfigError(
+            f"Masked uploads were asked for, and {count} of {config.clients} clients "
+            "takes part in a round: a sum over one is its update. Raise --clients or "
+            "--participation."
+        )
+
+
+def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
+    """Return a trainer by name, with its parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+        ConfigError: A parameter is unknown or out of range.
+    """
+    known = parameters_of(name)
+    for key in settings:  # pydantic's dataclasses would ignore it
+        if key not in known:
+            raise ConfigError(
+                f"The trainer {name!r} has no parameter {key!r}. It has: "
+                f"{', '.join(sorted(known)) or 'none'}."
+            )
+    what = f"trainer {name!r}"
+    try:
+        built = TRAINERS.find(name)(**settings)
+    except ValidationError as error:
+        raise ConfigError(readable(error, what)) from None
+    _refuse_truths(what, settings, built)
+    for key in known:
+        value = getattr(built, key)
+        if isinstance(value, int) and value > MOST:
+            raise ConfigError(
+                f"The {what} cannot take {key} = {shown(value)}: at most {MOST:,} are "
+                "counted. Take fewer."
+            )
+    return built
+
+
+def parameters_of(trainer: str) -> frozenset[str]:
+    """Return the names of a trainer's parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+    """
+    factory = TRAINERS.find(trainer)
+    fields = dataclasses.fields(factory)  # type: ignore[arg-type]
+    return frozenset(field.name for field in fields)
+
+
+def readable(error: ValidationError, what: str) -> str:
+    """Return what is wrong first, in a sentence about a run, a trainer or the like."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    if not first["loc"]:  # two parameters that don't go together
+        return f"The {what} cannot be made: {message}."
+    return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."

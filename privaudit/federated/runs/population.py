@@ -1,0 +1,263 @@
+"""The encoded records of a run, and who owns them; the truth about members is apart."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.canaries import Canaries, crafted_norm
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.sources import load_dataset
+from privaudit.datasets.split import PUBLIC, TEST, Deal, deal_records
+from privaudit.federated.runs.caption_utility import untuned_scores
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.trainer import ClientId, PublicTask, Records
+from privaudit.models.frozen_model import (
+    backbone_of,
+    encode,
+    known_records,
+    load_frozen,
+    refuse_mismatch,
+)
+from privaudit.models.interfaces import Classifier, LanguageModel
+from privaudit.models.language.captioning_loading import is_captioner
+
+
+@dataclass(frozen=True)
+class Population:
+    """Everything a configuration determines before anybody trains.
+
+    Attributes:
+        dataset: The data set.
+        records: The same, encoded.
+        deal: Who owns which record.
+        task: What every party knows.
+        model_hash: Of the frozen model's weights.
+        tested: So many test records are used at most, drawn once for all runs; None
+            uses all.
+        canaries: Candidates that are made easy to notice, if there are any.
+    """
+
+    dataset: Dataset
+    records: Records
+    deal: Deal
+    task: PublicTask
+    model_hash: str
+    tested: int | None = None
+    canaries: Canaries | None = None
+
+    @property
+    def data_hash(self) -> str:
+        """The SHA-256 of the data set: pictures, labels, class names and template."""
+        return self.dataset.hash
+
+    def indices(self, client: ClientId) -> np.ndarray:
+        """Return the positions of a client's candidates in the data set."""
+        return self.deal.of(self.task.clients.index(client))
+
+    def asked_about(
+        self, client: ClientId, *, canaries: bool
+    ) -> Int[np.ndarray, " some"]:
+        """Return the positions of the candidates that an audit is about.
+
+        Planted canaries are none of the client's real records: without them an audit
+        tells of those, and with them of epsilon.
+        """
+        mine = self.indices(client)
+        if self.canaries is None or canaries:
+            return mine
+        return mine[~np.isin(mine, self.canaries.indices)]
+
+    def candidates(self, client: ClientId) -> Records:
+        """Return a client's candidates, members and others alike."""
+        return self.pick(self.indices(client))
+
+    def pick(self, indices: Int[np.ndarray, " some"]) -> Records:
+        """Return some records, canaries as they are trained on."""
+        found = self.records.pick(torch.from_numpy(indices))
+        if self.canaries is None:
+            return found
+        return replace(found, crafted=self.canaries.gradients(indices))
+
+    @cached_property
+    def tests(self) -> Records:
+        """The records that utility is measured on."""
+        return self.records.pick(self._tests)
+
+    @cached_property
+    def untuned_scores(self) -> Float[np.ndarray, " tests"]:
+        """What the model as it comes scores on each test record, if it writes."""
+        return untuned_scores(self.task, self.tests)
+
+    def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:
+        """Say which test records are of a client's own classes, and its own domains."""
+        mine, labels = torch.from_numpy(self.indices(client)), self.dataset.labels
+        own = torch.isin(labels[self._tests], labels[mine].unique())
+        domains = self.dataset.domains
+        if domains is not None:
+            own &= torch.isin(domains[self._tests], domains[mine].unique())
+        return own
+
+    def mix(self, client: ClientId) -> Float[Tensor, " tests"]:
+        """Return weights that mix test records as a client's candidates are mixed.
+
+        Each class, in each domain, weighs as much as the client has candidates of it;
+        one without test records is left out. So an accuracy with these weights is that
+        on test records dealt in the shares in which the candidates were.
+        """
+        mine = torch.from_numpy(self.indices(client))
+        kinds = int(self._kinds.max()) + 1
+        have, there = (
+            torch.bincount(self._kinds[chosen], minlength=kinds)
+            for chosen in (mine, self._tests)
+        )
+        return (have / there.clamp(min=1))[self._kinds[self._tests]]
+
+    @cached_property
+    def _tests(self) -> Int[Tensor, " tests"]:
+        tests = torch.from_numpy(self.deal.of(TEST))
+        return tests[some_of(len(tests), self.tested)]
+
+    @cached_property
+    def _kinds(self) -> Int[Tensor, " n"]:
+        """A number for each class in each domain."""
+        labels, domains = self.dataset.labels, self.dataset.domains
+        classes = len(self.dataset.class_names)
+        return labels if domains is None else labels + classes * domains
+
+
+def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
+    """Return which of so many records are measured on: the same ones in all runs."""
+    order = np.random.default_rng(0).permutation(count)[:most]
+    return torch.from_numpy(np.sort(order))
+
+
+def populate(config: RunConfig) -> Population:
+    """Load, encode and deal a run's records.
+
+    Raises:
+        UnknownNameError: No data set or model has that name.
+        ConfigError: The data set cannot be used, or the partition is impossible.
+        MissingFileError: The data set or a checkpoint is missing.
+    """
+    dataset = load_dataset(config.dataset, config.data)
+    refuse_mismatch(config, dataset)
+    model = load_frozen(config)
+    deal = deal_records(
+        dataset.labels.numpy(),
+        config.deal(),
+        config.shares(),
+        clients=config.clients,
+        seeds=Seeds(config.seed),
+        split=None if dataset.split is None else dataset.split.numpy(),
+        domains=None if dataset.domains is None else dataset.domains.numpy(),
+        known=known_records(model, dataset),
+    )
+    records = encode(config, model, dataset)
+    backbone = backbone_of(config, model, dataset)
+    canaries = _canaries(config, deal, backbone)
+    if canaries is not None:
+        classes = len(dataset.class_names)
+        records = replace(
+            records,
+            labels=canaries.mislabel(records.labels, classes),
+            contents=canaries.mark(records.identities),
+        )
+    task = PublicTask(
+        backbone=backbone,
+        public=records.pick(torch.from_numpy(deal.of(PUBLIC))),
+        candidates={
+            f"client-{number}": len(deal.of(number)) for number in range(config.clients)
+        },
+        rounds=config.rounds,
+        member_share=0.5 if config.members == "coin" else 1.0,
+    )
+    return Population(
+        dataset, records, deal, task, model.model_hash, config.tested, canaries
+    )
+
+
+def _canaries(
+    config: RunConfig, deal: Deal, backbone: Classifier | LanguageModel
+) -> Canaries | None:
+    """Choose the canaries that were asked for.
+
+    Raises:
+        ConfigError: The model or the trainer cannot take them.
+    """
+    if config.canary is None:
+        return None
+    trainer = config.build_trainer()
+    if not isinstance(backbone, Classifier):
+        raise ConfigError(
+            f"Canaries were asked for, and {config.model} answers in words. Take a "
+            "model that classifies; any candidate is a canary without --canary."
+        )
+    if config.canary == "gradient" and not trainer.takes_crafted:
+        raise ConfigError(
+            f"Canaries in gradient space were asked for, and {config.trainer} does not "
+            "take them. Take --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
+        )
+    return Canaries.draw(
+        config.canary,
+        [deal.of(number) for number in range(config.clients)],
+        config.canaries,
+        Seeds(config.seed).child("canaries"),
+        (config.context_tokens, backbone.prompts.width),
+        crafted_norm(trainer, max(len(deal.of(n)) for n in range(config.clients))),
+    )
+
+
+def records_elsewhere(
+    config: RunConfig, dataset: str, data: str | None = None
+) -> Records:
+    """Return another data set's records as the run's model reads them.
+
+    A classifier knows its own classes only: labels are matched to those by name, case
+    and the signs between words aside. The other data set may have fewer classes, in
+    another order.
+
+    Raises:
+        UnknownNameError: No data set has that name.
+        ConfigError: It is the run's own data set; it has a class that the model does
+            not know; or, for a model that writes, it has no dialogues.
+        MissingFileError: The data set is missing.
+    """
+    found, own = load_dataset(dataset, data), load_dataset(config.dataset, config.data)
+    if found.hash == own.hash:
+        raise ConfigError(
+            f"{dataset} is what the run was trained on, so its records are no foreign "
+            "non-members. Name another data set."
+        )
+    refuse_mismatch(config, found)
+    if not is_captioner(config.model):
+        found = _with_classes_of(found, own, dataset)
+    return encode(config, load_frozen(config), found)
+
+
+def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
+    """Return a data set with its labels numbered as another one's."""
+    numbers = {_plain(known): n for n, known in enumerate(own.class_names)}
+    used = found.labels.unique().tolist()
+    unknown = [c for n in used if _plain(c := found.class_names[n]) not in numbers]
+    if unknown:
+        raise ConfigError(
+            f"{len(unknown)} of the {len(used)} classes of {name} are none of the "
+            f"{len(own.class_names)} that the run's model tells apart, such as "
+            f"{unknown[0]!r}: it knows {', '.join(own.class_names[:4])} and so on. "
+            "Take a data set with the same class names, or rename its classes."
+        )
+    mapped = [numbers.get(_plain(c), 0) for c in found.class_names]
+    labels = torch.tensor(mapped)[found.labels]
+    return replace(found, labels=labels, class_names=own.class_names)
+
+
+def _plain(name: str) -> str:
+    """Return a class name without what differs between spellings."""
+    return " ".join(re.split(r"[\W_]+", name.casefold())).strip()

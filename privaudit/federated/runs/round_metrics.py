@@ -1,0 +1,93 @@
+"""What the rounds of a training add up to, for whoever watches."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privaudit.core.seeds import Randomness
+from privaudit.federated.trainer import Claim
+from privaudit.privacy.privacy_record import privacy_record
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.progress import RoundDone
+
+SHARE = 0.01  # of the time of a training, that accounting may take for those who watch
+
+
+class RoundNumbers:
+    """The numbers of a training so far, from the lines of metrics.jsonl.
+
+    Accounting takes up to a fifth of a second each time, so it is not asked after every
+    round of a quick training.
+
+    Args:
+        run: The run's name.
+        total: Rounds in all.
+        claim: The method's own; its delta is the one of the certificates.
+        lines: Of the rounds that counted before.
+        randomness: Where noise and secret samples come from.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        total: int,
+        claim: Claim,
+        lines: Sequence[Mapping[str, Any]],
+        randomness: Randomness = "seed",
+    ) -> None:
+        self.run, self.total, self.claim = run, total, claim
+        self.lines, self.randomness = list(lines), randomness
+        self.bytes_up = sum(line["bytes_up"] for line in lines)
+        self.bytes_down = sum(line["bytes_down"] for line in lines)
+        self.utility: tuple[Estimate, int] | None = None
+        self.epsilon: dict[str, float | None] = {}
+        self.epsilon_round = 0
+        self.began = time.perf_counter()
+        self.spent = self.last = 0.0
+
+    def add(self, line: Mapping[str, Any], utility: Estimate | None) -> RoundDone:
+        """Count a round, and return what is to be told.
+
+        Args:
+            line: As written to metrics.jsonl.
+            utility: If it was measured after this round.
+        """
+        self.lines.append(line)
+        self.bytes_up += line["bytes_up"]
+        self.bytes_down += line["bytes_down"]
+        done = len(self.lines)
+        if utility is not None:
+            self.utility = (utility, done)
+        if done == self.total or self._has_time():
+            self._account()
+        use, measured = self.utility or (None, None)
+        return RoundDone(
+            run=self.run,
+            done=done,
+            total=self.total,
+            loss=line["training_loss"],
+            utility=use,
+            utility_round=measured,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            epsilon=self.epsilon,
+            delta=self.claim.delta,
+            epsilon_round=self.epsilon_round,
+            randomness=self.randomness,
+        )
+
+    def _has_time(self) -> bool:
+        passed = time.perf_counter() - self.began
+        return self.spent + self.last <= SHARE * passed or not self.epsilon
+
+    def _account(self) -> None:
+        """Ask as the finished run does; after the last round that is its record."""
+        began = time.perf_counter()
+        rounds = [line["mechanisms"] for line in self.lines]
+        sends = any(line["bytes_up"] for line in self.lines)
+        record = privacy_record(self.claim, rounds, sends_updates=sends)
+        views = record["certified"].items()
+        self.epsilon = {view: one["epsilon"] for view, one in views}
+        self.epsilon_round = len(self.lines)
+        self.last = time.perf_counter() - began
+        self.spent += self.last

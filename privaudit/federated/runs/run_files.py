@@ -1,0 +1,223 @@
+"""The files of a run directory besides transcript and ledger: write, read, check."""
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from privaudit.core.bounded_files import read_lines
+from privaudit.core.errors import ConfigError, TranscriptError, shown
+from privaudit.core.storage import (
+    file_hash,
+    read_bytes,
+    read_tensors,
+    storage_errors,
+    write_bytes,
+    write_tensors,
+)
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population
+from privaudit.federated.runs.run_header import FORMAT
+from privaudit.federated.transcript import GENESIS
+from privaudit.privacy.trace import ClientTrace, RoundTrace
+
+TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
+TRACKED_WRITERS = ("transformers", "tokenizers")
+PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
+TRACE = "trace.jsonl"
+_CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
+
+_TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
+
+
+def new_header(
+    config: RunConfig, population: Population, ledger: Ledger
+) -> dict[str, Any]:
+    """Return the header of a run before its first round."""
+    return {
+        "format": FORMAT,
+        "privaudit": version("privaudit"),
+        "libraries": _versions(
+            (*TRACKED, *TRACKED_WRITERS) if population.task.writes else TRACKED
+        ),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "config": config.model_dump(),
+        "model_hash": population.model_hash,
+        "data_hash": population.data_hash,
+        "ledger_hash": ledger.hash,
+        "progress": {
+            "rounds": 0,
+            "length": 0,
+            "head": GENESIS,
+            "metrics_hash": hashlib.sha256(b"").hexdigest(),
+            "trace_hash": hashlib.sha256(b"").hexdigest(),
+            "checkpoint_hash": None,
+        },
+    }
+
+
+def check_environment(path: Path, header: Mapping[str, Any]) -> None:
+    """Refuse to go on where the rest would not come out to the same bytes.
+
+    Raises:
+        ConfigError: The number of threads or a library's version is another.
+    """
+    threads = header["threads"]
+    if threads != torch.get_num_threads():
+        raise ConfigError(
+            f"{path} was trained with {threads} threads, and there are "
+            f"{torch.get_num_threads()}. Set OMP_NUM_THREADS={threads} to get the same "
+            "bytes, or --fresh to start anew."
+        )
+    there = _versions(header["libraries"])
+    for name, before in header["libraries"].items():
+        if there.get(name) != before:
+            raise ConfigError(
+                f"{path} was trained with {name} {before}, and {there.get(name)} "
+                "is installed: the rest might differ. Install that version, or "
+                "--fresh to start anew."
+            )
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    known = (*TRACKED, *TRACKED_WRITERS)
+    return {name: version(name) for name in names if name in known}
+
+
+def read_metrics(
+    path: Path, rounds: int, expected: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the first entries of a run's metrics, one for each round.
+
+    Args:
+        path: The run directory.
+        rounds: How many entries count.
+        expected: Their recorded hash, if there is one.
+
+    Raises:
+        TranscriptError: Rounds are missing, or a line was altered.
+    """
+    lines = read_lines(path / "metrics.jsonl")[:rounds]
+    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    try:
+        entries = [json.loads(line.decode()) for line in lines]
+        numbers = [entry["round"] for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        numbers = None
+    if numbers != list(range(rounds)) or (expected or found) != found:
+        raise TranscriptError(
+            f"{path / 'metrics.jsonl'} does not hold its {rounds} rounds as they were "
+            "written: it was cut or altered. Restore it from a copy, or train again."
+        )
+    return entries
+
+
+def trace_line(notes: RoundTrace) -> str:
+    """Return one round's notes as a line."""
+    return _TRACES.dump_json(dict(notes)).decode()
+
+
+def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
+    """Return the owner's notes on each of the first rounds.
+
+    Raises:
+        MissingFileError: They are gone.
+        TranscriptError: They were cut or altered.
+    """
+    if not rounds:
+        return []  # the first round makes the file
+    lines = read_lines(path / TRACE)[:rounds]
+    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    if found != expected or len(lines) != rounds:
+        raise TranscriptError(
+            f"{path / TRACE} does not hold the notes on {rounds} rounds as they were "
+            "written: it was cut or altered. Restore it from a copy, or train again."
+        )
+    return [_TRACES.validate_json(line) for line in lines]
+
+
+def truncate_trace(path: Path, kept: Sequence[RoundTrace]) -> None:
+    """Drop notes on rounds that do not count; without any, make the file."""
+    file, content = path / TRACE, "".join(f"{trace_line(notes)}\n" for notes in kept)
+    if not content:
+        with storage_errors(file):
+            file.unlink(missing_ok=True)
+            file.touch(mode=0o600)
+    elif file.is_symlink() or read_bytes(file, "lines") != content.encode():
+        write_bytes(file, content.encode())
+
+
+def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
+    """Flatten named tensors of named owners, as "owner/name"."""
+    return {
+        f"{owner}/{name}": tensor
+        for owner, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
+
+
+def split_names(flat: Tensors) -> dict[str, Tensors]:
+    """Undo :func:`join_names`.
+
+    Raises:
+        TranscriptError: A tensor belongs to nobody.
+    """
+    parts: dict[str, dict[str, Any]] = {}
+    for key, tensor in flat.items():
+        owner, slash, name = key.partition("/")
+        if not slash:
+            raise TranscriptError(
+                f"The tensor {shown(key)} of a run's states is nobody's: the file was "
+                "altered. Restore it from a copy, or train again."
+            )
+        parts.setdefault(owner, {})[name] = tensor
+    return dict(parts)
+
+
+def checkpoint_path(path: Path, rounds: int) -> Path:
+    """Return the file of the states after ``rounds`` rounds."""
+    return path / "kept" / f"after-{rounds:04d}.safetensors"
+
+
+def save_checkpoint(path: Path, federation: Federation, rounds: int) -> None:
+    """Write the server's and every client's state."""
+    states = {"server": federation.server, **federation.kept}
+    write_tensors(checkpoint_path(path, rounds), join_names(states))
+
+
+def load_checkpoint(
+    path: Path, federation: Federation, rounds: int, expected: str | None
+) -> None:
+    """Put a federation into the state after ``rounds`` rounds.
+
+    Raises:
+        MissingFileError: The checkpoint is gone.
+        TranscriptError: It has not the ``expected`` hash.
+    """
+    file = checkpoint_path(path, rounds)
+    if file_hash(file) != expected:
+        raise TranscriptError(
+            f"{file} is not the checkpoint that the run wrote: it was cut or altered. "
+            "Restore it from a copy, or --fresh to start anew."
+        )
+    states = split_names(read_tensors(file))
+    federation.server = states.get("server", {})
+    federation.kept = {client: states.get(client, {}) for client in federation.shards}
+
+
+def drop_checkpoints(path: Path, *, but: int) -> None:
+    """Remove all checkpoints except one."""
+    for file in (path / "kept").glob("after-*.safetensors"):
+        if _CHECKPOINT.fullmatch(file.name) and file != checkpoint_path(path, but):
+            file.unlink()

@@ -1,0 +1,186 @@
+"""run.json: what a run is, the hash of each of its files, and whose signature is on it.
+
+  ...         configuration, versions, hashes of data, model, ledger, transcript, files
+  signature   of all that, by who trained
+  added       files that came later (audits) by hash, and the signature of who made
+              them, on these hashes and the first signature
+
+The first signature is never made again after the last round, so that an audit by
+somebody else leaves it as it was.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from privaudit.core.errors import ConfigError, TranscriptError
+from privaudit.core.signing import Signer, check_signature, sign
+from privaudit.core.storage import (
+    make_private_folder,
+    read_json,
+    write_bytes,
+    write_json,
+)
+from privaudit.federated.runs.run_lock import lock_run
+
+FORMAT = 2  # of the run directory; raised when an older reader would misread it
+HEADER = "run.json"
+SIGNATURE, ADDED = "signature", "added"
+_RUN, _LATER = "run", "files added to a run"  # what signatures are for
+_PATIENCE = 60.0  # seconds for which another process may hold a finished run
+
+
+class _Progress(BaseModel):
+    rounds: NonNegativeInt
+    length: NonNegativeInt
+    head: str
+    metrics_hash: str
+    trace_hash: str | None = None
+    checkpoint_hash: str | None
+
+
+class _Header(BaseModel):
+    """What run.json must hold besides the format."""
+
+    privaudit: str
+    libraries: dict[str, str]
+    threads: int
+    config: dict[str, Any]
+    model_hash: str
+    data_hash: str
+    ledger_hash: str
+    progress: _Progress
+    files: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class SignedHeader:
+    """run.json, checked.
+
+    Attributes:
+        content: All but signatures and what was added.
+        signer: Who vouches for it: who trained.
+        added: SHA-256 of files that came later, by their path in the run.
+        auditor: Who vouches for those; None if there are none.
+        seal: The first signature, which differs between any two runs.
+    """
+
+    content: dict[str, Any]
+    signer: Signer
+    added: Mapping[str, str]
+    auditor: Signer | None
+    seal: str
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of every file that was written as a whole, by its path."""
+        return {**self.content.get("files", {}), **self.added}
+
+
+def save_header(path: Path, header: Mapping[str, Any]) -> None:
+    """Sign and write run.json: the point at which a round counts as done."""
+    write_json(path / HEADER, {**header, SIGNATURE: sign(_RUN, header)})
+
+
+def read_header(path: Path) -> SignedHeader:
+    """Return what run.json says.
+
+    Raises:
+        MissingFileError: There is none.
+        TranscriptError: It was altered, is damaged, or of another version.
+        TrustError: It is signed by a key that is not trusted.
+    """
+    place = path / HEADER
+    content = read_json(place)
+    if content.get("format") != FORMAT:
+        raise TranscriptError(
+            f"{path} was written in run format {content.get('format')} by "
+            f"privaudit {content.get('privaudit', '?')}, and this version reads "
+            f"format {FORMAT}. Use that version, or train again."
+        )
+    signature, later = content.pop(SIGNATURE, None), content.pop(ADDED, None)
+    signer = check_signature(_RUN, content, signature, place)
+    _check_fields(place, content)
+    seal: str = signature["value"]
+    if later is None:
+        return SignedHeader(content, signer, {}, None, seal)
+    added, auditor = _read_added(place, seal, later)
+    return SignedHeader(content, signer, added, auditor, seal)
+
+
+def _check_fields(place: Path, content: Mapping[str, Any]) -> None:
+    try:
+        _Header.model_validate(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TranscriptError(
+            f"{place} is damaged at "
+            f"{'.'.join(map(str, first['loc']))} ({first['msg']}): it was altered, "
+            "or written by another version. Restore it from a copy, or train again."
+        ) from None
+
+
+def _read_added(place: Path, seal: str, later: Any) -> tuple[dict[str, str], Signer]:
+    """Return hashes of files that were added, and who vouches for them."""
+    is_table = isinstance(later, dict) and isinstance(later.get("files"), dict)
+    files = later["files"] if is_table else {}
+    signature = later.get(SIGNATURE) if is_table else None
+    content = {"run": seal, "files": files}
+    return files, check_signature(_LATER, content, signature, place)
+
+
+def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
+    """Write files into a finished run, and list them in its header.
+
+    Others who do the same wait for one another, so no entry is lost. A kill leaves
+    files that the header does not list, or lists with another hash: they are refused
+    until they are made again.
+
+    Args:
+        path: The run's folder.
+        seal: Of the header that the files were made from.
+        contents: By path in the run, with folders at most two deep.
+
+    Raises:
+        ConfigError: The run was trained anew since, or is being trained.
+        StorageError: The folder cannot be written.
+    """
+    with lock_run(path, patience=_PATIENCE):
+        header = read_header(path)  # as others left it
+        if header.seal != seal:
+            raise ConfigError(
+                f"{path} was trained anew since this was begun, so that its results "
+                "would be of a run that is no more. Run the same command again."
+            )
+        for name, content in contents.items():
+            _make_folders(path, name)
+            write_bytes(path / name, content)
+        hashes = {n: hashlib.sha256(c).hexdigest() for n, c in contents.items()}
+        _save_added(path, header, {**header.added, **hashes})
+
+
+def _make_folders(path: Path, name: str) -> None:
+    """Make the folders that a file lies in, private, and never through a link."""
+    for folder in reversed((path / name).relative_to(path).parents[:-1]):
+        refuse_link(path / folder)
+        make_private_folder(path / folder)
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise ConfigError if a run's folder leads elsewhere."""
+    if folder.is_symlink():
+        raise ConfigError(
+            f"{folder} is a link, and a run's files are written into its own folder "
+            "only. Put a folder in its place, or take another --name."
+        )
+
+
+def _save_added(path: Path, header: SignedHeader, files: Mapping[str, str]) -> None:
+    signature = sign(_LATER, {"run": header.seal, "files": files})
+    first = read_json(path / HEADER)[SIGNATURE]
+    added = {"files": dict(sorted(files.items())), SIGNATURE: signature}
+    write_json(path / HEADER, {**header.content, SIGNATURE: first, ADDED: added})

@@ -1,0 +1,82 @@
+"""A run's secret key: drawn by the system and kept with the run, or of its seed.
+
+Noise, secret samples and masks follow from it. Whoever has it subtracts the noise and
+removes the masks, so that nothing is hidden from who can guess it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.storage import file_hash, write_bytes
+from privaudit.core.streams import KEY
+from privaudit.federated.masked_sum import Masking
+from privaudit.federated.runs.config import RunConfig
+from privaudit.privacy.secure_aggregation.randomness import RunKey
+
+RUN_KEY = "kept/run.key"
+UNLIKE = ("progress", "files", "python")
+"""What a header holds that no upload depends on."""
+
+
+def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
+    """Draw a run's key from the system if it wants one, and return the file's hash.
+
+    Args:
+        path: The run directory.
+        config: Of the run.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    if config.randomness == "seed":
+        return {}
+    write_bytes(path / RUN_KEY, os.urandom(KEY))
+    return {RUN_KEY: file_hash(path / RUN_KEY)}
+
+
+def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
+    """Return where a run's noise and secret samples come from.
+
+    Of a seed, they are the same in runs that differ otherwise, which can so be paired.
+
+    Args:
+        config: Of the run.
+        drawn: Reads the key that was drawn for it, and raises if it was altered.
+    """
+    if config.randomness == "system":
+        return Seeds.of_key(drawn())
+    return Seeds(config.seed)
+
+
+def masking_of(
+    config: RunConfig, header: Mapping[str, Any], drawn: Callable[[], bytes]
+) -> Masking | None:
+    """Return how a run's uploads are masked; None if they are sent in the clear.
+
+    Args:
+        config: Of the run.
+        header: What its run.json says.
+        drawn: Reads the key that was drawn for it, and raises if it was altered.
+    """
+    if not config.is_masked:
+        return None
+    system = config.randomness == "system"
+    key = RunKey(drawn()) if system else _seeded_key(header, config)
+    return Masking(dropout=config.dropout, secrets=key)
+
+
+def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
+    """Return the key of the masks of a run that takes it from its seed.
+
+    It depends on everything that says how the run came out, not on the configuration
+    alone: a data set that has grown changes uploads, too, and masks serve once.
+    """
+    alike = {name: value for name, value in header.items() if name not in UNLIKE}
+    text = json.dumps([config.digest, alike], sort_keys=True)
+    run = hashlib.sha256(text.encode()).hexdigest()
+    return RunKey.of_seed(Seeds(config.seed), run)

@@ -1,0 +1,61 @@
+"""What runs are called, and where they lie."""
+
+import os
+import re
+from pathlib import Path
+
+from privaudit.core.bounded_files import reason_of
+from privaudit.core.errors import ConfigError, MissingFileError, shown
+
+LATEST = "latest"  # the file beside the runs that names those last trained
+NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
+
+
+def runs_folder(folder: str | Path | None = None) -> Path:
+    """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs."""
+    return Path(folder or os.environ.get("PRIVAUDIT_RUNS") or "runs")
+
+
+def is_name(name: str) -> bool:
+    """Say whether a run may have that name: it is no path, and not taken."""
+    return bool(NAME.fullmatch(name)) and name != LATEST
+
+
+def check_name(name: str) -> str:
+    """Return a run's name.
+
+    Raises:
+        ConfigError: It could be taken for a path, or is taken.
+    """
+    if not is_name(name):
+        raise ConfigError(
+            f"A run cannot be called {shown(name)}: up to 200 letters, digits, '.', "
+            f"'_' and '-' make a name, without a '.' in front, and {LATEST!r} is "
+            "taken. Choose another --name; --runs says in which folder it is kept."
+        )
+    return name
+
+
+def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
+    """Return where a run or a folder lies: among the runs by name, else as a path.
+
+    Raises:
+        ConfigError: It has no name, or one that no system takes.
+    """
+    if not str(name) or "\0" in str(name):
+        raise ConfigError(
+            f"A run was to be read, and {str(name)!r} names none. Give its name or its "
+            "folder, or leave it out for the run last trained."
+        )
+    path = Path(name)
+    inside = runs_folder(folder) / path
+    try:
+        return (
+            inside
+            if (is_name(str(name)) and inside.exists()) or not path.exists()
+            else path
+        )
+    except OSError as error:
+        raise MissingFileError(
+            f"There is no run {shown(str(name))}: {reason_of(error)}. Name another."
+        ) from None

@@ -1,0 +1,370 @@
+"""The run directory: what a run wrote, and how it is found and read again.
+
+runs/<name>/
+  run.json            configuration, versions, progress, the hash of every file below,
+                      and signatures: see :mod:`privaudit.federated.runs.run_header`
+  transcript/         manifest.jsonl and one safetensors file for each round
+  kept/               the latest checkpoint: server and private states; the secret key
+  ledger.npz          the truth about membership
+  metrics.jsonl       utility, bytes and seconds for each round
+  trace.jsonl         batches, norms and noise, for the owner: no view holds them
+  privacy.json        mechanisms as applied, claimed and certified epsilon
+  audits/<scenario>/  audit.json, scores.npz, report.html
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.core.limits import limit_of
+from privaudit.core.seeds import Seeds
+from privaudit.core.signing import Signer
+from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
+from privaudit.core.tensors import Tensors
+from privaudit.federated.masked_sum import Masking
+from privaudit.federated.runs.config import RunConfig, readable
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.runs.run_files import (
+    OWN_MODEL,
+    PERSONAL,
+    read_metrics,
+    read_trace,
+    split_names,
+)
+from privaudit.federated.runs.run_header import SignedHeader, add_files, read_header
+from privaudit.federated.runs.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.federated.runs.run_names import LATEST, find_place, is_name, runs_folder
+from privaudit.federated.trainer import ClientId, Trainer
+from privaudit.federated.transcript import Transcript, TranscriptFolder
+from privaudit.privacy.trace import RoundTrace
+
+AUDITS = "audits/"  # before the path of a file that was added to a run
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or interrupted run on disk."""
+
+    path: Path
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """What run.json says, without signatures and what was added.
+
+        Raises:
+            MissingFileError: The folder holds no run.
+            TranscriptError: The run is damaged, altered, or of another version.
+            TrustError: It is signed by a key that is not trusted.
+        """
+        return self._signed.content
+
+    @cached_property
+    def _signed(self) -> SignedHeader:
+        """The header as it was first read: what all else is held against."""
+        return self._read_header()
+
+    def _read_header(self) -> SignedHeader:
+        try:
+            return read_header(self.path)
+        except MissingFileError as error:
+            raise MissingFileError(
+                f"{self.path} holds no run: {error} Train one with "
+                "`privaudit train`, or name another folder."
+            ) from None
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """How the run was made."""
+        try:
+            return RunConfig(**self.header["config"])
+        except (KeyError, TypeError, ValidationError) as error:
+            if isinstance(error, ValidationError):
+                reason = readable(error, "run")
+            else:
+                reason = repr(error)
+            raise TranscriptError(
+                f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
+                "it was altered, or written by another version."
+            ) from None
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """The trainer with its parameters."""
+        return self.config.build_trainer()
+
+    @cached_property
+    def population(self) -> Population:
+        """The encoded records and who owns them.
+
+        Raises:
+            TranscriptError: The model or the data set is not the one of the training.
+        """
+        population = populate(self.config)
+        if population.data_hash != self.header["data_hash"]:
+            raise TranscriptError(
+                f"The data set {self.config.dataset!r} has changed since "
+                f"{self.path.name} was trained: its pictures or labels have another "
+                "hash. Restore it, or train again."
+            )
+        if population.model_hash != self.header["model_hash"]:
+            raise TranscriptError(
+                f"The model {self.config.model!r} has changed since {self.path.name} "
+                "was trained: its weights have another hash. Restore them, or train "
+                "again."
+            )
+        return population
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """Everything that was sent, checked against the recorded head and length."""
+        progress = self.header["progress"]
+        folder = TranscriptFolder(self.path / "transcript")
+        return folder.read(head=progress["head"], length=progress["length"])
+
+    @cached_property
+    def truth(self) -> Ledger:
+        """Who owned and who trained on which record; no data are read for it.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
+        return self._checked_ledger(lambda _: True)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The truth about membership, held against the data set, too.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
+        return self._checked_ledger(lambda found: found.fits(self.population.deal))
+
+    def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
+        ledger = Ledger.load(self.path / "ledger.npz")
+        if ledger.hash != self.header["ledger_hash"] or not fits(ledger):
+            raise TranscriptError(
+                f"{self.path / 'ledger.npz'} is not the ledger that was trained on: "
+                "it was altered or replaced. Restore it from a copy, or train again."
+            )
+        return ledger
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry for each round that counts.
+
+        Raises:
+            TranscriptError: Rounds are missing, or a line is damaged.
+        """
+        progress = self.header["progress"]
+        return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
+
+    @cached_property
+    def participants(self) -> list[tuple[ClientId, ...]]:
+        """Who took part in each round, as it was: nobody is drawn again.
+
+        Raises:
+            TranscriptError: An earlier version did not write it down.
+        """
+        try:
+            return [tuple(line["participants"]) for line in self.metrics]
+        except KeyError:
+            raise TranscriptError(
+                f"{self.path / 'metrics.jsonl'} does not say who took part in each "
+                "round: an earlier version wrote it. Train again."
+            ) from None
+
+    @cached_property
+    def trace(self) -> list[RoundTrace] | None:
+        """What clients' mechanisms did in each round; None if nobody took notes.
+
+        Raises:
+            TranscriptError: It was cut or altered.
+        """
+        progress = self.header["progress"]
+        expected = progress.get("trace_hash")
+        if expected is None:
+            return None
+        return read_trace(self.path, progress["rounds"], expected)
+
+    @cached_property
+    def masking(self) -> Masking | None:
+        """How uploads are masked; None if they are sent in the clear.
+
+        Raises:
+            MissingFileError: The run's key is gone.
+            TranscriptError: It was altered.
+        """
+        return masking_of(self.config, self.header, self._read_key)
+
+    @cached_property
+    def secrets(self) -> Seeds:
+        """Where noise and secret samples come from.
+
+        Raises:
+            MissingFileError: The run's key is gone.
+            TranscriptError: It was altered.
+        """
+        return secrets_of(self.config, self._read_key)
+
+    def _read_key(self) -> bytes:
+        return self.read(RUN_KEY)
+
+    @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """Claimed and certified epsilon, and the mechanisms behind them."""
+        return parse_json(self.read("privacy.json"), self.path / "privacy.json")
+
+    @cached_property
+    def personal_models(self) -> dict[ClientId, Tensors]:
+        """Each client's model after the last round, from its private state."""
+        return split_names(self._read_tensors(PERSONAL))
+
+    @cached_property
+    def own_model(self) -> Tensors | None:
+        """The server's own model after the last round; None for classifiers."""
+        if OWN_MODEL not in self.header.get("files", {}):
+            return None
+        return self._read_tensors(OWN_MODEL)
+
+    def _read_tensors(self, name: str) -> Tensors:
+        return parse_tensors(self.read(name), self.path / name)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The SHA-256 of files that were written as a whole, by their path in the run.
+
+        Those that were added since the run was first read, such as audits, are there.
+        """
+        return self._latest().files
+
+    @cached_property
+    def signers(self) -> tuple[Signer, Signer | None]:
+        """Who vouches for the training, and who for what was added to it."""
+        latest = self._latest()
+        return latest.signer, latest.auditor
+
+    def _latest(self) -> SignedHeader:
+        latest = self._read_header()
+        if latest.seal != self._signed.seal:
+            raise TranscriptError(
+                f"{self.path} was trained anew since it was read. Run the same command "
+                "again."
+            )
+        return latest
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file that the run lists, checked.
+
+        Args:
+            name: Its path in the run.
+
+        Raises:
+            MissingFileError: It is gone.
+            LimitError: It is larger than a bound.
+            TranscriptError: It is another, or the run does not list it.
+        """
+        content = read_bytes(self.path / name, limit_of(name))
+        expected = self.files.get(name)
+        if hashlib.sha256(content).hexdigest() != expected:
+            what = "is not the file that the run lists: it was altered or replaced"
+            if expected is None:
+                what = "is not listed by its run: it was put there, or not finished"
+            again = "make it again" if name.startswith(AUDITS) else "train again"
+            raise TranscriptError(
+                f"{self.path / name} {what}. Restore it from a copy, or {again}."
+            )
+        return content
+
+    def add(self, contents: Mapping[str, bytes]) -> None:
+        """Write files beside the others, and list them in the header: audits.
+
+        Args:
+            contents: By path in the run.
+
+        Raises:
+            ConfigError: The run was trained anew since it was read.
+            StorageError: The folder cannot be written.
+        """
+        add_files(self.path, self._signed.seal, contents)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every round was trained."""
+        return self.header["progress"]["rounds"] == self.config.rounds
+
+    def require_complete(self) -> "Run":
+        """Return the run.
+
+        Raises:
+            ConfigError: It was interrupted.
+        """
+        if not self.is_complete:
+            raise ConfigError(
+                f"{self.path} stopped after {self.header['progress']['rounds']} of "
+                f"{self.config.rounds} rounds. Finish it with the same command and "
+                "--resume."
+            )
+        return self
+
+
+def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
+    """Return a run by name or path; the latest by default.
+
+    Args:
+        run: A name is looked for among the runs first, then as a path.
+        folder: Where runs are kept.
+
+    Raises:
+        MissingFileError: There is none.
+    """
+    if run is None:
+        return latest_runs(folder)[-1]
+    found = Run(find_place(run, folder))
+    _ = found.header
+    return found
+
+
+def latest_runs(folder: str | Path | None = None) -> list[Run]:
+    """Return what the last ``train`` command made, in its order.
+
+    Raises:
+        MissingFileError: Nothing was trained yet.
+        TranscriptError: What remembers it was altered.
+    """
+    marker = runs_folder(folder) / LATEST
+    names = _read_names(marker) if marker.exists() else []
+    if not names:
+        raise MissingFileError(
+            f"There is no run in {marker.parent}. Train one with "
+            "`privaudit train`, or name a run."
+        )
+    return [load_run(marker.parent.resolve() / name) for name in names]
+
+
+def _read_names(marker: Path) -> list[str]:
+    names = read_bytes(marker).decode(errors="replace").splitlines()
+    for name in names:
+        if not is_name(name):
+            raise TranscriptError(
+                f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
+                "and name the run."
+            )
+    return names
+
+
+def mark_latest(runs: Sequence[Run]) -> None:
+    """Remember which runs a command without a RUN is about."""
+    names = "".join(f"{run.name}\n" for run in runs)
+    write_bytes(runs[0].path.parent / LATEST, names.encode())

@@ -1,0 +1,400 @@
+"""Training a run from its configuration, round by round, so that a kill loses nothing.
+
+A round counts as done when run.json says so. Everything a round writes before that is
+dropped and written again by a resumed run, to the same bytes.
+"""
+
+import copy
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.signing import own_key
+from privaudit.core.storage import (
+    append_lines,
+    file_hash,
+    make_private_folder,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import (
+    Federation,
+    RoundRecord,
+    give_away,
+    run_round,
+)
+from privaudit.federated.query import queries_of
+from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.runs.round_metrics import RoundNumbers
+from privaudit.federated.runs.run_files import (
+    OWN_MODEL,
+    PERSONAL,
+    TRACE,
+    check_environment,
+    checkpoint_path,
+    drop_checkpoints,
+    join_names,
+    load_checkpoint,
+    new_header,
+    read_metrics,
+    save_checkpoint,
+    trace_line,
+    truncate_trace,
+)
+from privaudit.federated.runs.run_folder import (
+    check_place,
+    clear_run,
+    remove_unfinished,
+)
+from privaudit.federated.runs.run_header import save_header
+from privaudit.federated.runs.run_key import draw_run_key
+from privaudit.federated.runs.run_lock import lock_run
+from privaudit.federated.runs.run_names import check_name, runs_folder
+from privaudit.federated.runs.runs import Run, mark_latest
+from privaudit.federated.runs.utility import Utility, measure_clients
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.transcript import (
+    Message,
+    Transcript,
+    TranscriptFolder,
+    bytes_sent,
+)
+from privaudit.federated.writing import as_writer
+from privaudit.privacy.privacy_record import privacy_record
+from privaudit.statistics.progress import Watcher
+
+
+def train(
+    trainer: str = "promptfl",
+    *,
+    folder: str | Path | None = None,
+    name: str | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    watcher: Watcher | None = None,
+    **fields: Any,
+) -> Run:
+    """Train federatedly, record all that is sent, and return the run.
+
+    The same configuration again returns the finished run: equal seeds, equal bytes.
+
+    Args:
+        trainer: A name from ``privaudit list trainers``.
+        folder: Where runs are kept.
+        name: The run's own folder; by default made from the configuration.
+        resume: Go on with an interrupted run.
+        fresh: Throw an interrupted or finished run away and start anew.
+        settings: The trainer's parameters.
+        watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round.
+        **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or of the trainer.
+
+    Raises:
+        ConfigError: A value no run could use, or the run is interrupted or in use.
+        TranscriptError: The run to be resumed is damaged; nothing of it is changed.
+        TrainingError: A loss is not finite; the rounds before are kept.
+        StorageError: The folder cannot be written.
+
+    Example:
+        >>> run = train("promptfl", rounds=2, seed=7)
+        >>> run.is_complete
+        True
+    """
+    own = {k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields}
+    config = make_config(trainer, {**(settings or {}), **own}, **fields)
+    default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
+    run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
+    if fresh or not _is_finished(run, config):
+        run = _train_alone(run, config, resume, fresh, watcher)
+    drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
+    mark_latest([run])
+    return run
+
+
+def _is_there(run: Run) -> bool:
+    return (run.path / "run.json").exists()
+
+
+def _is_finished(run: Run, config: RunConfig) -> bool:
+    return _is_there(run) and run.config == config and run.is_complete
+
+
+def _train_alone(
+    run: Run, config: RunConfig, resume: bool, fresh: bool, watcher: Watcher | None
+) -> Run:
+    """Train while no other process does; nothing is written for a bad configuration."""
+    check_place(run.path, fresh=fresh)
+    own_key()  # a run that cannot be signed is not begun
+    population = None if _is_there(run) and not fresh else populate(config)
+    make_private_folder(run.path)
+    with lock_run(run.path):
+        check_place(run.path, fresh=fresh)
+        run = Run(run.path)  # as it is now that nobody else changes it
+        if population is None or (_is_there(run) and not fresh):
+            _check_reuse(run, config, resume)
+        else:
+            _begin(run, config, population)
+        if run.is_complete:
+            return run
+        return _train_rounds(run, watcher)
+
+
+def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
+    if run.config != config:
+        raise ConfigError(
+            f"{run.path} holds a run of another configuration. Take another --name, or "
+            "--fresh to replace it."
+        )
+    if not run.is_complete and not resume:
+        raise ConfigError(
+            f"{run.path} stopped after {run.header['progress']['rounds']} of "
+            f"{config.rounds} rounds. Add --resume to go on, or --fresh to start anew."
+        )
+
+
+def _begin(run: Run, config: RunConfig, population: Population) -> None:
+    """Write an empty run in place of what is there."""
+    clear_run(run.path)
+    ledger = Ledger.toss(population.deal, Seeds(config.seed))
+    ledger.save(run.path / "ledger.npz")
+    write_bytes(run.path / "metrics.jsonl", b"")
+    TranscriptFolder(run.path / "transcript").clear()
+    drawn = draw_run_key(run.path, config)
+    header = new_header(config, population, ledger)
+    save_header(run.path, header | ({"files": drawn} if drawn else {}))
+    remove_unfinished(run.path)
+
+
+@dataclass
+class _Training:
+    """A run while it is trained."""
+
+    run: Run
+    population: Population
+    trainer: Trainer
+    federation: Federation
+    transcript: Transcript
+    header: dict[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether it was from its first round: earlier versions took no notes."""
+        return self.header["progress"].get("trace_hash") is not None
+
+    def record(self, index: int, messages: tuple[Message, ...]) -> None:
+        lines = [self.transcript.append(message) for message in messages]
+        TranscriptFolder(self.path / "transcript").write(index, messages, lines)
+
+    def commit(self, rounds: int) -> None:
+        """Make what was written count, in one rename."""
+        save_checkpoint(self.path, self.federation, rounds)
+        self.header["progress"] |= {
+            "rounds": rounds,
+            "length": len(self.transcript),
+            "head": self.transcript.head,
+            "metrics_hash": file_hash(self.path / "metrics.jsonl"),
+            "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
+            "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
+        }
+        save_header(self.path, self.header)
+        drop_checkpoints(self.path, but=rounds)
+
+
+def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
+    training = _restore(run)
+    total, numbers = run.config.rounds, _numbers(training)
+    for index in range(training.header["progress"]["rounds"], total):
+        started = time.perf_counter()
+        (record,) = run_round(
+            training.trainer,
+            training.population.task,
+            [training.federation],
+            index,
+            participation=run.config.participation,
+            cohort_size=run.config.cohort_size,
+            traced=training.is_traced,
+            masking=run.masking,
+            dropout=run.config.dropout,
+        )
+        training.record(index, record.messages)
+        if training.is_traced:
+            append_lines(training.path / TRACE, [trace_line(record.trace)])
+        line, use = _note_round(training, record, time.perf_counter() - started)
+        if index + 1 == total:
+            _finish(training)
+        training.commit(index + 1)
+        if watcher is not None:
+            watcher(numbers.add(line, use.local if use else None))
+    return Run(run.path)
+
+
+def _numbers(training: _Training) -> RoundNumbers:
+    run, claim = training.run, training.trainer.claim(training.population.task)
+    config = run.config
+    return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
+
+
+def _restore(run: Run) -> _Training:
+    """Return the state after the last round that counts, and drop what came after.
+
+    Everything is checked before anything is dropped.
+    """
+    check_environment(run.path, run.header)
+    _ = run.masking, run.secrets  # raises if the key is gone
+    progress = run.header["progress"]
+    rounds = progress["rounds"]
+    population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
+    shards = {
+        client: _members(run, population, number)
+        for number, client in enumerate(population.task.clients)
+    }
+    federation = Federation.begin(
+        trainer, population.task, shards, seeds, secrets=run.secrets
+    )
+    if rounds:
+        load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
+    lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
+    transcript = TranscriptFolder(run.path / "transcript").truncate(
+        head=progress["head"], length=progress["length"]
+    )
+    write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
+    if traced is not None:
+        truncate_trace(run.path, traced)
+    remove_unfinished(run.path)
+    header = copy.deepcopy(run.header)
+    return _Training(run, population, trainer, federation, transcript, header)
+
+
+def _members(run: Run, population: Population, number: int) -> Records:
+    return population.pick(run.ledger.members_of(number))
+
+
+def _note_round(
+    training: _Training, record: RoundRecord, seconds: float
+) -> tuple[dict[str, Any], Utility | None]:
+    """Write what a round was like; return it, and the utility if it was measured."""
+    sent = bytes_sent(record.messages)
+    losses = training.federation.losses
+    utility = _measured(training, record.at.index)
+    line = {
+        "round": record.at.index,
+        "participants": record.at.participants,
+        **_in_numbers(utility),
+        "training_loss": sum(losses.values()) / max(1, len(losses)),
+        "bytes_up": sent["up"],
+        "bytes_down": sent["down"],
+        "seconds": round(seconds, 4),
+        "mechanisms": [event.to_json() for event in record.events],
+    }
+    if record.secure_sum is not None:
+        line["secure_sum"] = record.secure_sum
+    asked = queries_of(training.trainer, training.federation.shards, record.at)
+    if asked is not None:
+        line["model_queries"] = asked
+    append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
+    return line, utility
+
+
+def _measured(training: _Training, index: int) -> Utility | None:
+    """Return the utility after a round; None where it is not measured."""
+    if not training.run.config.measures(index):
+        return None
+    task, federation = training.population.task, training.federation
+    models, _ = give_away(training.trainer, task, federation, index)
+    server = _own_model(training)
+    return measure_clients(training.trainer, training.population, models, server)
+
+
+def _in_numbers(utility: Utility | None) -> dict[str, Any]:
+    """Return what metrics.jsonl says of it."""
+    estimates = {
+        f"{name}_accuracy": utility and getattr(utility, name)
+        for name in ("local", "neighbour", "mix", "all")
+    }
+    estimates["macro_f1"] = utility and utility.macro_f1
+    found = {name: one and one.value for name, one in estimates.items()}
+    return found | _captions(utility) if utility else found
+
+
+def _own_model(training: _Training) -> Tensors | None:
+    """Return the server's own model, if models write; else nobody asks for it."""
+    if not training.population.task.writes:
+        return None
+    return as_writer(training.trainer).own_model(training.federation.server)
+
+
+def _captions(utility: Utility) -> dict[str, float]:
+    """Return caption metrics as "server BLEU-1", and a writing server's own score."""
+    found = {
+        f"{who} {name}": estimate.value
+        for who, metrics in utility.captions.items()
+        for name, estimate in metrics.items()
+    }
+    if utility.server is not None and utility.metric != "accuracy":
+        found[f"server {utility.metric}"] = utility.server.value
+    if utility.everywhere is not None and utility.metric != "accuracy":
+        found[f"clients {utility.metric}"] = utility.everywhere.value
+    return found
+
+
+def _finish(training: _Training) -> None:
+    config, task = training.run.config, training.population.task
+    models, messages = give_away(
+        training.trainer,
+        task,
+        training.federation,
+        config.rounds,
+        publish=config.publish,
+    )
+    training.record(config.rounds, messages)
+    write_tensors(training.path / PERSONAL, join_names(models))
+    written = [PERSONAL, "privacy.json"]
+    own = _own_model(training)
+    if own is not None:
+        write_tensors(training.path / OWN_MODEL, own)
+        written.append(OWN_MODEL)
+    metrics = read_metrics(training.path, config.rounds)
+    record = _certified(training.run, task, metrics, training.transcript)
+    write_json(training.path / "privacy.json", record)
+    training.header.setdefault("files", {}).update(
+        (name, file_hash(training.path / name)) for name in written
+    )
+
+
+def _certified(
+    run: Run,
+    task: PublicTask,
+    metrics: Sequence[Mapping[str, Any]],
+    transcript: Transcript,
+) -> dict[str, Any]:
+    rounds = [line["mechanisms"] for line in metrics]
+    kinds = {message.kind for message in transcript}
+    sends = bool(kinds & {"update", "individual-update", "masked"})
+    return privacy_record(
+        run.trainer.claim(task),
+        rounds,
+        sends_updates=sends,
+        randomness=run.config.randomness,
+    )
+
+
+def certify_again(run: Run) -> dict[str, Any]:
+    """Return the privacy record that a finished run's mechanisms give.
+
+    Data set and model are held against their hashes on the way.
+    """
+    task = run.population.task
+    return _certified(run, task, run.metrics, run.transcript)

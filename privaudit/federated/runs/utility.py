@@ -1,0 +1,194 @@
+"""What a model is good for: on a client's own classes, and on its neighbours'."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Tensors
+from privaudit.federated.query import ask_each
+from privaudit.federated.runs.caption_utility import measure_writing
+from privaudit.federated.runs.macro_f1 import macro_f1
+from privaudit.federated.runs.population import Population
+from privaudit.federated.trainer import ClientId, Trainer
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.intervals import half_width, weighted_means
+
+
+@dataclass(frozen=True)
+class Utility:
+    """Scores of the personal models, averaged over clients.
+
+    A score is whether a class is right; for models that write, whether an answer is, or
+    how much of a caption people wrote too.
+
+    Attributes:
+        local: On the test records of the client's own classes, and its own domain.
+        neighbour: On all others; None if every client owns all.
+        gain: Local score beyond the zero-shot model's, on the same records.
+        zero_shot: The zero-shot model's local score.
+        mix: On test records mixed as the client's candidates are, by class and domain:
+            what tables on Dirichlet partitions report.
+        metric: What the scores are.
+        server: The same as ``mix`` over all test records, of the server's own model;
+            None where there is no such model, or nobody asked.
+        everywhere: The clients' models on all test records, to stand beside the
+            server's; None where there is no server's.
+        captions: For models that write captions, every metric of captions over all test
+            records: of the clients' models on average, and of the server's.
+        all: On all test records, each counting once for every client: what compares
+            one client that has everything with many; None where it was not kept.
+        macro_f1: For models that classify, of the clients' models on all test records.
+    """
+
+    local: Estimate
+    neighbour: Estimate | None
+    gain: Estimate
+    zero_shot: Estimate
+    mix: Estimate
+    metric: str = "accuracy"
+    server: Estimate | None = None
+    everywhere: Estimate | None = None
+    captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    all: Estimate | None = None
+    macro_f1: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What models score on each test record, and the untrained one among them."""
+
+    metric: str
+    models: Float[np.ndarray, "models tests"]
+    untrained: Float[np.ndarray, " tests"]
+    captions: Mapping[str, Estimate] = field(default_factory=dict)
+    macro_f1: Estimate | None = None
+
+
+def measure_clients(
+    trainer: Trainer,
+    population: Population,
+    models: Mapping[ClientId, Tensors],
+    server: Tensors | None = None,
+) -> Utility:
+    """Return the utility of each client's personal model, and of the server's."""
+    found = _scores(trainer, population, list(models.values()))
+    correct = found.models
+    plain = np.broadcast_to(found.untrained, correct.shape)
+    own = np.stack([population.own_records(client).numpy() for client in models])
+    mix = np.stack([population.mix(client).numpy() for client in models])
+    return Utility(
+        local=mean_accuracy(correct, own),
+        neighbour=mean_accuracy(correct, ~own) if (~own).any() else None,
+        gain=mean_accuracy(correct - plain, own),
+        zero_shot=mean_accuracy(plain, own),
+        mix=mean_accuracy(correct, mix),
+        all=mean_accuracy(correct, np.ones(correct.shape, dtype=bool)),
+        metric=found.metric,
+        macro_f1=found.macro_f1,
+        **_of_server(trainer, population, server, found),
+    )
+
+
+def _of_server(
+    trainer: Trainer, population: Population, server: Tensors | None, clients: _Scores
+) -> dict[str, Any]:
+    """Return the server's part of the utility; captions with the clients' beside."""
+    captions = {"clients": clients.captions} if clients.captions else {}
+    if server is None:
+        return {"captions": captions}
+    found = _scores(trainer, population, [server])
+    if found.captions:
+        captions["server"] = found.captions
+    everywhere = np.ones(found.models.shape, dtype=bool)
+    return {
+        "server": mean_accuracy(found.models, everywhere),
+        "everywhere": mean_accuracy(
+            clients.models, np.ones(clients.models.shape, bool)
+        ),
+        "captions": captions,
+    }
+
+
+def _scores(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> _Scores:
+    task, tests = population.task, population.tests
+    if task.writes:
+        written = measure_writing(trainer, task, models, tests)
+        return _Scores(
+            written.metric,
+            written.scores,
+            population.untuned_scores,
+            written.captions,
+        )
+    blind = (tests.features @ task.zero_shot.T).argmax(dim=-1)
+    right = (blind == tests.labels).numpy()
+    told = _told(trainer, population, models)
+    return _Scores(
+        "accuracy",
+        (told == tests.labels.numpy()).astype(float),
+        right.astype(float),
+        macro_f1=macro_f1(told, tests.labels.numpy()),
+    )
+
+
+def measure_tests(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> tuple[str, Float[np.ndarray, "models tests"]]:
+    """Return the metric, and how every model does on every test record by it."""
+    task, tests = population.task, population.tests
+    if task.writes:
+        written = measure_writing(trainer, task, models, tests)
+        return written.metric, written.scores
+    told = _told(trainer, population, models)
+    return "accuracy", (told == tests.labels.numpy()).astype(float)
+
+
+def _told(
+    trainer: Trainer, population: Population, models: Sequence[Tensors]
+) -> Int[np.ndarray, "models tests"]:
+    """Return the class that each model takes each test record for."""
+    answers = ask_each(trainer, population.task, models, population.tests)
+    return answers.argmax(dim=-1).numpy()
+
+
+def mean_accuracy(
+    scores: Float[np.ndarray, "clients tests"],
+    counted: Bool[np.ndarray, "clients tests"] | Float[np.ndarray, "clients tests"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean over clients of each client's mean over its test records.
+
+    A test record serves several clients, so the replicate is the record: the variance
+    is the sum over records of its squared influence (linearisation, normal interval).
+    It says how the number would move with other test records, not with other clients.
+
+    Args:
+        scores: 0 or 1 for each client and record, or a difference of two such.
+        counted: Which records count for which client, or how much: weights of 0 or
+            more, of any sum.
+        confidence: Coverage, in (0, 1).
+
+    Raises:
+        ConfigError: No record counts for any client.
+    """
+    used = counted.any(axis=1)
+    if not used.any():
+        raise ConfigError(
+            f"None of {counted.shape[1]} test records counts for any of "
+            f"{counted.shape[0]} clients, so that there is no accuracy. Take a larger "
+            "test_share, or data whose test records are of the clients' classes."
+        )
+    scores, counted = scores[used], counted[used]
+    means, influence = weighted_means(scores, counted)
+    records = int(counted.any(axis=0).sum())
+    half = half_width(influence.mean(axis=0), records, confidence)
+    value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
+    low = min(max(float(value - half), float(scores.min(initial=0.0))), value)
+    high = min(float(value + half), 1.0)
+    method = "mean over clients, linearised over test records"
+    return Estimate(value, low, high, (records,), method, confidence)

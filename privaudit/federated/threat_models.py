@@ -1,0 +1,265 @@
+"""Threat models: what one adversary sees of a transcript.
+
+An attack gets a :class:`View` and nothing else, so it cannot use what its adversary
+could not have seen. A view is a *function* of the transcript: it may hold derived
+messages, such as the sums that a secure aggregation reveals.
+
+=================  ============================================================
+server             every message the server sends or receives
+server-aggregate   what the server sends, and per round the sum of the updates:
+                   a function of the server's view
+peer               what one client receives
+released           the personal models that clients give away
+=================  ============================================================
+
+Where a run's uploads were masked (:mod:`privaudit.privacy.secure_aggregation`), the
+server's view holds the protocol's messages and the sums that came of them, and no
+update; `server-aggregate` keeps the sums, and who is in them.
+
+The peer's view is a function of the server's too (the server sent it). What is released
+is not: no other view holds a client's private part, and nobody who buys a prompt saw
+the rounds. So `server` and `released` cannot be ordered.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from privaudit.core.errors import UnknownNameError, ViewError
+from privaudit.core.tensors import Tensors
+from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message
+from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
+
+SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
+Adversary = Literal["server", "server-aggregate", "peer", "released"]
+
+
+@dataclass(frozen=True)
+class RoundSum:
+    """One round as a server knows it that needs sums only.
+
+    Attributes:
+        parties: How many clients are in the sum.
+        broadcast: What one of them received; all did, where uploads are summed.
+        total: The sum of what they sent.
+    """
+
+    parties: int
+    broadcast: Tensors
+    total: Tensors
+
+    def mean(self, name: str) -> Tensor:
+        """Return the plain mean over the participants."""
+        return self.total[name] / self.parties
+
+
+@dataclass(frozen=True)
+class View:
+    """The messages one adversary sees."""
+
+    adversary: Adversary
+    messages: tuple[Message, ...]
+
+    def updates_of(self, client: str) -> tuple[Message, ...]:
+        """Return what ``client`` sent to the server, round by round.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
+        updates = tuple(
+            m for m in self.messages if m.sender == client and "update" in m.kind
+        )
+        if not updates and self.is_masked:
+            raise ViewError(
+                f"The uploads of this run are masked, so nobody sees an update of "
+                f"{client!r}, only sums. Attack the global model: --scenario "
+                "server-aggregate."
+            )
+        if not updates:
+            raise ViewError(
+                f"The {self.adversary} view holds no update of {client!r}. Attack the "
+                "global model, or take a stronger threat model."
+            )
+        return updates
+
+    def broadcasts_to(self, client: str) -> tuple[Message, ...]:
+        """Return what the server sent to ``client``, round by round.
+
+        Raises:
+            ViewError: This adversary does not see it.
+        """
+        sent = tuple(
+            m for m in self.messages if m.receiver == client and m.kind == "broadcast"
+        )
+        if not sent:
+            raise ViewError(
+                f"The {self.adversary} view holds nothing that was sent to {client!r}. "
+                "Take a threat model that sees broadcasts."
+            )
+        return sent
+
+    @cached_property
+    def sums(self) -> tuple["RoundSum", ...]:
+        """What clients sent in each round, summed, beside what they received.
+
+        Empty where the view holds neither uploads nor their sums.
+        """
+        found = []
+        for group in _by_round(self.messages):
+            sent = [m.tensors for m in group if m.kind in ("update", "sum")]
+            down = [m.tensors for m in group if m.kind == "broadcast"]
+            if sent and down:
+                parties = _in_the_sum(group) or len(down)
+                found.append(RoundSum(parties, down[0], secure_sum(sent)))
+        return tuple(found)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it holds messages of a masked sum: then no update stands in it."""
+        return any(m.kind in MASKED_KINDS for m in self.messages)
+
+    def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
+        """Return each upload of a tensor less what the client had received of it.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
+        received = {m.round: m.tensors[name] for m in self.broadcasts_to(client)}
+        return tuple(
+            m.tensors[name] - received[m.round] for m in self.updates_of(client)
+        )
+
+    def last_broadcast(self, client: str) -> Message:
+        """Return the last thing the server sent to ``client``, or else to anybody.
+
+        A peer does not see what others receive, but knows that it is the same.
+
+        Raises:
+            ViewError: This adversary sees no broadcast at all.
+        """
+        sent = [m for m in self.messages if m.kind == "broadcast"]
+        own = [m for m in sent if m.receiver == client]
+        if not sent:
+            return self.broadcasts_to(client)[-1]
+        return (own or sent)[-1]
+
+    def release_of(self, client: str) -> Message:
+        """Return the personal model that ``client`` gave away.
+
+        Raises:
+            ViewError: This adversary does not have it.
+        """
+        for message in self.messages:
+            if message.kind == "release" and message.sender == client:
+                return message
+        raise ViewError(
+            f"The {self.adversary} view holds no released model of {client!r}."
+        )
+
+    def sees_updates_of(self, client: str) -> bool:
+        """Say whether single uploads of ``client`` are in the view."""
+        return any(m.sender == client and "update" in m.kind for m in self.messages)
+
+    def has_release_of(self, client: str) -> bool:
+        """Say whether the personal model of ``client`` is in the view."""
+        return any(m.sender == client and m.kind == "release" for m in self.messages)
+
+
+@runtime_checkable
+class ThreatModel(Protocol):
+    """Anything that derives an adversary's view from the messages of a run."""
+
+    def __call__(self, messages: Iterable[Message]) -> View:
+        """Return what the adversary sees."""
+        ...
+
+
+def server(messages: Iterable[Message]) -> View:
+    """An honest-but-curious server: all that it receives or sends."""
+    seen = tuple(m for m in messages if SERVER in (m.sender, m.receiver))
+    return View("server", seen)
+
+
+def server_aggregate(messages: Iterable[Message]) -> View:
+    """A server behind secure aggregation: its broadcasts, and one sum per round.
+
+    Raises:
+        ViewError: The updates are used one by one, so no secure sum could hide them.
+    """
+    seen: list[Message] = []
+    for group in _by_round(server(messages).messages):
+        seen.extend(m for m in group if m.sender == SERVER and m.kind not in SECRETS)
+        sent = [m for m in group if m.receiver == SERVER and m.kind not in MASKED_KINDS]
+        masked = [m for m in sent if m.kind == "sum"]
+        seen.extend(masked or _sum_of(sent))
+    return View("server-aggregate", tuple(seen))
+
+
+def peer(client: str) -> ThreatModel:
+    """One client: what reaches it, and nothing of the others' uploads."""
+
+    def look(messages: Iterable[Message]) -> View:
+        return View("peer", tuple(m for m in messages if m.receiver == client))
+
+    return look
+
+
+def released(messages: Iterable[Message]) -> View:
+    """Somebody who was given the personal models, and saw no round."""
+    return View("released", tuple(m for m in messages if m.kind == "release"))
+
+
+THREATS: dict[str, Callable[..., View]] = {
+    "server": server,
+    "server-aggregate": server_aggregate,
+    "released": released,
+}
+
+
+def find_threat(name: str) -> ThreatModel:
+    """Return a threat model by name; "peer:client-3" is what that client sees.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    if name.startswith("peer:"):
+        return peer(name.removeprefix("peer:"))
+    if name not in THREATS:
+        raise UnknownNameError("threat model", name, [*THREATS, "peer:CLIENT"])
+    return THREATS[name]
+
+
+def _by_round(messages: tuple[Message, ...]) -> Iterable[list[Message]]:
+    rounds: dict[int, list[Message]] = {}
+    for message in messages:
+        rounds.setdefault(message.round, []).append(message)
+    return rounds.values()
+
+
+def _in_the_sum(messages: list[Message]) -> int:
+    """Return how many clients a masked sum is over; 0 where nothing was masked."""
+    named = [m.tensors["clients"] for m in messages if m.kind == "survivors"]
+    return named[0].numel() if named else 0
+
+
+def _sum_of(updates: list[Message]) -> list[Message]:
+    if not updates:
+        return []
+    alone = [m.sender for m in updates if m.kind == "individual-update"]
+    if alone:
+        raise ViewError(
+            f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
+            "could hide it. Take the threat model 'server': --scenario "
+            "server-reconstruct."
+        )
+    if len(updates) == 1:
+        raise ViewError(
+            f"In round {updates[0].round} {updates[0].sender!r} took part alone: a sum "
+            "over one client is its upload. Take the threat model 'server', or let "
+            "more clients take part."
+        )
+    total = secure_sum([m.tensors for m in updates])
+    return [Message(updates[0].round, "clients", SERVER, "sum", total)]

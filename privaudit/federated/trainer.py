@@ -1,0 +1,346 @@
+"""The trainer interface, and the names of all trainers.
+
+A trainer says what a client trains, sends and keeps, and how the server combines it.
+It never sends anything: :mod:`privaudit.federated.federation` does, and so records all that is
+sent. Its functions are pure, which is what lets a run be resumed, a cohort be stacked
+and an adversary replay a client with other records in its place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.registry import Registry
+from privaudit.core.seeds import Seeds
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked, Tensors, unstack
+from privaudit.datasets.records import ClientId, Cohort, Records
+from privaudit.federated.threat_models import View
+from privaudit.models.interfaces import Classifier, LanguageModel, Prompts, Tunable
+from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.trace import Trace
+
+__all__ = [
+    "TRAINERS",
+    "Claim",
+    "ClientId",
+    "Cohort",
+    "Events",
+    "Inbox",
+    "LocalResult",
+    "PublicTask",
+    "Rebuilt",
+    "Records",
+    "Round",
+    "Signal",
+    "Signals",
+    "Trainer",
+]
+
+Signal = (
+    str  # "log_probabilities" of classes, or of tokens: privaudit.models.token_table
+)
+Signals = Mapping[Signal, Tensor]
+Events = tuple[MechanismEvent, ...]
+Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by client
+
+
+@dataclass(frozen=True)
+class PublicTask:
+    """What every party, and so every adversary, knows.
+
+    Attributes:
+        backbone: The frozen model: one that classifies, or one that writes.
+        public: Records that belong to nobody, from the same distribution.
+        candidates: How many candidates each client has; which of them are members is
+            not known.
+        rounds: How many rounds are trained.
+        member_share: Part of the candidates that is trained on, expected: half by the
+            coin, 1 where nobody is to be audited.
+    """
+
+    backbone: Classifier | LanguageModel
+    public: Records
+    candidates: Mapping[ClientId, int]
+    rounds: int
+    member_share: float = 0.5
+
+    @property
+    def prompts(self) -> Prompts:
+        """The text tower of a classifier, bound to the class names."""
+        return self.classifier.prompts
+
+    @property
+    def logit_scale(self) -> float:
+        """What a classifier multiplies cosines by."""
+        return self.classifier.logit_scale
+
+    @property
+    def zero_shot(self) -> Float[Tensor, "classes dim"]:
+        """Text features of a classifier's hand-written prompt."""
+        return self.classifier.zero_shot
+
+    @property
+    def language(self) -> LanguageModel:
+        """The language model of a model that writes."""
+        if isinstance(self.backbone, Classifier):
+            raise ConfigError(
+                "A language model was asked for, and this task's model classifies. "
+                "Take a model that writes, such as tiny-llava."
+            )
+        return self.backbone
+
+    @property
+    def tunable(self) -> Tunable:
+        """The frozen transformer itself, whichever way the task's model answers."""
+        if isinstance(self.backbone, Classifier):
+            return self.backbone.tower
+        return self.backbone
+
+    @property
+    def writes(self) -> bool:
+        """Whether its models answer in words, not with classes."""
+        return not isinstance(self.backbone, Classifier)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The frozen CLIP of a model that classifies."""
+        if not isinstance(self.backbone, Classifier):
+            raise ConfigError(
+                "A classifier was asked for, and this task's model answers in words. "
+                "Take a model that classifies, such as tiny-clip."
+            )
+        return self.backbone
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The clients in their fixed order."""
+        return tuple(self.candidates)
+
+    @property
+    def expected_members(self) -> float:
+        """Members a client has on average: by the coin, half its candidates."""
+        candidates = sum(self.candidates.values()) / len(self.candidates)
+        return candidates * self.member_share
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round, as every party knows it.
+
+    Attributes:
+        index: Counted from 0.
+        seeds: The run's; a draw names the round and the client.
+        participants: Who takes part, in the fixed order of clients. In ``local_update``
+            only their number counts: shadow federations share one round.
+        trace: Takes notes for the run's owner, in ``local_update``; None takes none.
+        secrets: Of the run's secret key; None takes the seeds, as a simulation does
+            whose seed gives everything away.
+        step: Between the numbers that masked sums of uploads can hold, a power of two;
+            0 where nothing is masked. Noise that adds up lies on multiples of it.
+    """
+
+    index: int
+    seeds: Seeds
+    participants: tuple[ClientId, ...]
+    trace: Trace | None = field(default=None, compare=False, repr=False)
+    secrets: Seeds | None = field(default=None, repr=False)
+    step: float = 0.0
+
+    def stream(self, purpose: str, client: ClientId = "") -> Stream:
+        """Return this round's stream of the seed: of what no certificate rests on."""
+        return self.seeds.stream(purpose, round=self.index, client=client)
+
+    def secret(self, purpose: str, client: ClientId = "") -> Stream:
+        """Return this round's stream of the secret key: of noise, and secret samples.
+
+        Whatever a certificate takes for unknown to the adversary is drawn from it.
+        """
+        secrets = self.secrets or self.seeds
+        return secrets.stream(purpose, round=self.index, client=client)
+
+    def part(self, purpose: str, index: int = 0) -> "Round":
+        """Return the round for a part of its work, such as one step, with own draws."""
+        secrets = self.secrets and self.secrets.child(purpose, index)
+        return replace(self, seeds=self.seeds.child(purpose, index), secrets=secrets)
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a cohort did in one round.
+
+    Attributes:
+        sent: To the server, stacked over clients; empty if nothing is sent.
+        kept: Private state for the next round, stacked over clients.
+        loss: Mean training loss of each client.
+        events: The privacy mechanisms as the clients applied them.
+        sends: Which clients send a tensor; one that is not named is sent by all.
+    """
+
+    sent: Stacked
+    kept: Stacked
+    loss: Float[Tensor, " clients"]
+    events: Events = ()
+    sends: Mapping[str, Bool[Tensor, " clients"]] = field(default_factory=dict)
+
+    def uploads(self) -> list[dict[str, Tensor]]:
+        """Return what each client sends, without what it keeps to itself."""
+        uploads = unstack(self.sent, len(self.loss))
+        for name, chosen in self.sends.items():
+            for position in (~chosen).nonzero().flatten().tolist():
+                del uploads[position][name]
+        return uploads
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """The best model of a client that a view allows.
+
+    Attributes:
+        model: What ``query`` takes.
+        missing: What of the client's model the view does not show, in words.
+        staleness: Rounds between what was seen and the client's last state.
+        estimated: Whether a private part was inferred, not simply read off.
+        suspects: Where the view holds models without their owners' names: those of
+            which one may be the client's. ``model`` then is what is best without them.
+        shared: The part of the model that all clients have, if it is not the last
+            broadcast: a server knows the noise that it added.
+    """
+
+    model: Tensors
+    missing: tuple[str, ...] = ()
+    staleness: int = 0
+    estimated: bool = False
+    suspects: tuple[Tensors, ...] = ()
+    shared: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The epsilon a method claims by its own formula, not what is proved.
+
+    Attributes:
+        epsilon: None where the method claims nothing.
+        delta: Of the claim.
+        source: Whose formula it is, in words.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    source: str = "no privacy mechanism"
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Anything that can be trained federatedly.
+
+    Attributes:
+        aggregation: "sum" if the server needs only the sum of what clients send, so
+            that a secure sum could hide each of them; "individual" if not.
+        reads: Whether its models answer with classes, or in words; "either" follows
+            the data set.
+        usual_rounds: Trained if nobody says how many.
+        image_tokens: Whether it needs the parts of pictures, not their whole only. Its
+            parameters may decide: ask an instance.
+        rebuilds_from_all: Whether ``rebuild`` adds up all that a client sent, not its
+            last upload only: its shadows then need all rounds too.
+        takes_crafted: Whether it trains on canaries in gradient space.
+        starts_public: Whether what a client keeps begins as the first broadcast.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]]
+    reads: ClassVar[Literal["classes", "words", "either"]]
+    usual_rounds: ClassVar[int]
+    rebuilds_from_all: ClassVar[bool]
+    takes_crafted: ClassVar[bool]
+    starts_public: ClassVar[bool]
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether noise hides something: then a run draws a secret key of its own."""
+        ...
+
+    @property
+    def image_tokens(self) -> bool:
+        """Whether it needs the parts of pictures, not their whole only."""
+        ...
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return the server's state before the first round."""
+        ...
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return one client's private state before the first round."""
+        ...
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Return what the server sends to ``client``."""
+        ...
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train a cohort for one round."""
+        ...
+
+    def aggregate(
+        self,
+        task: PublicTask,
+        server: Tensors,
+        inbox: Inbox,
+        at: Round,
+    ) -> tuple[Tensors, Events]:
+        """Return the server's next state from the sum, or from each upload."""
+        ...
+
+    def release(
+        self,
+        task: PublicTask,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        """Return the personal models, from the last broadcast and the kept state."""
+        ...
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return the best model of ``client`` that the view allows."""
+        ...
+
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield signals [models, chunk of records, ...], in the order of records."""
+        ...
+
+    def single_step(self) -> "Trainer":
+        """Return the same method with one noiseless step on a whole shard a round.
+
+        What a client with one record would send then points where its gradient does:
+        along it by SGD, along its signs by AdamW.
+        """
+        ...
+
+    def choosing_as(self, sent: Tensors) -> "Trainer":
+        """Return the same method with those random choices that an upload shows."""
+        ...
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Return the epsilon that the method claims by its own formula."""
+        ...
+
+
+TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")

@@ -1,0 +1,91 @@
+"""Uploads for a weighted mean: tensors times a weight, so that sums are enough."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import ClientId, Cohort
+
+UNTRAINED = "the client's own training in its last round"
+"""What is missing of a client where only the mean is seen."""
+COORDINATES = "coordinates"
+"""What tells where numbers belong among all that is learned, in a row."""
+
+
+def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stacked:
+    """Return what is sent: tensors times the number of records, and that number.
+
+    So that the server needs only the sums of both.
+    """
+    first = next(iter(trained.values()))
+    return times_weight(trained, cohort.sizes.to(first.dtype))
+
+
+def times_weight(
+    trained: Mapping[str, Float[Tensor, "k ..."]], weight: Float[Tensor, " k"]
+) -> dict[str, Tensor]:
+    """Return tensors times each client's weight, and the weight beside them."""
+    scaled = {
+        name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
+        for name, tensor in trained.items()
+    }
+    return scaled | {"weight": weight}
+
+
+def with_means(server: Tensors, sums: Tensors) -> Tensors:
+    """Return the server's state with the means of what was sent in their places.
+
+    Args:
+        server: The state; it stays as it is where nobody had a record.
+        sums: Over clients, of what :func:`weigh` returns.
+    """
+    weight = sums["weight"]
+    if weight == 0:
+        return server
+    means = {name: total / weight for name, total in sums.items() if name != "weight"}
+    return {**server, **means}
+
+
+def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
+    """Return what the client last trained and sent, its weight divided out.
+
+    None where the view shows no upload, or the client had no records.
+    """
+    if not view.sees_updates_of(client):
+        return None
+    tensors = view.updates_of(client)[-1].tensors
+    weight = tensors["weight"]
+    if not weight > 0:
+        return None
+    return {n: torch.div(t, weight) for n, t in tensors.items() if n != "weight"}
+
+
+def moves(sent: Stacked, received: Tensors) -> dict[str, Float[Tensor, "k ..."]]:
+    """Return where uploads moved what was received, their weights divided out.
+
+    What was not received, such as a gradient, is taken as it is. Numbers that came with
+    their coordinates stand there, among zeros, in a row of all that was received.
+
+    Args:
+        sent: Several clients' uploads, stacked.
+        received: What all of them had received.
+    """
+    found = {}
+    weights = {name: sent[name] for name in sent if name.startswith("weight")}
+    for name in sent.keys() - weights.keys() - {COORDINATES}:
+        tensor, before = sent[name], received.get(name)
+        if COORDINATES in sent:
+            size = sum(t.numel() for n, t in received.items() if n != COORDINATES)
+            row = torch.zeros(len(tensor), size, dtype=tensor.dtype)
+            tensor = row.scatter(1, sent[COORDINATES], tensor)
+        weight = weights.get(f"weight {name[-1]}", weights.get("weight"))
+        if weight is not None:
+            tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
+        if before is not None and before.shape == tensor.shape[1:]:
+            tensor = tensor - before
+        found[name] = tensor
+    return found

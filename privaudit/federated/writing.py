@@ -1,0 +1,139 @@
+"""Models that answer in words: asking them, and reading what they say."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, Tensors, stack, stacks
+from privaudit.datasets.dialogues import ANSWER, PADDING, Words
+from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.models.interfaces import Tuning
+
+SEQUENCES_AT_ONCE = 1024
+ROWS_AT_ONCE = 64
+UNTUNED = "untuned"
+"""The one tensor of a model that changes nothing; what it holds says nothing."""
+
+
+@runtime_checkable
+class WritingTrainer(Trainer, Protocol):
+    """A trainer whose models are a frozen language model and what they add to it."""
+
+    def own_model(self, server: Tensors) -> Tensors:
+        """Return the server's own model from its state."""
+        ...
+
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+        """Return what each model adds to the frozen one."""
+        ...
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield one model's change of each layer's weights [outputs, inputs]."""
+        ...
+
+
+def as_writer(trainer: Trainer) -> WritingTrainer:
+    """Return the trainer as one whose models write.
+
+    Raises:
+        ConfigError: Its models classify.
+    """
+    if isinstance(trainer, WritingTrainer):
+        return trainer
+    raise ConfigError(
+        f"{type(trainer).__name__} trains models that classify, and one that answers "
+        "in words was asked for. Take a trainer such as lora-fedavg."
+    )
+
+
+@torch.no_grad()
+def write(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> list[list[str]]:
+    """Return what each model answers to each record's question, greedily.
+
+    Answers may be a quarter longer than the longest public one.
+    """
+    writer, longest = as_writer(trainer), _longest(task)
+    said: dict[int, list[str]] = {}
+    several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
+    for positions, stacked in stacks(models, several):
+        tuning = writer.tuning(task, stacked)
+        texts = _write(task, tuning, len(positions), records, longest)
+        said.update(zip(positions, texts, strict=True))
+    return [said[i] for i in range(len(models))]
+
+
+@torch.no_grad()
+def write_untuned(task: PublicTask, records: Records) -> list[list[str]]:
+    """Return what the model as it comes answers: one row."""
+    return _write(task, Tuning(), 1, records, _longest(task))
+
+
+def _write(
+    task: PublicTask,
+    tuning: Tuning,
+    count: int,
+    records: Records,
+    longest: int,
+) -> list[list[str]]:
+    assert records.tokens is not None
+    assert records.words is not None
+    asked = questions(records.words)
+    said: list[list[str]] = [[] for _ in range(count)]
+    rows = torch.arange(len(records)).split(max(1, SEQUENCES_AT_ONCE // count))
+    for chosen in rows:
+        tokens, words = records.tokens[chosen], asked[chosen].repeated(count)
+        texts = task.language.generate(
+            tokens.expand(count, *tokens.shape), words, tuning, longest
+        )
+        for model, some in zip(said, texts, strict=True):
+            model.extend(some)
+    return said
+
+
+@torch.no_grad()
+def favourite_tokens(
+    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+) -> Int[Tensor, "models answered"]:
+    """Return each model's likeliest token at every position of people's answers."""
+    writer = as_writer(trainer)
+    return torch.stack(
+        [
+            _favourites(task, writer.tuning(task, stack([model])), records)
+            for model in models
+        ]
+    )
+
+
+def _favourites(
+    task: PublicTask, tuning: Tuning, records: Records
+) -> Int[Tensor, " answered"]:
+    assert records.tokens is not None
+    assert records.words is not None
+    words, found = records.words.trimmed(), []
+    answered = words.kinds[:, 1:] == ANSWER
+    ahead = answered.any(dim=0).nonzero().flatten()
+    for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
+        one = words[chosen].repeated(1)
+        logits = task.language.logits(records.tokens[chosen][None], one, tuning, ahead)
+        found.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
+    return torch.cat(found)
+
+
+def questions(words: Words) -> Words:
+    """Return the sequences up to where an answer would begin."""
+    asked = words.kinds != ANSWER
+    ids = torch.where(asked, words.ids, torch.zeros_like(words.ids))
+    kinds = torch.where(asked, words.kinds, torch.full_like(words.kinds, PADDING))
+    return Words(ids, kinds).trimmed()
+
+
+def _longest(task: PublicTask) -> int:
+    words = task.public.words
+    assert words is not None
+    return round(1.25 * int((words.kinds == ANSWER).sum(dim=1).max()))

@@ -1,0 +1,1 @@
+"""CLIP models whose prompt is learned."""

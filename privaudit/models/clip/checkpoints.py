@@ -1,0 +1,136 @@
+"""Weights from a file into a model, checked tensor by tensor."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from privaudit.core.bounded_files import open_regular
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.zip_files import open_zip
+from privaudit.federated.runs.ledger import DAMAGE
+
+# What open_clip and OpenAI keep beside the weights.
+_NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}
+_TEXT_PARTS = (
+    "token_embedding",
+    "positional_embedding",
+    "transformer.",
+    "ln_final.",
+    "text_projection",
+)
+
+
+def load_checkpoint(model: nn.Module, path: Path) -> None:
+    """Copy the weights in ``path`` into an open_clip model.
+
+    Takes safetensors, and torch's files as far as torch reads them without unpickling
+    any object (``weights_only``). Undoes two habits of trainers: a "state_dict" level
+    and names that begin with "module.".
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: The file cannot be read, is far larger than the model, or its
+            tensors are not the model's; the first that differs is named.
+    """
+    wanted = model.state_dict()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
+    found = _named_as(wanted, _read(path, LARGER * size + EXTRA))
+    for name, tensor in wanted.items():
+        if name not in found:
+            raise ConfigError(
+                f"{path} has no tensor {name!r}, which the model has with shape "
+                f"{list(tensor.shape)}. {_ADVICE}"
+            )
+        if found[name].shape != tensor.shape:
+            raise ConfigError(
+                f"Tensor {name!r} of {path} has shape {list(found[name].shape)}, and "
+                f"the model's {list(tensor.shape)}. {_ADVICE}"
+            )
+    extra = sorted(found.keys() - wanted.keys())
+    if extra:
+        raise ConfigError(
+            f"{path} has a tensor {extra[0]!r}, which the model has not. {_ADVICE}"
+        )
+    model.load_state_dict(found)
+
+
+LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names
+_ADVICE = "Name the architecture that the checkpoint was made with."
+
+
+def _read(path: Path, most: int) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise MissingFileError(
+            f"There is no checkpoint {path}. Give the path of a .safetensors or .pt "
+            "file."
+        )
+    _refuse_large(path, path.stat().st_size, most)
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path))
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}): it was cut or altered."
+            ) from None
+    return _state_dict(path, _read_torch_file(path, most))
+
+
+def _refuse_large(path: Path, size: int, most: int) -> None:
+    """Refuse files that hold far more than the model, before they are read."""
+    if size > most:
+        raise ConfigError(
+            f"{path} holds {size:,} bytes, and the model's weights take a quarter of "
+            f"{most:,} at most: it is another model's, or holds more than weights. "
+            f"{_ADVICE}"
+        )
+
+
+def _read_torch_file(path: Path, most: int) -> Any:
+    try:
+        with open_regular(path) as file:
+            if is_zipfile(file):
+                entries = open_zip(file, str(path)).infolist()
+                _refuse_large(path, sum(entry.file_size for entry in entries), most)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except ConfigError:
+        raise
+    except (UnpicklingError, *DAMAGE, MemoryError, RecursionError, IndexError):
+        raise ConfigError(
+            f"{path} is no file of plain tensors that torch can read without running "
+            "code from it (a TorchScript archive or pickled objects are not). Save the "
+            "state dict as .safetensors."
+        ) from None
+
+
+def _state_dict(path: Path, content: Any) -> dict[str, Tensor]:
+    if isinstance(content, Mapping) and "state_dict" in content:
+        content = content["state_dict"]
+    if not isinstance(content, Mapping):
+        raise ConfigError(
+            f"{path} holds a {type(content).__name__}, not a state dict. Save the "
+            "model's state dict as .safetensors."
+        )
+    return {name: value for name, value in content.items() if torch.is_tensor(value)}
+
+
+def _named_as(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Rename tensors to the model's own names, where only the habit differs."""
+    named = {}
+    for full_name, tensor in found.items():
+        name = full_name.removeprefix("module.")
+        if name in _NO_WEIGHTS:
+            continue
+        if name.startswith(_TEXT_PARTS) and name not in wanted:
+            name = f"text.{name}"
+        is_scalar = name in wanted and tensor.numel() == wanted[name].numel() == 1
+        named[name] = tensor.reshape(wanted[name].shape) if is_scalar else tensor
+    return named

@@ -1,0 +1,239 @@
+"""The fast text path: what all classes share is computed once.
+
+Prompts of all classes begin with the same start token and context, and in a causal
+tower nothing depends on what comes later. So the prefix runs once for each prompt; the
+few tokens of each class attend to its keys and values and to their own past; behind
+the end token nothing is computed, and in the last layer only end tokens are. All
+linear layers see one packed sequence without padding: the prefix, then the classes,
+ordered by length so that those of one length form a rectangle.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+
+from privaudit.models.clip.prompt_tokens import PromptTokens
+from privaudit.models.clip.text_tower import TextTower
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a packed sequence is laid out.
+
+    Attributes:
+        prefix: Tokens of the start and the context.
+        groups: (classes, tokens of each) of each run of equally long classes.
+    """
+
+    prefix: int
+    groups: tuple[tuple[int, int], ...]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest class."""
+        return self.groups[-1][1]
+
+    @property
+    def classes(self) -> int:
+        """Classes in all groups."""
+        return sum(count for count, _ in self.groups)
+
+    def spans(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (classes, tokens, first, end) of each group in the packed sequence."""
+        first = self.prefix
+        for count, length in self.groups:
+            yield count, length, first, first + count * length
+            first += count * length
+
+    def mask(self, *, ends_only: bool) -> Tensor:
+        """Return what is added to the scores of [prefix keys, own keys] [rows, keys].
+
+        Rows are the packed tokens, or the classes' end tokens.
+        """
+        blocked = float("-inf")
+        parts = []
+        if not ends_only:
+            causal = torch.full((self.prefix, self.prefix), blocked).triu(1)
+            parts.append(pad(causal, (0, self.longest), value=blocked))
+        for count, length in self.groups:
+            causal = torch.full((length, length), blocked).triu(1)
+            own = pad(causal, (0, self.longest - length), value=blocked)
+            rows = pad(own[-1:] if ends_only else own, (self.prefix, 0))
+            parts.append(rows.repeat(count, 1))
+        return torch.cat(parts)
+
+
+class SharedPrefixText:
+    """A frozen causal text tower, bound to the texts of some classes.
+
+    Args:
+        tower: One that shares prefixes (:meth:`TextTower.shares_prefixes`). Its
+            weights get no gradient.
+        tokens: One row for each class.
+        matmul_type: Type in which the large matrix products run; layer norms,
+            attention and residuals keep the tower's own.
+    """
+
+    def __init__(
+        self,
+        tower: TextTower,
+        tokens: PromptTokens,
+        matmul_type: torch.dtype | None = None,
+    ) -> None:
+        self.tower = tower
+        self._blocks = [_Block(block, matmul_type) for block in tower.blocks]
+        start = tokens.context_start
+        prefix = start + tokens.context_tokens
+        lengths = (tower.end_positions(tokens.ids) + 1 - prefix).tolist()
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        runs = groupby(lengths[index] for index in order)
+        groups = tuple((len(list(run)), length) for length, run in runs)
+        self._packing = Packing(prefix, groups)
+        with torch.no_grad():
+            positions = tower.positional_embedding.detach()
+            embedded = tower.token_embedding(tokens.ids) + positions
+            own = [embedded[i, prefix : prefix + lengths[i]] for i in order]
+            self._start = embedded[0, :start]
+            self._suffix = torch.cat(own)
+            self._context_positions = positions[start:prefix]
+            masks = (self._packing.mask(ends_only=last) for last in (False, True))
+            self._mask, self._end_mask = (mask.to(positions) for mask in masks)
+        self._restore = torch.tensor(order, device=positions.device).argsort()
+
+    def __call__(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> Float[Tensor, "prompts classes dim"]:
+        """Encode every class behind every context; not l2-normalised."""
+        prompts = len(contexts)
+        start = self._start.expand(prompts, -1, -1)
+        suffix = self._suffix.expand(prompts, -1, -1)
+        states = torch.cat([start, contexts + self._context_positions, suffix], dim=1)
+        for block in self._blocks[:-1]:
+            states = block(states, self._packing, self._mask)
+        ends = self._blocks[-1].ends(states, self._packing, self._end_mask)
+        return self.tower.project(ends).index_select(1, self._restore)
+
+
+class _Block:
+    """One of open_clip's residual attention blocks over a packed sequence."""
+
+    def __init__(self, block: nn.Module, matmul_type: torch.dtype | None) -> None:
+        self.block = cast(
+            Any, block if matmul_type is None else _cast(block, matmul_type)
+        )
+        self.heads: int = self.block.attn.num_heads
+        self.weight: Tensor = self.block.attn.in_proj_weight.detach()
+        bias = self.block.attn.in_proj_bias
+        self.bias = self.weight.new_zeros(len(self.weight)) if bias is None else bias
+
+    def __call__(self, states: Tensor, packing: Packing, mask: Tensor) -> Tensor:
+        normed = self.block.ln_1(states)
+        mixed = linear(normed.to(self.weight.dtype), self.weight, self.bias)
+        queries, keys, values = self._split(mixed.to(states.dtype), 3)
+        attended = _attend(queries, keys, values, packing, mask)
+        return self._finish(states, attended)
+
+    def ends(self, states: Tensor, packing: Packing, mask: Tensor) -> Tensor:
+        """Run the block for the end tokens only [prompts, classes, width]."""
+        width = states.shape[-1]
+        normed = self.block.ln_1(states).to(self.weight.dtype)
+        mixed = linear(normed, self.weight[width:], self.bias[width:])
+        keys, values = self._split(mixed.to(states.dtype), 2)
+        asked = linear(_ends(normed, packing), self.weight[:width], self.bias[:width])
+        (queries,) = self._split(asked.to(states.dtype), 1)
+        attended = _attend(queries, keys, values, packing, mask)
+        return self._finish(_ends(states, packing), attended)
+
+    def _split(self, mixed: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Cut [prompts, tokens, parts * width] into [prompts, heads, tokens, size]."""
+        return (
+            torch.unflatten(mixed, -1, (parts, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+            .unbind()
+        )
+
+    def _finish(self, states: Tensor, attended: Tensor) -> Tensor:
+        joined = attended.transpose(1, 2).flatten(2).to(self.weight.dtype)
+        states = states + self.block.ls_1(self.block.attn.out_proj(joined))
+        normed = self.block.ln_2(states).to(self.weight.dtype)
+        return states + self.block.ls_2(self.block.mlp(normed))
+
+
+def _attend(
+    queries: Float[Tensor, "prompts heads rows size"],
+    keys: Float[Tensor, "prompts heads tokens size"],
+    values: Float[Tensor, "prompts heads tokens size"],
+    packing: Packing,
+    mask: Float[Tensor, "rows keys"],
+) -> Float[Tensor, "prompts heads rows size"]:
+    """Attend to the prefix, which all rows share, and to each class's own tokens."""
+    prefix = packing.prefix
+    queries = queries * queries.shape[-1] ** -0.5
+    shared = queries @ keys[:, :, :prefix].transpose(-1, -2)
+    own = _own_scores(queries, keys, packing)
+    weights = (torch.cat([shared, own], dim=-1) + mask).softmax(dim=-1)
+    from_prefix = weights[..., :prefix] @ values[:, :, :prefix]
+    return from_prefix + _own_values(weights[..., prefix:], values, packing)
+
+
+def _own_scores(queries: Tensor, keys: Tensor, packing: Packing) -> Tensor:
+    """Return scores of each row with its class's tokens, padded to the longest."""
+    parts = []
+    for rows, (count, length, first, end) in _rows(queries, packing):
+        own = torch.unflatten(keys[:, :, first:end], 2, (count, length))
+        scores = torch.unflatten(rows, 2, (count, -1)) @ own.transpose(-1, -2)
+        parts.append(pad(scores.flatten(2, 3), (0, packing.longest - length)))
+    return _after_prefix(parts, queries, packing)
+
+
+def _own_values(weights: Tensor, values: Tensor, packing: Packing) -> Tensor:
+    """Return what each row takes from its class's tokens."""
+    parts = []
+    for rows, (count, length, first, end) in _rows(weights, packing):
+        own = torch.unflatten(values[:, :, first:end], 2, (count, length))
+        taken = torch.unflatten(rows[..., :length], 2, (count, -1)) @ own
+        parts.append(taken.flatten(2, 3))
+    return _after_prefix(parts, weights, packing)
+
+
+def _rows(
+    packed: Tensor, packing: Packing
+) -> Iterator[tuple[Tensor, tuple[int, int, int, int]]]:
+    """Yield each group's rows; where only end tokens ask, there is one for a class."""
+    ends_only = packed.shape[2] == packing.classes
+    first_row = 0 if ends_only else packing.prefix
+    for span in packing.spans():
+        count = span[0] if ends_only else span[0] * span[1]
+        yield packed[:, :, first_row : first_row + count], span
+        first_row += count
+
+
+def _after_prefix(parts: Sequence[Tensor], packed: Tensor, packing: Packing) -> Tensor:
+    """Join the groups, behind rows of zeros where the prefix has rows too."""
+    joined = torch.cat(list(parts), dim=2)
+    missing = packed.shape[2] - joined.shape[2]
+    return pad(joined, (0, 0, missing, 0)) if missing else joined
+
+
+def _ends(states: Tensor, packing: Packing) -> Tensor:
+    """Pick the end token of each class from a packed sequence."""
+    ends = [
+        torch.unflatten(states[:, first:end], 1, (count, length))[:, :, -1]
+        for count, length, first, end in packing.spans()
+    ]
+    return torch.cat(ends, dim=1)
+
+
+def _cast(block: nn.Module, matmul_type: torch.dtype) -> nn.Module:
+    copied = deepcopy(block)
+    for module in copied.modules():
+        if isinstance(module, nn.Linear | nn.MultiheadAttention):
+            module.to(matmul_type)
+    return copied

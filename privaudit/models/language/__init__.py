@@ -1,0 +1,1 @@
+"""Models that generate text, with or without pictures."""

@@ -1,0 +1,215 @@
+"""A frozen model that says something about pictures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import Dialogue, Words
+from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.stacked_language import StackedLanguageModel
+
+
+@dataclass(frozen=True)
+class PictureTower:
+    """Makes pictures into tokens of the language model.
+
+    Attributes:
+        encode: From prepared pictures to tokens, the projector included.
+        prepare: From pictures (grey or RGB, bytes or floats from 0 to 1) to what
+            ``encode`` takes.
+        image_size: Side of a prepared picture.
+        parts: Tokens of a picture.
+        description: What beside the weights decides about a picture's tokens.
+    """
+
+    encode: Callable[[Tensor], Tensor]
+    prepare: Callable[[Pictures], Tensor]
+    image_size: int
+    parts: int
+    description: str
+
+
+@dataclass(frozen=True)
+class VectorProjector:
+    """Makes an embedding that an image tower made elsewhere into such tokens.
+
+    Attributes:
+        project: From embeddings to tokens.
+        bank_width: Size of an embedding.
+        parts: Tokens of each.
+    """
+
+    project: Callable[[Tensor], Tensor]
+    bank_width: int
+    parts: int
+
+
+class CaptioningVLM:
+    """Pictures in front of a frozen language model.
+
+    Args:
+        name: As ``--model`` takes it.
+        eye: What makes pictures, or embeddings in their place, into tokens.
+        language: What reads them.
+        dialogue_tokens: How questions and answers are written as tokens.
+        model_hash: SHA-256 of all weights.
+        public_indices: The records of a data set that the model was trained on, where
+            that is known; they are then nobody's.
+        data_hash: Of that data set.
+
+    Attributes:
+        parts: Tokens of a picture.
+        width: Of such a token.
+        vocabulary: Number of the language model's logits.
+        image_size: Side of a prepared picture; None for a model that reads embeddings.
+
+    Raises:
+        ConfigError: Words have places for another number of parts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        eye: PictureTower | VectorProjector,
+        language: StackedLanguageModel,
+        dialogue_tokens: DialogueTokens,
+        model_hash: str,
+        *,
+        public_indices: tuple[int, ...] | None = None,
+        data_hash: str | None = None,
+    ) -> None:
+        if eye.parts != dialogue_tokens.parts:
+            raise ConfigError(
+                f"A picture has {eye.parts} tokens, and words have places for "
+                f"{dialogue_tokens.parts}. Give both the same number."
+            )
+        self.name, self.language, self.model_hash = name, language, model_hash
+        self.public_indices, self.data_hash = public_indices, data_hash
+        self.parts, self.width = eye.parts, language.width
+        self.vocabulary = language.vocabulary
+        self.image_size = eye.image_size if isinstance(eye, PictureTower) else None
+        self._eye, self._dialogue_tokens = eye, dialogue_tokens
+
+    @property
+    def device(self) -> torch.device:
+        """Where the language model runs."""
+        return self.language.device
+
+    @property
+    def template(self) -> str:
+        """The prompt, with {image} and {question} where they go."""
+        return self._dialogue_tokens.template
+
+    @property
+    def description(self) -> str:
+        """What beside the weights decides about a picture's tokens."""
+        return self._eye.description if isinstance(self._eye, PictureTower) else ""
+
+    def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
+        """Make pictures into what :meth:`encode_images` takes, without randomness.
+
+        Args:
+            pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
+
+        Raises:
+            ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
+                or the model reads embeddings.
+        """
+        if 0 in pictures.shape[1:]:
+            raise ConfigError(
+                f"A picture of {list(pictures.shape[1:])} (channels, height, width) "
+                "has no pixels. Give each record its picture, or leave it out."
+            )
+        return self._tower().prepare(pictures)
+
+    @torch.no_grad()
+    def encode_images(
+        self, pictures: Float[Tensor, "n 3 h w"], batch: int = 64
+    ) -> Float[Tensor, "n parts width"]:
+        """Return each picture's tokens as the language model reads them.
+
+        Args:
+            pictures: As :meth:`preprocess_batch` returns them.
+            batch: Pictures encoded at a time.
+
+        Raises:
+            ConfigError: The model reads embeddings.
+        """
+        encode = self._tower().encode
+        if not len(pictures):
+            return torch.empty(0, self.parts, self.width, device=self.device)
+        chunks = [encode(p.to(self.device)) for p in pictures.split(batch)]
+        return torch.cat(chunks)
+
+    @torch.no_grad()
+    def encode_bank(
+        self, embeddings: Float[Tensor, "n bank_width"]
+    ) -> Float[Tensor, "n parts width"]:
+        """Return the same for embeddings that an image tower made elsewhere.
+
+        Raises:
+            ConfigError: The model reads pictures, the embeddings have another size, or
+                one of them is no picture's: all zero, or not finite.
+        """
+        eye = self._eye
+        if isinstance(eye, PictureTower) or embeddings.shape[1] != eye.bank_width:
+            reads = (
+                f"pictures of {eye.image_size} pixels"
+                if isinstance(eye, PictureTower)
+                else f"embeddings of {eye.bank_width} numbers"
+            )
+            raise ConfigError(
+                f"{self.name} reads {reads}, and was given embeddings of "
+                f"{embeddings.shape[1]}. Give those, or make a projector for these: "
+                "privaudit pretrain projector."
+            )
+        empty = ~embeddings.isfinite().all(dim=1) | (embeddings == 0).all(dim=1)
+        if empty.any():
+            raise ConfigError(
+                f"Record {int(empty.nonzero()[0])} has no picture: its embedding is "
+                "zero or not finite. Give it one, or leave the record out."
+            )
+        return eye.project(embeddings.to(self.device))
+
+    def words(self, dialogues: Sequence[Dialogue], with_answers: bool = True) -> Words:
+        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
+
+        Args:
+            dialogues: One for each record.
+            with_answers: Whether the first answer follows each prompt.
+
+        Raises:
+            ConfigError: A row is longer than the context, an answer is empty, or a
+                question holds the tokenizer's own mark for pictures.
+        """
+        return self._dialogue_tokens(dialogues, with_answers)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer's tokens."""
+        return self.language.decode(ids)
+
+    def _tower(self) -> PictureTower:
+        if isinstance(self._eye, PictureTower):
+            return self._eye
+        raise ConfigError(
+            f"{self.name} reads embeddings of {self._eye.bank_width} numbers and no "
+            "pictures. Give it a bank of embeddings, or take a model with an image "
+            "tower."
+        )
+
+
+def weights_hash(*modules: nn.Module) -> str:
+    """Return a SHA-256 over the names, types, shapes and bytes of all weights."""
+    found = sha256()
+    for module in modules:
+        for name, tensor in sorted(module.state_dict().items()):
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            whole = tensor.detach().cpu().contiguous().reshape(-1)
+            found.update(whole.view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,176 @@
+"""Questions and answers about pictures, written as the tokens of one model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    Dialogue,
+    Words,
+)
+from privaudit.models.language.stacked_language import TextTokenizer
+
+LLAVA_TEMPLATE = "USER: {image}\n{question} ASSISTANT:"
+"""What LLaVA 1.5 was trained with."""
+
+
+@dataclass(frozen=True)
+class DialogueTokens:
+    """Writes dialogues as tokens: a template around the question, then the answer.
+
+    Attributes:
+        tokenizer: The language model's. One without a padding token pads with its end
+            token: ``kinds`` say what is padding, and as no token sees a later one the
+            number there changes nothing.
+        template: The prompt, with {image} and {question} once each, in that order; for
+            a model without pictures with {question} only.
+        parts: Places for a picture; 0 where there is none.
+        context: Tokens that the language model takes; None if it does not say.
+        image_token: What stands for a part of a picture in the tokenizer's own text;
+            None if it knows none. Some tokenizers split other than they would without.
+
+    Raises:
+        ConfigError: The template lacks a place, or the tokenizer has no end token.
+    """
+
+    tokenizer: TextTokenizer
+    template: str
+    parts: int
+    context: int | None = None
+    image_token: str | None = None
+
+    def __post_init__(self) -> None:
+        self._check_template()
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(
+                "The tokenizer has no end token: no answer could end, and nothing "
+                "could stand for padding. Set its eos_token."
+            )
+
+    def _check_template(self) -> None:
+        image, question = (self.template.find(p) for p in ("{image}", "{question}"))
+        if self.parts and not 0 <= image < question:
+            raise ConfigError(
+                "A template has {image} and then {question} where they go, and "
+                f"{self.template!r} has not. Write for example {LLAVA_TEMPLATE!r}."
+            )
+        if not self.parts and not image < 0 <= question:
+            raise ConfigError(
+                "A template of a model without pictures has {question} where it goes, "
+                f"and no {{image}}, and {self.template!r} is another. Write for "
+                "example '{question}'."
+            )
+
+    @property
+    def padding(self) -> int:
+        """The token behind the end."""
+        own = self.tokenizer.pad_token_id
+        return int(self._end if own is None else own)
+
+    def __call__(
+        self, dialogues: Sequence[Dialogue], with_answers: bool = True
+    ) -> Words:
+        """Return rows of tokens, padded at the right to the longest.
+
+        Args:
+            dialogues: One for each record; the first answer counts.
+            with_answers: Whether answers follow the prompts, each with an end token.
+
+        Raises:
+            ConfigError: A row does not fit into the context, an answer is empty, or a
+                question holds the tokenizer's own mark for pictures.
+        """
+        rows = [self._row(i, each, with_answers) for i, each in enumerate(dialogues)]
+        longest = max((len(ids) for ids, _ in rows), default=0)
+        ids = torch.full((len(rows), longest), self.padding)
+        kinds = torch.full((len(rows), longest), PADDING)
+        for row, (row_ids, row_kinds) in enumerate(rows):
+            ids[row, : len(row_ids)] = torch.tensor(row_ids)
+            kinds[row, : len(row_kinds)] = torch.tensor(row_kinds)
+        return Words(ids, kinds)
+
+    def _row(
+        self, record: int, dialogue: Dialogue, with_answer: bool
+    ) -> tuple[list[int], list[int]]:
+        prompt, kinds = self._prompt(record, dialogue.question)
+        answer = self._answer(record, dialogue) if with_answer else []
+        total = len(prompt) + len(answer)
+        if self.context is not None and total > self.context:
+            raise ConfigError(
+                f"Record {record} takes {total} tokens ({len(prompt)} of its prompt, "
+                f"with {self.parts} for the picture, and {len(answer)} of its answer), "
+                f"and the language model takes {self.context}. Shorten its question or "
+                "answer, or leave it out."
+            )
+        return prompt + answer, kinds + [ANSWER] * len(answer)
+
+    def _prompt(self, record: int, question: str) -> tuple[list[int], list[int]]:
+        before, after = self._around(question)
+        if self.image_token is None:
+            start, end = self._encode(before, True), self._encode(after, False)
+            ids = start + [self.padding] * self.parts + end
+            kinds = [INSTRUCTION] * len(ids)
+            kinds[len(start) : len(start) + self.parts] = [PICTURE] * self.parts
+            return ids, kinds
+        ids = self._encode(before + self.image_token * self.parts + after, True)
+        kinds = [PICTURE if each == self._image else INSTRUCTION for each in ids]
+        if (found := kinds.count(PICTURE)) != self.parts:
+            raise ConfigError(
+                f"Record {record} has {found} places for a picture of {self.parts} "
+                f"tokens: its question holds {self.image_token!r}. Take that out."
+            )
+        return ids, kinds
+
+    def _answer(self, record: int, dialogue: Dialogue) -> list[int]:
+        """Return what the tokenizer puts behind the prompt, and the end token."""
+        answer = self._first_answer(record, dialogue)
+        _, after = self._around(dialogue.question)
+        joint = "" if not after or after[-1].isspace() else " "
+        prompt = self._encode(after, False)
+        whole = self._encode(after + joint + answer, False)
+        if whole[: len(prompt)] == prompt:
+            return [*whole[len(prompt) :], self._end]
+        # The tokenizer joins the two texts, which no prompt alone could end with.
+        return [*self._encode(joint + answer, False), self._end]
+
+    def _first_answer(self, record: int, dialogue: Dialogue) -> str:
+        answer = dialogue.answers[0].strip() if dialogue.answers else ""
+        if not answer:
+            raise ConfigError(
+                f"The answer of record {record} is empty: there is nothing to train "
+                "on. Write one, or leave the record out."
+            )
+        return answer
+
+    def _around(self, question: str) -> tuple[str, str]:
+        before, _, after = self.template.rpartition("{image}")
+        return before, after.replace("{question}", question)
+
+    def _encode(self, text: str, starts: bool) -> list[int]:
+        """Return a text's tokens; ``starts`` where it is the beginning of a row."""
+        starts = starts and not self._writes_start
+        ids = list(self.tokenizer.encode(text, add_special_tokens=starts))
+        # Alone it is the start token, which some models end with, too.
+        return ids[:-1] if len(ids) > 1 and ids[-1] == self._end else ids
+
+    @cached_property
+    def _writes_start(self) -> bool:
+        start = getattr(self.tokenizer, "bos_token", None)
+        return bool(start) and self.template.startswith(str(start))
+
+    @property
+    def _end(self) -> int:
+        return int(self.tokenizer.eos_token_id)
+
+    @cached_property
+    def _image(self) -> int:
+        known: Any = self.tokenizer
+        return int(known.convert_tokens_to_ids(self.image_token))

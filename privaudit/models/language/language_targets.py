@@ -1,0 +1,139 @@
+"""The linear layers of a language model that may be changed, found as peft finds them.
+
+peft itself does the search, on a copy of the model that has no memory behind its
+weights: what is changed here is then what peft would change, and an adapter that is
+written for peft fits.
+"""
+
+import copy
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from privaudit.core.errors import ConfigError
+from privaudit.models.hugging_face import import_peft, import_transformers
+from privaudit.models.interfaces import Target
+
+TargetNames = Literal["all-linear"] | Sequence[str]
+_LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
+
+
+def linear_targets(
+    model: nn.Module, names: TargetNames, part: str = ""
+) -> dict[str, Target]:
+    """Return the layers that peft's LoRA would change, in the model's own order.
+
+    Args:
+        model: Of transformers.
+        names: "all-linear", or names or endings of names, such as "q_proj". The
+            model's head, which gives the logits, never counts.
+        part: The language model's name inside a model that has other parts; layers of
+            the other parts do not count.
+
+    Raises:
+        ConfigError: A name fits no layer, or fits one that is not linear.
+    """
+    found = [
+        name for name in _chosen_by_peft(model, names, part) if is_part(name, part)
+    ]
+    if not isinstance(names, str):
+        for wanted in names:
+            if not any(name == wanted or name.endswith(f".{wanted}") for name in found):
+                raise _no_such_layer(model, wanted, part)
+    if not found:
+        raise _no_such_layer(model, _joined(names), part)
+    return dict(_described(model, found, part))
+
+
+def is_part(name: str, part: str) -> bool:
+    """Say whether a module of that name lies inside a part; "" is the whole."""
+    return not part or name.startswith(f"{part}.")
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Say whether it is GPT-2's linear layer, whose weight is [inputs, outputs]."""
+    return isinstance(module, import_transformers().pytorch_utils.Conv1D)
+
+
+def _chosen_by_peft(model: nn.Module, names: TargetNames, part: str) -> list[str]:
+    peft = import_peft()
+    wanted = names if isinstance(names, str) else list(names)
+    skeleton = _without_memory(model)
+    options = peft.LoraConfig(r=1, target_modules=wanted)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Conv1D, which is handled here
+            peft.inject_adapter_in_model(options, skeleton, low_cpu_mem_usage=True)
+    except ValueError as error:
+        raise _no_such_layer(model, _joined(names), part) from error
+    layer_class = peft.tuners.lora.LoraLayer
+    modules = skeleton.named_modules()
+    head = _head_name(model)
+    return [n for n, module in modules if isinstance(module, layer_class) if n != head]
+
+
+def _without_memory(model: nn.Module) -> nn.Module:
+    """Return a copy whose weights have shapes and no content."""
+    shapes: dict[int, Any] = {}
+    for parameter in model.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        shapes[id(parameter)] = nn.Parameter(empty, requires_grad=False)
+    for buffer in model.buffers():
+        shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, shapes)
+
+
+def _head_name(model: Any) -> str | None:
+    head = model.get_output_embeddings()
+    return next((n for n, module in model.named_modules() if module is head), None)
+
+
+def _described(
+    model: nn.Module, names: Iterable[str], part: str
+) -> Iterable[tuple[str, Target]]:
+    layer = 0  # also of a projection in front of the first layer
+    for name in names:
+        module = model.get_submodule(name)
+        if not _is_linear(module):
+            raise ConfigError(
+                f"{name} is a {type(module).__name__}, and only linear layers can be "
+                f"changed. There are: {_joined(_endings(model, part))}."
+            )
+        if number := _LAYER_NUMBER.search(name.removeprefix(part)):
+            layer = int(number[1])
+        outputs, inputs = _shape(module)
+        yield name, Target(inputs, outputs, layer)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or is_transposed(module)
+
+
+def _shape(module: Any) -> tuple[int, int]:
+    outputs, inputs = module.weight.shape
+    return (inputs, outputs) if is_transposed(module) else (outputs, inputs)
+
+
+def _no_such_layer(model: nn.Module, wanted: str, part: str) -> ConfigError:
+    return ConfigError(
+        f"No linear layer of the language model fits {wanted!r}. There are: "
+        f"{_joined(_endings(model, part))}. Name some of them, or say all-linear."
+    )
+
+
+def _endings(model: nn.Module, part: str) -> list[str]:
+    head = _head_name(model)
+    linear = {
+        name.rpartition(".")[2]: None
+        for name, module in model.named_modules()
+        if _is_linear(module) and is_part(name, part) and name != head
+    }
+    return list(linear)
+
+
+def _joined(names: str | Sequence[str]) -> str:
+    return names if isinstance(names, str) else ", ".join(names)

@@ -1,0 +1,163 @@
+"""A captioner for embeddings, in a folder: language model, projector, what it saw."""
+
+import hashlib
+import importlib.metadata
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+from safetensors.torch import load, save
+
+from privaudit.core.storage import (
+    make_private_folder,
+    read_bytes,
+    storage_errors,
+    write_bytes,
+)
+from privaudit.models.hugging_face import loading_errors
+from privaudit.models.language.bare_language import load_language
+from privaudit.models.language.captioning_vlm import (
+    CaptioningVLM,
+    VectorProjector,
+    weights_hash,
+)
+from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.pretraining.projector import Projector, ProjectorSettings, Record
+from privaudit.models.weight_files import DescriptionFile, check_hash
+
+WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
+_VERSIONS = ("torch", "transformers", "numpy")
+_REMEDY = "Restore the whole folder as it was written."
+
+
+@options(frozen=True)
+class Losses:
+    """What the projector reaches on records that it has not seen, in nats per token.
+
+    Attributes:
+        records: How many.
+        own: Each caption behind its own embedding.
+        other: Each behind another record's: what is missing to ``own`` comes from the
+            language alone.
+    """
+
+    records: int
+    own: float
+    other: float
+
+
+@options(frozen=True)
+class Description:
+    """What a captioner is, and what it has seen.
+
+    Attributes:
+        sha256: Of the file with the projector's weights.
+        language_hash: Of the language model's weights.
+        dataset: Name of the data set.
+        data_hash: Of the data set.
+        public_split: The split it has seen; None where a share was drawn.
+        settings: How it was learned.
+        template: The prompt, with {image} and {question}.
+        bank_width: Size of an embedding.
+        threads: That torch learned with.
+        versions: Of what it was learned with.
+        losses: On records that it has not seen.
+        log: How the learning went.
+        public_indices: The records that it has seen; no client may own them.
+    """
+
+    sha256: str
+    language_hash: str
+    dataset: str
+    data_hash: str
+    public_split: str | None
+    settings: ProjectorSettings
+    template: str
+    bank_width: Annotated[int, Field(ge=1)]
+    threads: int
+    versions: dict[str, str]
+    losses: Losses
+    log: tuple[Record, ...]
+    public_indices: tuple[int, ...]
+
+
+_FILE = DescriptionFile(
+    DESCRIPTION,
+    Description,
+    what="captioner",
+    command="projector",
+    again="learn the projector",
+)
+
+
+def save_captioner(
+    out: Path, description: Description, projector: Projector, model: Any, words: Any
+) -> Description:
+    """Write a captioner to a folder, the description last.
+
+    Args:
+        out: Folder; made if missing, for its owner only.
+        description: What it is; the weights' hashes and versions are filled in.
+        projector: What was learned.
+        model: The language model, which is copied into the folder.
+        words: The language model's tokenizer.
+    """
+    make_private_folder(out)
+    content = save(dict(projector.cpu().state_dict()))
+    described = replace(
+        description,
+        sha256=hashlib.sha256(content).hexdigest(),
+        language_hash=weights_hash(model),
+        threads=torch.get_num_threads(),
+        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
+    )
+    with storage_errors(out), tempfile.TemporaryDirectory(dir=out) as unfinished:
+        with loading_errors("language model", str(out)):
+            model.save_pretrained(unfinished)
+            words.save_pretrained(unfinished)
+        shutil.rmtree(out / LANGUAGE, ignore_errors=True)
+        shutil.copytree(unfinished, out / LANGUAGE)
+    write_bytes(out / WEIGHTS, content)
+    _FILE.write(out, described)
+    return described
+
+
+def load_captioner_folder(
+    folder: Path, device: str = "cpu", targets: TargetNames = "all-linear"
+) -> CaptioningVLM:
+    """Load a captioner for embeddings, frozen; it says which records it has seen.
+
+    Raises:
+        MissingFileError: One of its files is not there.
+        ConfigError: They are damaged, or do not belong together, or no layer fits
+            ``targets``.
+    """
+    described = _FILE.read(folder)
+    content = read_bytes(folder / WEIGHTS, "tensors")
+    found = hashlib.sha256(content).hexdigest()
+    check_hash(folder / WEIGHTS, found, described.sha256, _REMEDY)
+    model, tokenizer = load_language(str(folder / LANGUAGE))
+    found = weights_hash(model)
+    check_hash(folder / LANGUAGE, found, described.language_hash, _REMEDY)
+    language = StackedLanguageModel(model.to(device), tokenizer, targets)
+    parts = described.settings.parts
+    projector = Projector(described.bank_width, parts, language.width)
+    projector.load_state_dict(load(content))
+    projector = projector.requires_grad_(False).to(device)
+    both = hashlib.sha256((described.sha256 + described.language_hash).encode())
+    return CaptioningVLM(
+        f"language:{folder}",
+        VectorProjector(projector, described.bank_width, parts),
+        language,
+        DialogueTokens(tokenizer, described.template, parts, language.context),
+        both.hexdigest(),
+        public_indices=described.public_indices,
+        data_hash=described.data_hash,
+    )

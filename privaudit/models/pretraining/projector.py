@@ -1,0 +1,254 @@
+"""Make embeddings readable: a linear map from them to tokens of a language model.
+
+The language model stays frozen; the map is learned on public captions, so that the
+model's own loss on them falls. It then has seen these records, which no client may own.
+The map has far more numbers than there are captions: a fifth of them is held out, and
+the map that does best on these is kept.
+
+Source: Mokady et al., "ClipCap: CLIP prefix for image captioning", 2021, with a linear
+map in place of its two layers.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from privaudit.core.errors import TrainingError
+from privaudit.datasets.dialogues import ANSWER, Words
+from privaudit.models.interfaces import Tuning
+from privaudit.models.language.stacked_language import StackedLanguageModel
+
+
+@options(frozen=True)
+class ProjectorSettings:
+    """How to learn a projector.
+
+    Attributes:
+        parts: Tokens that an embedding becomes.
+        steps: Number of batches.
+        batch: Records in a batch.
+        learning_rate: Largest; rises over the first tenth and falls as a cosine to 0.
+        weight_decay: Of AdamW, on the map's matrix.
+        log_every: Steps between lines of the log, and looks at the held-out captions.
+        seed: Of everything random.
+    """
+
+    parts: Annotated[int, Field(ge=1)] = 4
+    steps: Annotated[int, Field(ge=1)] = 200
+    batch: Annotated[int, Field(ge=1)] = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 1.0
+    log_every: Annotated[int, Field(ge=1)] = 25
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@options(frozen=True)
+class Record:
+    """One line of the log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Mean since the line before, in nats per token.
+        held_out: On the public captions that are held out.
+        seconds: Since the start.
+    """
+
+    step: int
+    loss: float
+    held_out: float
+    seconds: float
+
+
+Progress = Callable[[Record], None]
+
+
+class Projector(nn.Module):
+    """A linear map from an embedding to tokens.
+
+    Args:
+        bank_width: Size of an embedding.
+        parts: Tokens that come out.
+        width: Of each.
+    """
+
+    def __init__(self, bank_width: int, parts: int, width: int) -> None:
+        super().__init__()
+        self.parts, self.width = parts, width
+        # Straight onto the CPU's zeros: nothing is drawn from torch's global state.
+        self.weight = nn.Parameter(torch.zeros(parts * width, bank_width))
+        self.bias = nn.Parameter(torch.zeros(parts * width))
+
+    def forward(
+        self, embeddings: Float[Tensor, "n bank_width"]
+    ) -> Float[Tensor, "n parts width"]:
+        """Return the tokens of each embedding."""
+        flat = embeddings.to(self.weight.dtype) @ self.weight.T + self.bias
+        return flat.unflatten(1, (self.parts, self.width))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A projector that was just learned, frozen.
+
+    Attributes:
+        projector: From embeddings to tokens.
+        log: How the learning went.
+    """
+
+    projector: Projector
+    log: tuple[Record, ...]
+
+
+def learn_projector(
+    language: StackedLanguageModel,
+    embeddings: Float[Tensor, "n bank_width"],
+    words: Words,
+    settings: ProjectorSettings,
+    progress: Progress | None = None,
+) -> Learned:
+    """Learn a projector. The same settings, threads and versions give the same.
+
+    Args:
+        language: Frozen, and used without changes.
+        embeddings: Of public records.
+        words: Their dialogues with answers, with ``settings.parts`` places.
+        settings: How to learn.
+        progress: Called with every line of the log.
+
+    Raises:
+        TrainingError: The loss is not finite.
+    """
+    learning = _Learning(language, embeddings, words, settings)
+    log, losses, started = list[Record](), list[float](), time.monotonic()
+    for step, loss in learning.steps():
+        losses.append(loss)
+        if step % settings.log_every == 0 or step == settings.steps:
+            seconds = round(time.monotonic() - started, 1)
+            held_out = learning.keep_best()
+            log.append(Record(step, sum(losses) / len(losses), held_out, seconds))
+            losses.clear()
+            if progress is not None:
+                progress(log[-1])
+    return Learned(learning.folded(), tuple(log))
+
+
+def caption_loss(
+    language: StackedLanguageModel, tokens: Float[Tensor, "n parts width"], words: Words
+) -> Float[Tensor, ""]:
+    """Return the mean loss of the answers' tokens, in nats, differentiable."""
+    words = words.trimmed()
+    answers = words.kinds == ANSWER
+    first = int(answers.any(dim=0).nonzero()[0])
+    before = torch.arange(first - 1, words.length - 1, device=words.ids.device)
+    alone = Words(words.ids[None], words.kinds[None])
+    logits = language.logits(tokens[None], alone, Tuning(), before)[0]
+    scored = answers[:, first:]
+    return cross_entropy(logits[scored], words.ids[:, first:][scored])
+
+
+class _Learning:
+    """A projector in training, on embeddings that are standardised."""
+
+    def __init__(
+        self,
+        language: StackedLanguageModel,
+        embeddings: Tensor,
+        words: Words,
+        settings: ProjectorSettings,
+    ) -> None:
+        self._language, self._words, self._settings = language, words, settings
+        self._generator = torch.Generator().manual_seed(settings.seed)
+        embeddings = embeddings.float()
+        self._mean = embeddings.mean(dim=0)
+        self._deviation = embeddings.std(dim=0, correction=0).clamp(min=1e-6)
+        self._inputs = (embeddings - self._mean) / self._deviation
+        self._projector = self._start(embeddings.shape[1])
+        order = torch.randperm(len(embeddings), generator=self._generator)
+        self._held_out, self._rest = order.tensor_split([max(1, len(order) // 5)])
+        if not len(self._rest):
+            self._rest = self._held_out
+        self._best: tuple[float, dict[str, Tensor]] = math.inf, {}
+
+    def _start(self, bank_width: int) -> Projector:
+        """Draw tokens about as long as those of words."""
+        made = Projector(bank_width, self._settings.parts, self._language.width)
+        table = self._language.model.get_input_embeddings().weight
+        spread = float(table.float().std()) / math.sqrt(bank_width)
+        drawn = torch.randn(made.weight.shape, generator=self._generator)
+        with torch.no_grad():
+            made.weight.copy_(drawn * spread)
+        return made.to(self._language.device)
+
+    def steps(self) -> Iterator[tuple[int, float]]:
+        """Learn, and yield every step's number, from 1, and loss."""
+        optimizer = _optimizer(self._projector, self._settings)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate_share)
+        for step in range(1, self._settings.steps + 1):
+            optimizer.zero_grad()
+            loss = self._loss(self._draw())
+            if not loss.isfinite():
+                raise TrainingError(
+                    f"The loss of step {step} is {loss.item()}. Lower learning_rate, "
+                    f"which is {self._settings.learning_rate:g}."
+                )
+            loss.backward()
+            nn.utils.clip_grad_norm_(self._projector.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            yield step, loss.item()
+
+    @torch.no_grad()
+    def keep_best(self) -> float:
+        """Return the loss on the held-out captions, and remember the best map."""
+        loss = float(self._loss(self._held_out))
+        if loss < self._best[0]:
+            state = self._projector.state_dict()
+            self._best = loss, {name: t.clone() for name, t in state.items()}
+        return loss
+
+    def folded(self) -> Projector:
+        """Return the best map, for embeddings as they are, frozen."""
+        self._projector.load_state_dict(self._best[1])
+        found = self._projector.cpu()
+        weight = found.weight.detach() / self._deviation
+        with torch.no_grad():
+            found.bias.sub_(weight @ self._mean)
+            found.weight.copy_(weight)
+        return found.eval().requires_grad_(False).to(self._language.device)
+
+    def _draw(self) -> Int[Tensor, " batch"]:
+        order = torch.randperm(len(self._rest), generator=self._generator)
+        return self._rest[order[: self._settings.batch]]
+
+    def _loss(self, rows: Tensor) -> Tensor:
+        device = self._language.device
+        tokens = self._projector(self._inputs[rows].to(device))
+        ids, kinds = self._words.ids[rows], self._words.kinds[rows]
+        return caption_loss(
+            self._language, tokens, Words(ids.to(device), kinds.to(device))
+        )
+
+    def _rate_share(self, step: int) -> float:
+        warmup = max(1, self._settings.steps // 10)
+        if step < warmup:
+            return (step + 1) / warmup
+        share = (step - warmup) / max(1, self._settings.steps - warmup)
+        return 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _optimizer(projector: Projector, settings: ProjectorSettings) -> torch.optim.AdamW:
+    named: Mapping[str, nn.Parameter] = dict(projector.named_parameters())
+    groups = [
+        {"params": [named["weight"]], "weight_decay": settings.weight_decay},
+        {"params": [named["bias"]], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate)

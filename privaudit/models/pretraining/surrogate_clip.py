@@ -1,0 +1,353 @@
+"""Align a small text tower with image features on public records.
+
+Each picture's feature is compared with one text for every class, and the right one is
+the target: the picture-to-text half of CLIP's loss, with all class names in place of a
+batch's captions, so that two pictures of one class are no negatives of one another.
+Where there are image tokens, their mean is compared in the same way, so that methods
+that work on tokens find the class there too.
+The other half is left out: it would ask which pictures of a batch a class name means.
+Texts are templates and contexts without words, because prompt learning asks the tower
+for texts that nobody wrote.
+
+Source: Radford et al., "Learning transferable visual models from natural language
+supervision", ICML 2021, figure 3; differs as said above.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.datasets.dataset import Dataset
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.clip.word_tokenizer import WordTokenizer
+from privaudit.models.feature_cache import encoded_features
+from privaudit.models.language.image_tokens import feature_map, map_tokens
+from privaudit.models.pretraining.public_split import PublicRecords
+from privaudit.models.pretraining.surrogate_pictures import (
+    PublicBank,
+    VariationSettings,
+    public_images,
+)
+from privaudit.models.pretraining.surrogate_texts import (
+    TextSettings,
+    TrainingTexts,
+    encode,
+    make_tokenizer,
+)
+from privaudit.models.surrogate_clip.architecture import (
+    Model,
+    SurrogateShape,
+    build_model,
+)
+
+LARGEST_LOGIT_SCALE = 100.0
+_TRIAL_STEPS = 5
+
+
+@options(frozen=True)
+class SurrogateSettings:
+    """How to pretrain.
+
+    Attributes:
+        steps: Number of batches.
+        batch: Pictures in a batch.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
+        tokens: Weight of the same loss on the mean of a picture's tokens, beside the
+            loss on its pooled feature. Without it tokens say little of the class.
+        log_every: Steps between lines of the log.
+        seed: Of everything random.
+        texts: What the text tower reads.
+        variation: What the image tower reads.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 600
+    batch: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    warmup: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    tokens: Annotated[float, Field(ge=0)] = 1.0
+    log_every: Annotated[int, Field(ge=1)] = 50
+    seed: Annotated[int, Field(ge=0)] = 0
+    texts: TextSettings = Field(default_factory=TextSettings)
+    variation: VariationSettings = Field(default_factory=VariationSettings)
+
+
+@options(frozen=True)
+class Record:
+    """One line of the training log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Mean since the line before.
+        seconds: Since the start.
+        logit_scale: The temperature's inverse, after exp.
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    logit_scale: float
+
+
+Progress = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model that was just trained, in evaluation mode, and frozen.
+
+    Attributes:
+        model: open_clip's ``CustomTextCLIP``.
+        tokenizer: Its tokenizer.
+        shape: How it is built.
+        settings: How it was trained.
+        log: How that went.
+    """
+
+    model: Model
+    tokenizer: WordTokenizer
+    shape: SurrogateShape
+    settings: SurrogateSettings
+    log: list[Record]
+
+
+def pretrain(
+    dataset: Dataset,
+    public: PublicRecords,
+    shape: SurrogateShape,
+    settings: SurrogateSettings,
+    progress: Progress | None = None,
+) -> Pretrained:
+    """Pretrain a surrogate. The same settings, threads and versions give the same.
+
+    Args:
+        dataset: Of which nothing but the public records and the names is used.
+        public: What it may see.
+        shape: How it is built.
+        settings: How to pretrain.
+        progress: Called with every line of the log.
+
+    Raises:
+        ConfigError: The shape does not fit the data set.
+        TrainingError: The loss is not finite.
+    """
+    alignment = _Alignment(dataset, public, shape, settings)
+    started, log, losses = time.monotonic(), [], []
+    for step, loss in alignment.train():
+        losses.append(loss)
+        if step % settings.log_every == 0 or step == settings.steps:
+            log.append(
+                Record(
+                    step=step,
+                    loss=sum(losses) / len(losses),
+                    seconds=round(time.monotonic() - started, 1),
+                    logit_scale=alignment.model.logit_scale.exp().item(),
+                )
+            )
+            losses.clear()
+            if progress is not None:
+                progress(log[-1])
+    model = alignment.model.eval().requires_grad_(False)
+    return Pretrained(model, alignment.tokenizer, shape, settings, log)
+
+
+def steps_within(
+    minutes: float,
+    dataset: Dataset,
+    public: PublicRecords,
+    shape: SurrogateShape,
+    settings: SurrogateSettings,
+) -> int:
+    """Estimate how many steps fit into a time, from a few steps on this machine.
+
+    Raises:
+        ConfigError: The time is not above 0.
+    """
+    if not 0 < minutes <= 10**6:
+        raise ConfigError(
+            f"Pretraining for {minutes:g} minutes is impossible. Give more than 0."
+        )
+    trial = replace(settings, steps=2 + _TRIAL_STEPS)
+    training = _Alignment(dataset, public, shape, trial).train()
+    next(training), next(training)  # slower than the others
+    started = time.monotonic()
+    deque(training, maxlen=0)
+    return max(1, int(60 * minutes * _TRIAL_STEPS / (time.monotonic() - started)))
+
+
+class _Alignment:
+    """A model in training, with what it is trained on."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        public: PublicRecords,
+        shape: SurrogateShape,
+        settings: SurrogateSettings,
+    ) -> None:
+        self.settings = settings
+        self.tokenizer = make_tokenizer(dataset.class_names)
+        sizes = self.tokenizer.vocab_size, self.tokenizer.context_length
+        self.model = build_model(shape, *sizes, settings.seed)
+        self.model.visual.to(memory_format=torch.channels_last)
+        self._tower = text_tower(self.model)
+        self._texts = TrainingTexts(self.tokenizer, dataset.class_names, settings.texts)
+        self._images = public_images(dataset, public, shape, settings.variation)
+        if isinstance(self._images, PublicBank):
+            self.model.visual.mean.copy_(self._images.mean)
+            self.model.visual.deviation.copy_(self._images.deviation)
+        self._labels = dataset.labels[public.indices].long()
+        self._generator = torch.Generator().manual_seed(settings.seed)
+
+    def train(self) -> Iterator[tuple[int, float]]:
+        """Train, and yield every step's number, from 1, and loss."""
+        self.model.train()
+        optimizer = _optimizer(self.model, self.settings)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: _rate_share(step, self.settings)
+        )
+        batches = self._batches()
+        for step in range(1, self.settings.steps + 1):
+            optimizer.zero_grad()
+            loss = self._loss(next(batches))
+            if not loss.isfinite():
+                raise TrainingError(
+                    f"The loss of step {step} is {loss.item()}. Lower learning_rate, "
+                    f"which is {self.settings.learning_rate:g}."
+                )
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            with torch.no_grad():
+                self.model.logit_scale.clamp_(0, math.log(LARGEST_LOGIT_SCALE))
+            yield step, loss.item()
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Yield rows of public records: all once, in random order, then anew."""
+        rest = torch.empty(0, dtype=torch.long)
+        while True:
+            while len(rest) < self.settings.batch:
+                order = torch.randperm(len(self._images), generator=self._generator)
+                rest = torch.cat([rest, order])
+            batch, rest = rest.tensor_split([self.settings.batch])
+            yield batch
+
+    def _loss(self, rows: Tensor) -> Float[Tensor, ""]:
+        images = self._images.draw(rows, self._generator)
+        texts = encode(self._tower, self._texts.draw(self._tower, self._generator))
+        texts, labels = normalize(texts), self._labels[rows]
+        scale, loss = self.model.logit_scale.exp(), texts.new_zeros(())
+        for features, weight in self._features(images):
+            logits = scale * normalize(features) @ texts.T
+            loss = loss + weight * cross_entropy(logits, labels)
+        return loss
+
+    def _features(self, images: Tensor) -> Iterator[tuple[Tensor, float]]:
+        """Yield features of each picture, and what their loss weighs."""
+        visual = self.model.visual
+        if images.ndim == 2:
+            yield visual(images), 1.0
+            return
+        with torch.autocast("cpu", torch.bfloat16):
+            states = feature_map(
+                visual, images.contiguous(memory_format=torch.channels_last)
+            )
+            pooled, tokens = visual.attnpool(states), map_tokens(visual, states)
+        yield pooled.float(), 1.0
+        yield normalize(tokens.float(), dim=-1).mean(1), self.settings.tokens
+
+
+def _optimizer(model: Model, settings: SurrogateSettings) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
+
+
+def _rate_share(step: int, settings: SurrogateSettings) -> float:
+    """Say what share of the largest learning rate a step uses."""
+    if step < settings.warmup:
+        return (step + 1) / settings.warmup
+    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return 0.5 * (1 + math.cos(math.pi * share))
+
+
+_CONTEXTS, _CONTEXT_TOKENS, _DEVIATION = 5, 16, 0.02
+
+
+@options(frozen=True)
+class Accuracies:
+    """Zero-shot accuracies, from 0 to 1.
+
+    They are measured when the training is over, and nothing is chosen by them.
+
+    Attributes:
+        records: How many were classified.
+        template: With the data set's hand-written prompt.
+        template_by_class: The same, as the mean of the classes' accuracies.
+        random_context: Behind 16 vectors drawn N(0, 0.02^2): the mean of five draws.
+        random_context_lowest: Of the five.
+    """
+
+    records: int
+    template: float
+    template_by_class: float
+    random_context: float
+    random_context_lowest: float
+
+
+@torch.no_grad()
+def measure(
+    model: PromptableCLIP, dataset: Dataset, indices: Int[Tensor, " n"], seed: int = 0
+) -> Accuracies:
+    """Classify records by hand-written prompts and behind random contexts.
+
+    Args:
+        model: The surrogate.
+        dataset: Of which only the records at ``indices`` are read.
+        indices: At least one.
+        seed: Of the random contexts.
+    """
+    features = encoded_features(model, dataset.pictures, indices.tolist())
+    labels = dataset.labels[indices]
+    texts = model.template_features(dataset.class_names, dataset.template)
+    by_template = _hits(features, texts, labels)
+    prompts = model.prompts(dataset.class_names, _CONTEXT_TOKENS)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (_CONTEXTS, _CONTEXT_TOKENS, model.width)
+    contexts = _DEVIATION * torch.randn(shape, generator=generator)
+    behind = [_hits(features, t, labels).mean().item() for t in prompts(contexts)]
+    classes = [by_template[labels == label].mean() for label in labels.unique()]
+    return Accuracies(
+        records=len(labels),
+        template=by_template.mean().item(),
+        template_by_class=torch.stack(classes).mean().item(),
+        random_context=sum(behind) / len(behind),
+        random_context_lowest=min(behind),
+    )
+
+
+def _hits(
+    features: Float[Tensor, "n dim"],
+    texts: Float[Tensor, "classes dim"],
+    labels: Int[Tensor, " n"],
+) -> Float[Tensor, " n"]:
+    return ((features @ texts.T).argmax(1) == labels).float()

@@ -1,0 +1,260 @@
+"""Pretrain ``tiny-clip`` on pictures that the code draws itself.
+
+The contrastive loss of CLIP, except that a caption is a positive for every picture of
+the batch of which it is true. What is drawn is printed: handwriting, even the drawn
+kind, is kept for validation, so that a user's handwritten records stay a new domain and
+leave prompt learning something to learn. Everything is chosen on drawn pictures; real
+handwriting has no part in it.
+
+Source: Radford et al., "Learning transferable visual models from natural language
+supervision", ICML 2021, figure 3; several positives as in Khosla et al., "Supervised
+contrastive learning", NeurIPS 2020, equation 2.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from privaudit.models.pretraining.captions import true_of, write_captions
+from privaudit.models.pretraining.descent import (
+    TRIAL_STEPS,
+    descend,
+    require_time,
+    seconds_a_step,
+)
+from privaudit.models.pretraining.drawing import DrawingSettings, draw
+from privaudit.models.pretraining.marks import Marks, build_marks
+from privaudit.models.pretraining.tiny_clip_validation import (
+    Validation,
+    build_validation,
+)
+from privaudit.models.tiny_clip.architecture import Model, build_model, encode_text
+from privaudit.models.tiny_clip.preprocessing import preprocess_batch
+from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
+from privaudit.models.tiny_clip.weights import Record, rounded, save_weights, write_log
+
+LARGEST_LOGIT_SCALE = 100.0
+_LONGEST_CHATTER = 17
+_CALIBRATION_BATCHES = 10
+
+
+@options(frozen=True)
+class PretrainSettings:
+    """How to pretrain.
+
+    Attributes:
+        steps: Number of batches.
+        batch: Pictures in a batch, each with one caption.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
+        average: Decay per step of the moving average of the weights, which is what
+            is kept.
+        chatter: Share of captions with words without meaning in front.
+        copies: How often each writing variant is written.
+        precision: Of the image tower's arithmetic in training.
+        log_every: Steps between validations; each also writes a checkpoint.
+        validate: Number of pictures of each validation set.
+        seed: Of everything random.
+        drawing: What the pictures show.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 2000
+    batch: Annotated[int, Field(ge=2)] = 256
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    warmup: Annotated[int, Field(ge=0)] = 200
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.998
+    chatter: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    copies: Annotated[int, Field(ge=1)] = 250
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    log_every: Annotated[int, Field(ge=1)] = 200
+    validate: Annotated[int, Field(ge=10)] = 1000
+    seed: Annotated[int, Field(ge=0)] = 0
+    drawing: DrawingSettings = Field(default_factory=DrawingSettings)
+
+
+Progress = Callable[[Record], None]
+
+
+def pretrain(
+    settings: PretrainSettings, out: Path, progress: Progress | None = None
+) -> Record:
+    """Pretrain the model, and write weights, description and log to a folder.
+
+    ``tiny-clip.safetensors``, ``tiny-clip.json`` and ``tiny-clip.jsonl`` are written
+    anew at every validation, each atomically. The same settings, threads and versions
+    give the same bytes.
+
+    Args:
+        settings: How to pretrain.
+        out: Folder to write to; made if missing.
+        progress: Called after every validation with its line of the log.
+
+    Returns:
+        The log's last line.
+
+    Raises:
+        TrainingError: When the loss is not finite.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    marks = build_marks(generator, copies=settings.copies)
+    validation = build_validation(settings.validate, settings.seed + 1)
+    model = build_model(settings.seed)
+    average = _average(model, settings.average)
+    started, log = time.monotonic(), []
+    for step, loss in _train(model, average, marks, settings, generator):
+        if step % settings.log_every == 0 or step == settings.steps:
+            seconds = time.monotonic() - started
+            kept = rounded(average.module)
+            calibrate(kept, marks, settings)
+            log.append(_record(kept, validation, step, loss, seconds))
+            save_weights(kept, out, settings, log[-1])
+            write_log(log, out)
+            if progress is not None:
+                progress(log[-1])
+    return log[-1]
+
+
+def steps_within(minutes: float, settings: PretrainSettings) -> int:
+    """Estimate how many steps fit into a time, from a few steps on this machine.
+
+    Args:
+        minutes: Time for pretraining, above 0.
+        settings: How to pretrain; its number of steps does not matter.
+
+    Raises:
+        ConfigError: When the time is not above 0.
+    """
+    require_time(minutes)
+    generator = torch.Generator().manual_seed(settings.seed)
+    marks, model = build_marks(generator, copies=1), build_model(settings.seed)
+    trial = replace(settings, steps=TRIAL_STEPS)
+    training = _train(model, _average(model, 0.5), marks, trial, generator)
+    return max(1, int(60 * minutes / seconds_a_step(training)))
+
+
+def _average(model: Model, decay: float) -> AveragedModel:
+    averaging = get_ema_multi_avg_fn(decay)
+    return AveragedModel(model, multi_avg_fn=averaging)
+
+
+def _train(
+    model: Model,
+    average: AveragedModel,
+    marks: Marks,
+    settings: PretrainSettings,
+    generator: torch.Generator,
+) -> Iterator[tuple[int, float]]:
+    """Train, and yield every step's number, from 1, and loss."""
+    model.train()
+    tokenizer = TinyTokenizer()
+    steps = descend(
+        model,
+        settings,
+        lambda step: _learning_rate(step, settings),
+        lambda: _loss(model, tokenizer, marks, settings, generator),
+    )
+    for step, loss in steps:
+        with torch.no_grad():
+            largest = torch.tensor(LARGEST_LOGIT_SCALE).log().item()
+            model.logit_scale.clamp_(0, largest)
+        average.update_parameters(model)
+        yield step, loss
+
+
+def _learning_rate(step: int, settings: PretrainSettings) -> float:
+    """Say what share of the largest learning rate a step uses."""
+    if step < settings.warmup:
+        return (step + 1) / settings.warmup
+    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    # In float32, as the weights that come with the package were trained.
+    return 0.5 * (1 + torch.cos(torch.tensor(torch.pi * share)).item())
+
+
+def _loss(
+    model: Model,
+    tokenizer: TinyTokenizer,
+    marks: Marks,
+    settings: PretrainSettings,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    pictures = draw(marks, settings.batch, generator, settings.drawing)
+    images = preprocess_batch(pictures.pixels)
+    half = settings.precision == "bfloat16"
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        features = model.visual(images.contiguous(memory_format=torch.channels_last))
+    long = round(settings.chatter * settings.batch)
+    words = int(torch.randint(1, _LONGEST_CHATTER + 1, (), generator=generator))
+    parts = [
+        write_captions(pictures.attributes[long:], generator),
+        write_captions(pictures.attributes[:long], generator, chatter=words),
+    ]
+    texts = [encode_text(model, tokenizer(p.texts)) for p in parts if p.texts]
+    said = torch.cat([part.said for part in parts if part.texts])
+    logits = normalize(features.float()) @ normalize(torch.cat(texts)).T
+    matches = true_of(said, pictures.attributes)
+    return contrastive_loss(model.logit_scale.exp() * logits, matches)
+
+
+@torch.no_grad()
+def calibrate(model: Model, marks: Marks, settings: PretrainSettings) -> None:
+    """Measure batch normalisation's means and variances anew, on drawn pictures.
+
+    Averaged weights need it: the statistics gathered on the way belong to other
+    weights, and early ones, averaged in, swamp small variances.
+    """
+    layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # average over all batches alike
+    generator = torch.Generator().manual_seed(settings.seed + 2)
+    model.train()
+    for _ in range(_CALIBRATION_BATCHES):
+        pictures = draw(marks, settings.batch, generator, settings.drawing)
+        model.visual(preprocess_batch(pictures.pixels))
+    model.eval()
+
+
+def contrastive_loss(
+    logits: Float[Tensor, "pictures captions"],
+    matches: Bool[Tensor, "pictures captions"],
+) -> Float[Tensor, ""]:
+    """Average the cross-entropies of pictures over captions and the other way round.
+
+    The target is uniform over the matches; every row and column needs one.
+
+    Example:
+        >>> matches = torch.eye(2, dtype=torch.bool)
+        >>> round(contrastive_loss(torch.zeros(2, 2), matches).item(), 4)
+        0.6931
+    """
+    targets = matches.float()
+    by_picture = targets / targets.sum(1, keepdim=True)
+    by_caption = targets / targets.sum(0, keepdim=True)
+    return -0.5 * (
+        (by_picture * logits.log_softmax(1)).sum(1).mean()
+        + (by_caption * logits.log_softmax(0)).sum(0).mean()
+    )
+
+
+def _record(
+    model: Model, validation: Validation, step: int, loss: float, seconds: float
+) -> Record:
+    return Record(
+        step=step,
+        loss=loss,
+        seconds=round(seconds, 1),
+        logit_scale=model.logit_scale.exp().item(),
+        accuracies=validation.accuracies(model),
+    )

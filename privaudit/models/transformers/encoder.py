@@ -1,0 +1,175 @@
+"""Encoders of texts, such as BERT's relatives, that tell classes apart."""
+
+import inspect
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.streams import Stream
+from privaudit.datasets.dialogues import PADDING, Words
+from privaudit.models.interfaces import Head, Tuning
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.stacked_language import drawn_embeddings
+from privaudit.models.transformers.row_tower import RowTower, head_logits
+from privaudit.models.transformers.tuned_modules import in_front
+
+Pooling = Literal["first", "mean"]
+
+
+class TextEncoderTower(RowTower):
+    """A bidirectional encoder and a linear head.
+
+    A text's vector is the state of its first token, which such models begin each text
+    with for that purpose, or the mean over its tokens where the family has none such. A
+    prompt stands in front of it. peft's own models for classification take the first
+    position as well, and so behind a prompt the prompt's first vector: there the two
+    differ, in what the head reads only.
+
+    Args:
+        model: Takes ``inputs_embeds``; put in evaluation mode, its weights are frozen.
+        classes: What the head tells apart.
+        pooling: "first" token, or "mean".
+        separator: The token that ends the first of two texts, where the model tells
+            the two apart; None where it does not.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+
+    Attributes:
+        width: Of a token's embedding.
+
+    Raises:
+        ConfigError: A target fits no linear layer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: int,
+        *,
+        pooling: Pooling = "first",
+        separator: int | None = None,
+        targets: TargetNames = "all-linear",
+    ) -> None:
+        super().__init__(model, targets)
+        self.head = Head(classes, int(self.model.config.hidden_size))
+        self._embedding: Any = self.model.get_input_embeddings()
+        self.width = int(self._embedding.weight.shape[1])
+        self._pooling, self._separator = pooling, separator
+        self._takes = inspect.signature(self.model.forward).parameters
+
+    @cached_property
+    def context(self) -> int | None:
+        """Positions that it was made for; None if it does not say."""
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        return None if not longest else int(longest) - self._first_position
+
+    def logits(
+        self,
+        features: Float[Tensor, "k rows d"],
+        tokens: Tensor | None,
+        words: Words | None,
+        tuning: Tuning,
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model's head says to the texts; zeros without a head.
+
+        Raises:
+            ConfigError: Records have no texts, or texts and prompt are longer than the
+                encoder's context.
+        """
+        if words is None:
+            raise ConfigError(
+                "A model that reads texts was given records without any. Take a data "
+                "set of texts, or a model that looks at pictures."
+            )
+        assert self.head is not None
+        return head_logits(self.vectors(words.trimmed(), tuning), self.head, tuning)
+
+    def pooled(
+        self, rows: Tensor | Words, tuning: Tuning
+    ) -> Float[Tensor, "k rows hidden"]:
+        """Return each text's vector under each model."""
+        assert isinstance(rows, Words)
+        states = self.states(rows, tuning)[:, :, tuning.virtual_tokens :]
+        if self._pooling == "first":
+            return states[:, :, 0]
+        mask = seen(rows).to(states.dtype)[..., None]
+        return (states * mask).sum(dim=2) / mask.sum(dim=2)
+
+    def states(
+        self, words: Words, tuning: Tuning
+    ) -> Float[Tensor, "k rows longer hidden"]:
+        """Return the last layer's state of each vector of the prompt and each token."""
+        models, rows, length = words.ids.shape
+        front = tuning.virtual_tokens
+        self._check_length(length, tuning)
+        flat = in_front(tuning.prompt, self._embedding(words.ids)).flatten(0, 1)
+        mask = torch.cat([seen(words)[..., :1].expand(-1, -1, front), seen(words)], -1)
+        options = self._places(tuning, front + length) | self._types(words, front)
+        with self.tuned(tuning, models, models * rows * (front + length)):
+            states = self.model(
+                inputs_embeds=flat, attention_mask=mask.flatten(0, 1).long(), **options
+            ).last_hidden_state
+        return states.unflatten(0, (models, rows))
+
+    def run_once(self) -> object:
+        """Run the model on three empty tokens."""
+        empty = torch.zeros(1, 3, self.width, device=self._embedding.weight.device)
+        return self.model(inputs_embeds=empty.to(self._embedding.weight.dtype))
+
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
+        """Return the embeddings of tokens drawn from the vocabulary."""
+        return drawn_embeddings(self._embedding.weight, count, stream)
+
+    def _places(self, tuning: Tuning, length: int) -> dict[str, Tensor]:
+        """Return the positions of tokens behind a prefix; else the model knows them."""
+        if not tuning.skipped_positions or "position_ids" not in self._takes:
+            return {}
+        first = tuning.skipped_positions + self._first_position
+        device = self._embedding.weight.device
+        return {
+            "position_ids": torch.arange(first, first + length, device=device)[None]
+        }
+
+    def _types(self, words: Words, front: int) -> dict[str, Tensor]:
+        """Say which of two texts tokens are of; peft's prompts are of the first."""
+        if self._separator is None:
+            return {}
+        types = second_texts(words, self._separator)
+        types = torch.cat([types[..., :1].expand(-1, -1, front) * 0, types], dim=-1)
+        return {"token_type_ids": types.flatten(0, 1)}
+
+    @cached_property
+    def _first_position(self) -> int:
+        """Where the table of positions begins: RoBERTa's relatives leave some out."""
+        for name, module in self.model.named_modules():
+            if name.endswith("position_embeddings") and isinstance(
+                module, nn.Embedding
+            ):
+                return 0 if module.padding_idx is None else module.padding_idx + 1
+        return 0
+
+    def _check_length(self, length: int, tuning: Tuning) -> None:
+        added = tuning.virtual_tokens + tuning.skipped_positions
+        if self.context is not None and length + added > self.context:
+            raise ConfigError(
+                f"Texts of {length} tokens behind {added} of a prompt were given to an "
+                f"encoder that was made for {self.context}. Shorten the texts, or the "
+                "prompt."
+            )
+
+
+def seen(words: Words) -> Bool[Tensor, "*n length"]:
+    """Say which positions count; a row of padding keeps one, so that none is empty."""
+    mask = words.kinds != PADDING
+    mask[..., 0] = True
+    return mask
+
+
+def second_texts(words: Words, separator: int) -> Int[Tensor, "*n length"]:
+    """Return 1 where a token stands behind the first separator, else 0."""
+    ends = (words.ids == separator).long()
+    behind = (ends.cumsum(dim=-1) - ends) > 0
+    return (behind & (words.kinds != PADDING)).long()

@@ -1,0 +1,211 @@
+"""Image towers that are tuned to tell classes apart."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.core.errors import ConfigError
+from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.hugging_face import import_transformers
+from privaudit.models.interfaces import Classifier, Tower, Tuning
+from privaudit.models.language.captioning_vlm import weights_hash
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.llava import ProcessorPreparation
+from privaudit.models.transformers.tunable_classifiers import (
+    NoPrompts,
+    TunableClassifier,
+    without_pooler,
+)
+from privaudit.models.transformers.vision import ClipVisionTower, VisionTower, ViTTower
+
+
+class PictureClassifier(TunableClassifier):
+    """An image tower, whose embedded patches are its pictures' tokens.
+
+    Args:
+        name: As ``--model`` takes it.
+        model: The image tower, of transformers.
+        processor: Its image processor.
+        build: Makes a tower of class names and a hand-written prompt.
+        texts: The half of a CLIP that reads class texts; None where there is none.
+
+    Attributes:
+        width: Of a token.
+        image_size: Side of a prepared picture, in pixels.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        processor: Any,
+        build: Callable[[tuple[str, ...], str], VisionTower],
+        texts: "ClassTexts | None" = None,
+    ) -> None:
+        self.name, self._model, self._build, self._texts = name, model, build, texts
+        self._plain = build(("nothing",), "{}")
+        self.model_hash = weights_hash(texts.model if texts else model)
+        self._processor, self._prepare = processor, ProcessorPreparation(processor)
+        self.image_size = self._side_of_pictures(int(model.config.image_size))
+        self.width = int(model.config.hidden_size)
+        self.dim = int(model.config.projection_dim) if texts else self.width
+
+    def _side_of_pictures(self, trained: int) -> int:
+        """Return the side of prepared pictures, in pixels.
+
+        It need not be that of the training: DINOv2 was trained at 518 pixels, comes
+        with a processor for 224, and interpolates its positions. A ViT does not.
+        """
+        sizes = {
+            tuple(
+                self._prepare(
+                    torch.zeros(1, 3, trained, width, dtype=torch.uint8)
+                ).shape
+            )
+            for width in (trained, 2 * trained)
+        }
+        (_, _, height, side), *others = sizes
+        if height != side or others or not self._embeds(side):
+            made = " and ".join(f"{s[2]} x {s[3]}" for s in sorted(sizes))
+            raise ConfigError(
+                f"The image processor of {self.name} makes pictures of {made} pixels, "
+                f"and the image tower takes squares of {trained}. Mend "
+                "preprocessor_config.json."
+            )
+        return side
+
+    @torch.no_grad()
+    def _embeds(self, side: int) -> bool:
+        try:
+            self._plain.embed(torch.zeros(1, 3, side, side, device=self.device))
+        except (ValueError, RuntimeError):
+            return False
+        return True
+
+    @property
+    def device(self) -> torch.device:
+        """Where the image tower runs."""
+        return next(iter(self._model.parameters())).device
+
+    @property
+    def description(self) -> str:
+        """What beside the weights decides about a picture's tokens and feature."""
+        config = self._model.config.to_json_string()
+        return f"{config} {self._processor.to_json_string()}"
+
+    def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
+        """Prepare a batch of pictures of one size as the model's processor does."""
+        return self._prepare(pictures)
+
+    @torch.no_grad()
+    def encode_tokens(
+        self, pictures: Float[Tensor, "n 3 h w"]
+    ) -> Float[Tensor, "n parts width"]:
+        """Return each picture's embedded class token and patches, before any layer."""
+        if not len(pictures):
+            return torch.empty(0, 0, self.width)
+        return self._plain.embed(pictures.to(self.device))
+
+    @torch.no_grad()
+    def encode_images(
+        self, pictures: Float[Tensor, "n 3 h w"]
+    ) -> Float[Tensor, "n dim"]:
+        """Return the frozen model's vector of each picture, l2-normalised."""
+        if not len(pictures):
+            return torch.empty(0, self.dim)
+        tokens = self.encode_tokens(pictures)[None]
+        return normalize(self._plain.vectors(tokens, Tuning())[0], dim=-1)
+
+    def encode_bank(
+        self, embeddings: Float[Tensor, "n bank_dim"]
+    ) -> Float[Tensor, "n dim"]:
+        """Refuse embeddings that an image tower made elsewhere.
+
+        Raises:
+            ConfigError: Always: they have no patches.
+        """
+        raise ConfigError(
+            f"{self.name} looks at pictures, and was given {len(embeddings)} pooled "
+            "embeddings. Give it the pictures."
+        )
+
+    def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
+        """Return the image tower before classes of these names."""
+        return self._build(class_names, template)
+
+    def classifier(self, class_names: tuple[str, ...], template: str) -> Classifier:
+        """Return what trainers see: no prompts, but class texts where there are any."""
+        if self._texts is None:
+            return super().classifier(class_names, template)
+        texts, scale = self._texts(class_names, template)
+        return Classifier(
+            NoPrompts(), scale, texts, partial(self._build, class_names, template)
+        )
+
+
+def vit(
+    name: str, model: Any, processor: Any, targets: TargetNames
+) -> TunableClassifier:
+    """Return an image tower that gets a head for the classes."""
+    without_pooler(model)
+
+    def build(class_names: tuple[str, ...], template: str) -> VisionTower:
+        return ViTTower(model, len(class_names), targets)
+
+    return PictureClassifier(name, model, processor, build)
+
+
+class ClassTexts:
+    """The frozen half of transformers' CLIP.
+
+    Attributes:
+        model: ``CLIPModel``.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self._tokenizer = model, tokenizer
+
+    @torch.no_grad()
+    def __call__(
+        self, class_names: tuple[str, ...], template: str
+    ) -> tuple[Float[Tensor, "classes dim"], float]:
+        """Return the features of class texts, and what cosines are multiplied by."""
+        written = [template.format(name) for name in class_names]
+        tokens = self._tokenizer(
+            written, padding=True, truncation=True, return_tensors="pt"
+        ).to(self.model.device)
+        made = self.model.get_text_features(
+            tokens["input_ids"], attention_mask=tokens["attention_mask"]
+        )
+        texts = normalize(made.pooler_output, dim=-1)
+        return texts, float(self.model.logit_scale.exp())
+
+
+def clip(
+    name: str, model: Any, tokenizer: Any, processor: Any, targets: TargetNames
+) -> TunableClassifier:
+    """Return transformers' CLIP, whose image tower is tuned before its class texts."""
+    texts = ClassTexts(model, tokenizer)
+    eye = image_half(model)
+
+    def build(class_names: tuple[str, ...], template: str) -> VisionTower:
+        return ClipVisionTower(eye, *texts(class_names, template), targets)
+
+    return PictureClassifier(name, eye, processor, build, texts)
+
+
+def image_half(model: Any) -> Any:
+    """Return the image tower and its projection as one model, with the same weights."""
+    kind = import_transformers().CLIPVisionModelWithProjection
+    config = model.config.vision_config
+    config.projection_dim = model.config.projection_dim
+    with torch.device("meta"):
+        half = kind(config)
+    half.vision_model = model.vision_model
+    half.visual_projection = model.visual_projection
+    return half.eval()

@@ -1,0 +1,81 @@
+"""Encoders of texts that are tuned to tell classes apart."""
+
+from functools import cached_property
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.datasets.dialogues import Words
+from privaudit.models.interfaces import Tower, Tuning
+from privaudit.models.language.captioning_vlm import weights_hash
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.text_tokens import TextTokens
+from privaudit.models.transformers.encoder import Pooling, TextEncoderTower
+from privaudit.models.transformers.row_tower import in_batches
+from privaudit.models.transformers.tunable_classifiers import (
+    TunableClassifier,
+    without_pooler,
+)
+
+
+class TextClassifier(TunableClassifier):
+    """An encoder of texts.
+
+    Args:
+        name: As ``--model`` takes it.
+        model: ``AutoModel``'s; its pooler, if it has one, is taken out.
+        tokenizer: Of transformers.
+        targets: Layers that may be changed.
+    """
+
+    def __init__(
+        self, name: str, model: Any, tokenizer: Any, targets: TargetNames
+    ) -> None:
+        self.name, self._model, self._targets = name, without_pooler(model), targets
+        self.model_hash = weights_hash(model)
+        self._separator = _separator(model, tokenizer)
+        first = tokenizer.cls_token_id is not None
+        self._pooling: Pooling = "first" if first else "mean"
+        self.words = TextTokens(tokenizer, self._plain.context, self._separator)
+        self.dim = int(model.config.hidden_size)
+
+    @property
+    def description(self) -> str:
+        """What beside the weights decides about a text's feature."""
+        return f"{self._model.config.to_json_string()} {self._pooling}"
+
+    def features(self, words: Words) -> Float[Tensor, "n dim"]:
+        """Return the frozen model's vector of each text, l2-normalised."""
+
+        def encode(some: Words) -> Tensor:
+            return self._plain.vectors(some.repeated(1).trimmed(), Tuning())[0]
+
+        return normalize(in_batches(encode, words), dim=-1)
+
+    def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
+        """Return the encoder with a head for so many classes."""
+        return self._tower(len(class_names))
+
+    def _tower(self, classes: int) -> TextEncoderTower:
+        return TextEncoderTower(
+            self._model,
+            classes,
+            pooling=self._pooling,
+            separator=self._separator,
+            targets=self._targets,
+        )
+
+    @cached_property
+    def _plain(self) -> TextEncoderTower:
+        return self._tower(1)
+
+
+def _separator(model: Any, tokenizer: Any) -> int | None:
+    """Return the token behind which a second text stands, if the model is told so."""
+    kinds = int(getattr(model.config, "type_vocab_size", 0) or 0)
+    told = "token_type_ids" in tokenizer.model_input_names
+    if not told or kinds < 2 or tokenizer.sep_token_id is None:
+        return None
+    return int(tokenizer.sep_token_id)

@@ -1,0 +1,204 @@
+"""Image towers of transformers, tuned: with a head of their own, or as CLIP has them.
+
+A picture's embedded patches are the frozen model's, so they are computed once and are
+the records' tokens. They stay frozen under full fine-tuning too: what is learned
+begins behind them. A prompt stands in front of them. Where it stands makes no
+difference, as no position is added behind the embeddings.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.streams import Stream
+from privaudit.datasets.dialogues import Words
+from privaudit.models.interfaces import Head, Tuning
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.transformers.row_tower import RowTower, head_logits
+from privaudit.models.transformers.tuned_modules import in_front
+
+
+class VisionTower(RowTower):
+    """Layers of an image tower behind its embeddings.
+
+    A subclass says which layers.
+
+    Args:
+        model: Of transformers; put in evaluation mode, its weights are frozen.
+        embeddings: The name of the part that makes pixels into tokens.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+
+    Attributes:
+        width: Of a token.
+        weights: All weights behind the embeddings, by name.
+
+    Raises:
+        ConfigError: A target fits no linear layer.
+    """
+
+    def __init__(
+        self, model: nn.Module, embeddings: str, targets: TargetNames = "all-linear"
+    ) -> None:
+        super().__init__(model, targets)
+        self.embed: Any = self.model.get_submodule(embeddings)
+        named = self.model.named_parameters()
+        self.weights = {n: t for n, t in named if not n.startswith(f"{embeddings}.")}
+        self.width = int(self.model.config.hidden_size)
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run all layers, and return the last one's states."""
+        raise NotImplementedError
+
+    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
+        """Make a picture's vector of its first token's state."""
+        raise NotImplementedError
+
+    def pooled(
+        self, rows: Tensor | Words, tuning: Tuning
+    ) -> Float[Tensor, "k rows dim"]:
+        """Return each picture's vector under each model."""
+        assert isinstance(rows, Tensor)
+        models, count = rows.shape[:2]
+        flat = in_front(tuning.prompt, rows).flatten(0, 1)
+        seen = models * count * flat.shape[1]
+        with self.tuned(tuning, models, seen, models * count):
+            states = self.layers(flat)
+            vectors = self.finish(states[:, tuning.virtual_tokens])
+        return vectors.unflatten(0, (models, count))
+
+    def logits(
+        self,
+        features: Float[Tensor, "k rows d"],
+        tokens: Float[Tensor, "k rows parts width"] | None,
+        words: Words | None,
+        tuning: Tuning,
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model says to the pictures.
+
+        Raises:
+            ConfigError: Records have no pictures.
+        """
+        if tokens is None:
+            raise ConfigError(
+                "A model that looks at pictures was given records without their "
+                "patches. Take a data set of pictures, or a model that reads."
+            )
+        return self.scores(self.vectors(tokens, tuning), tuning)
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return logits of pictures' vectors."""
+        raise NotImplementedError
+
+    def run_once(self) -> object:
+        """Run the layers on three empty tokens."""
+        weight = next(iter(self.weights.values()))
+        empty = torch.zeros(1, 3, self.width, device=weight.device, dtype=weight.dtype)
+        return self.layers(empty)
+
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
+        """Draw vectors evenly from a cube, as there is no vocabulary.
+
+        Source: Jia et al., "Visual prompt tuning", ECCV 2022: its half side is
+        sqrt(6 / (numbers of a patch + width)).
+        """
+        side = self.model.config.patch_size
+        height, across = (side, side) if isinstance(side, int) else side
+        half = (6 / (3 * height * across + self.width)) ** 0.5
+        drawn = stream.uniform_tensor((count, self.width))
+        return ((2 * drawn - 1) * half).to(next(iter(self.weights.values())).device)
+
+
+class ViTTower(VisionTower):
+    """A vision transformer and a linear head on its first token's state.
+
+    Args:
+        model: transformers' ViT, or one that is built alike, without its pooler.
+        classes: What the head tells apart.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+
+    Raises:
+        ConfigError: The model is built in another way.
+    """
+
+    def __init__(
+        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
+    ) -> None:
+        self._layers = _layers_of(model)
+        super().__init__(model, "embeddings", targets)
+        self.head = Head(classes, self.width)
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run all layers."""
+        for layer in self._layers:
+            hidden = layer(hidden)
+        return hidden
+
+    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
+        """Normalise a state as the model does."""
+        return self.model.layernorm(states)
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model's head says; zeros without a head."""
+        assert self.head is not None
+        return head_logits(vectors, self.head, tuning)
+
+
+class ClipVisionTower(VisionTower):
+    """The image tower of transformers' CLIP, tuned before frozen class texts.
+
+    Args:
+        model: ``CLIPVisionModelWithProjection``.
+        texts: Normalised features of the class texts.
+        logit_scale: What cosines are multiplied by.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        texts: Float[Tensor, "classes dim"],
+        logit_scale: float,
+        targets: TargetNames = "all-linear",
+    ) -> None:
+        super().__init__(model, "vision_model.embeddings", targets)
+        self._texts, self._scale = texts, logit_scale
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run the first normalisation and all layers."""
+        tower = self.model.vision_model
+        normal = tower.pre_layrnorm(hidden)
+        return tower.encoder(inputs_embeds=normal).last_hidden_state
+
+    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
+        """Normalise a state, and project it to where the class texts are."""
+        normal = self.model.vision_model.post_layernorm(states)
+        return normalize(self.model.visual_projection(normal), dim=-1)
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return scaled cosines between pictures and class texts."""
+        return self._scale * vectors @ self._texts.T.to(vectors.dtype)
+
+
+def _layers_of(model: Any) -> nn.ModuleList:
+    """Return the layers of ViT and its relatives; transformers has two places."""
+    found = getattr(model, "layers", None)
+    if found is None:
+        found = getattr(getattr(model, "encoder", None), "layer", None)
+    plain = hasattr(model, "embeddings") and hasattr(model, "layernorm")
+    if isinstance(found, nn.ModuleList) and plain:
+        return found
+    raise ConfigError(
+        f"An image tower of type {model.config.model_type!r} was given, and only "
+        "those built as ViT can be tuned: embeddings, layers, one layernorm. Take one "
+        "of type 'vit', 'deit' or 'dinov2'."
+    )

@@ -1,0 +1,67 @@
+"""What a run says about its privacy: what is claimed, and what is proved per view."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+from privaudit.core.seeds import Randomness
+from privaudit.federated.trainer import Claim
+from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.privacy.events import MechanismEvent
+
+EVERYTHING_IS_PUBLIC = "No record has any influence on what this view holds."
+
+
+def privacy_record(
+    claim: Claim,
+    rounds: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    sends_updates: bool,
+    randomness: Randomness = "seed",
+) -> dict[str, Any]:
+    """Return the content of privacy.json.
+
+    Args:
+        claim: The method's own formula.
+        rounds: The mechanisms of each round, as JSON.
+        sends_updates: Whether clients sent anything before they released a model.
+        randomness: Where noise and secret samples came from.
+    """
+    events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
+    certificates = {
+        view: _certify(claim, events, view, sends_updates)
+        for view in get_args(CertifiedView)
+    }
+    return {
+        "claimed": asdict(claim),
+        "certified": {
+            view: asdict(replace(certificate, randomness=randomness))
+            for view, certificate in certificates.items()
+        },
+        "mechanisms": _grouped(rounds),
+    }
+
+
+def _certify(
+    claim: Claim,
+    events: Sequence[Sequence[MechanismEvent]],
+    view: CertifiedView,
+    sends_updates: bool,
+) -> Certificate:
+    """Return the certificate; 0 where nothing in the view depends on a record."""
+    untouched = claim.epsilon == 0 or (view != "released" and not sends_updates)
+    if untouched and not any(events):
+        return Certificate(
+            0.0, claim.delta, view, "nothing is released", "by definition",
+            EVERYTHING_IS_PUBLIC,
+        )  # fmt: skip
+    return certify(events, view, claim.delta)
+
+
+def _grouped(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return each mechanism once, with the rounds it was applied in."""
+    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    for index, applied in enumerate(rounds):
+        for event in applied:
+            groups.setdefault(tuple(sorted(event.items())), []).append(index)
+    return [{**dict(key), "rounds": indices} for key, indices in groups.items()]

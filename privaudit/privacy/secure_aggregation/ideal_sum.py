@@ -1,0 +1,46 @@
+"""What a secure aggregation protocol reveals: sums, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+
+
+def secure_sum(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the sum of each tensor over all messages.
+
+    This is the *function* that a protocol such as that of Bonawitz et al., "Practical
+    secure aggregation for privacy-preserving machine learning", CCS 2017, computes. It
+    is a model of one: nothing here is encrypted, nobody drops out, and the messages
+    were there to be read; :mod:`privaudit.privacy.secure_aggregation` runs the protocol
+    itself. Summed in float64 in the order given, then cast back, so
+    that repeated calls give the same bytes.
+
+    Args:
+        messages: One per client. A tensor that a client does not send counts as
+            zeros; in a protocol it would send masked ones.
+
+    Raises:
+        ConfigError: There is no message, or the shapes of one tensor differ.
+    """
+    if not messages:
+        raise ConfigError("There is no message to sum. Pass at least one.")
+    names = dict.fromkeys(name for message in messages for name in message)
+    return {
+        name: _sum(name, [m[name] for m in messages if name in m]) for name in names
+    }
+
+
+def _sum(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for number, tensor in enumerate(tensors):
+        if tensor.shape != total.shape:
+            raise ConfigError(
+                f"A secure sum needs equal shapes. The first {name!r} is "
+                f"{tuple(total.shape)}, number {number} {tuple(tensor.shape)}. Pad "
+                "them, or send weights apart."
+            )
+        total += tensor
+    return total.to(tensors[0].dtype)

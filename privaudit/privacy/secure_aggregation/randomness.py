@@ -1,0 +1,92 @@
+"""Where a party's secrets come from: a key, the run's seed, or the operating system."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.streams import KEY, Stream, derive, name_of
+
+
+@runtime_checkable
+class Entropy(Protocol):
+    """One party's random bytes in one round."""
+
+    def __call__(self, purpose: str, count: int) -> bytes:
+        """Return ``count`` bytes for a purpose; ask for each purpose once."""
+        ...
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """256 bits that all secrets of one run follow from: equal keys, equal transcripts.
+
+    Masks serve once. Under one key, two runs that differ give the difference of single
+    uploads away, and where they lose other clients, the uploads.
+
+    Attributes:
+        secret: The bytes; whoever has them removes every mask.
+    """
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of_seed(cls, seeds: Seeds, run: str) -> "RunKey":
+        """Return the key of a run that can be repeated from its seed.
+
+        Args:
+            seeds: Of the run. A seed that can be guessed is as good as the key.
+            run: Tells runs of one seed apart: all that their uploads depend on.
+        """
+        return cls(derive(seeds.key, name_of("key of a run", 0, run), KEY))
+
+
+@dataclass(frozen=True)
+class KeyedEntropy:
+    """Bytes that follow from a run's key: the same at every call.
+
+    Attributes:
+        key: Of the run.
+        round: The round.
+        party: Whose they are.
+    """
+
+    key: RunKey
+    round: int
+    party: str
+
+    def __call__(self, purpose: str, count: int) -> bytes:
+        """Return the purpose's bytes, the same at every call."""
+        name = name_of(f"entropy {purpose}", self.round, self.party)
+        return Stream.of(self.key.secret, name).take(count)
+
+
+@dataclass(frozen=True)
+class SeededEntropy:
+    """A simulation's randomness: equal seeds give equal keys and masks.
+
+    Whoever knows the seed can remove every mask, and two sums of one seed share their
+    masks. Runs have a :class:`RunKey`.
+
+    Attributes:
+        seeds: Of the simulation.
+        round: The round.
+        party: Whose it is.
+    """
+
+    seeds: Seeds
+    round: int
+    party: str
+
+    def __call__(self, purpose: str, count: int) -> bytes:
+        """Return the purpose's bytes, the same at every call."""
+        key = RunKey.of_seed(self.seeds, "")
+        return KeyedEntropy(key, self.round, self.party)(purpose, count)
+
+
+class SystemEntropy:
+    """The operating system's randomness: nothing can be repeated."""
+
+    def __call__(self, purpose: str, count: int) -> bytes:
+        """Return fresh bytes."""
+        return os.urandom(count)

@@ -1,0 +1,6 @@
+"""What may leave the machine: exports fit for others to see, and their check."""
+
+from privaudit.report.export.export import Export, export_public
+from privaudit.report.export.verify import Mismatch, Verification, verify_card
+
+__all__ = ["Export", "Mismatch", "Verification", "export_public", "verify_card"]

@@ -1,0 +1,162 @@
+"""What may leave of an audit: numbers about many records, made again from the scores.
+
+A figure on fewer than ten members or ten others stays behind. If that befalls one
+client, figures by client stay behind for all: the missing one would follow from the
+total and the others. Likewise an attack on some candidates stays behind if the
+remaining ones, which another attack may have had, are too few: they would be the
+difference.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from privaudit.auditing.attack_result import measure_leak
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.storage.load import StoredAudit, read_audit
+from privaudit.core.errors import TranscriptError
+from privaudit.federated.runs.runs import Run
+from privaudit.report.export.allow_list import OMITTED, Sieve
+from privaudit.report.export.hmac import seal
+from privaudit.report.export.rules import AUDIT, LEAK
+from privaudit.report.export.texts import ATTACK
+
+AUDITS = "audits"
+FEWEST = 10  # members, and as many others, in any figure
+_SERVER = "server model/"
+
+
+def public_audit(
+    run: Run, scenario: str, key: Callable[[], bytes], sieve: Sieve
+) -> dict[str, Any]:
+    """Return what may leave of a run's audit.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        MissingFileError: There is no such audit.
+        TranscriptError: It is damaged, or does not say what its scores give.
+    """
+    question = SCENARIOS.find(scenario)().question
+    stored = read_audit(run, scenario)
+    place = f"{AUDITS}/{scenario}/audit.json"
+    return {
+        "question": question,
+        **recorded(stored.contents, sieve, place),
+        **_found(stored, sieve, place),
+        "scores": {"sealed": seal(key(), f"scores of {scenario}", _hash(stored))},
+    }
+
+
+def recorded(contents: Mapping[str, Any], sieve: Sieve, place: str) -> dict[str, Any]:
+    """Return what may leave of audit.json besides what attacks found.
+
+    No scores are kept for it, so only an attack that is played again can check it.
+    """
+    found: dict[str, Any] = AUDIT(sieve, contents, place)
+    found["rounds"] = [
+        one
+        for index, one in enumerate(found.get("rounds", []))
+        if _all_large(
+            one.get("by_round", {}).values(), sieve, f"{place}/rounds/{index}"
+        )
+    ]
+    for part, names in (("source", ("members", "others")), ("one_run", ("bound",))):
+        entry = found.get(part)
+        figures = [entry.get(name) or {} for name in names] if entry else []
+        if not _all_large(figures, sieve, f"{place}/{part}"):
+            found[part] = None
+    return found
+
+
+def _found(stored: StoredAudit, sieve: Sieve, place: str) -> dict[str, Any]:
+    """Return what each attack found, by clients' models and by the server's own."""
+    found: dict[str, dict[str, Any]] = {"leaks": {}, "server_model": {}}
+    for attack in stored.attacks:
+        name = attack.removeprefix(_SERVER)
+        part = "leaks" if name == attack else "server_model"
+        try:
+            leak = _leak(stored, attack, sieve, f"{place}/{part}/{name}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise TranscriptError(
+                f"{place} does not hold what an audit holds of {name} ({error!r}): it "
+                "was altered, or written by another version. Make the audit again with "
+                "`privaudit attack`."
+            ) from None
+        if leak is not None:
+            found[part][name] = leak
+    return found
+
+
+def _leak(
+    stored: StoredAudit, attack: str, sieve: Sieve, place: str
+) -> dict[str, Any] | None:
+    """Return what an attack found; None if it is unknown, or on too few records."""
+    entry, name = stored.leak(attack), attack.removeprefix(_SERVER)
+    if ATTACK(sieve, name, place) is OMITTED:
+        return None
+    leak = measure_leak(
+        name, entry["settings"], entry["threshold"], stored.clients(attack)
+    )
+    again = leak.to_dict()
+    public, kept = LEAK(Sieve(), again, place), LEAK(sieve, entry, place)
+    for key in public:
+        if kept.get(key) != public[key]:
+            raise TranscriptError(
+                f"{place}/{key} is not what the scores beside it give: one of the two "
+                "was altered, or written by another version. Make the audit again with "
+                "`privaudit attack`."
+            )
+    public["verdict"] = again["verdict"]
+    pooled = again["tpr_at_fpr"].values()
+    rest = [{"n": n} for n in _counts_of_rest(stored, attack)]
+    if not _all_large([*pooled, *rest], sieve, place):
+        return None
+    if not _by_client_may_leave(again):
+        sieve.few.append(f"{place}/by_client")
+        del public["by_client"]
+    return public
+
+
+def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
+    """Return members and others among trained clients' candidates not attacked.
+
+    Nothing if all were.
+    """
+    ledger = stored.run.truth
+    rest = np.isin(ledger.owner, _trained(stored.run))
+    rest[stored.columns[attack]["records"]] = False
+    members = int(ledger.is_member[rest].sum())
+    return [[members, int(rest.sum()) - members]] if rest.any() else []
+
+
+def _trained(run: Run) -> list[int]:
+    """Return the clients that took part in a round, by number."""
+    seen = {client for some in run.participants for client in some}
+    return [n for n in range(run.config.clients) if f"client-{n}" in seen]
+
+
+def _by_client_may_leave(leak: Mapping[str, Any]) -> bool:
+    counts = [entry["n"] for entry in leak["by_client"].values()]
+    total = next(iter(leak["tpr_at_fpr"].values()))["n"]
+    complete = [sum(column) for column in zip(*counts, strict=True)] == list(total)
+    return complete and min(map(min, counts)) >= FEWEST
+
+
+def _all_large(entries: Iterable[Mapping[str, Any]], sieve: Sieve, place: str) -> bool:
+    """Say whether all estimates are on enough records; note it if one is not."""
+    if all(min(entry.get("n") or [0]) >= FEWEST for entry in entries):
+        return True
+    sieve.few.append(place)
+    return False
+
+
+def _hash(stored: StoredAudit) -> str:
+    """Return the SHA-256 of an audit's scores and all that stands beside them."""
+    total = hashlib.sha256()
+    for attack, columns in sorted(stored.columns.items()):
+        for name, values in sorted(columns.items()):
+            total.update(f"{attack}|{name}|{values.dtype}|{values.shape}|".encode())
+            total.update(values.tobytes())
+    return total.hexdigest()

@@ -1,0 +1,137 @@
+"""The audit card: what a run's audits found, and hashes that tie it to the run.
+
+It is made of parts, each from one file of the run, so that a verifier can make each
+again and say which one does not match. AUROCs and all else that an attack found are
+made again from the scores beside the truth, not copied.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.storage.load import stored_scenarios
+from privaudit.core.errors import ConfigError, LimitError
+from privaudit.core.limits import check_json
+from privaudit.core.storage import read_bytes
+from privaudit.datasets.dataset import DATASETS
+from privaudit.datasets.sources import OnDisk
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.transcript import bytes_sent
+from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.audits import AUDITS, public_audit
+from privaudit.report.export.hmac import seal
+from privaudit.report.export.rules import HEADER, PRIVACY
+
+FORMAT = 1
+CARD = "card.json"
+_OWN_HASH = "sha256"
+
+Part = Callable[[], Any]
+
+
+def card_parts(
+    run: Run, scenarios: Sequence[str], key: Callable[[], bytes], sieve: Sieve
+) -> dict[str, Part]:
+    """Return how to make each part of a run's card, by where it stands in it.
+
+    A part raises PrivauditError where what it is made of is missing or damaged.
+
+    Args:
+        run: A finished one.
+        scenarios: Which audits.
+        key: Of sealed hashes.
+        sieve: Notes what is left behind.
+    """
+    audits = {
+        f"{AUDITS}/{name}": partial(public_audit, run, name, key, sieve)
+        for name in scenarios
+    }
+    return {
+        "run": lambda: HEADER(sieve, run.header, "run.json"),
+        "sent": lambda: _sent(run),
+        "data": lambda: _data(run, key),
+        "truth": lambda: {"sealed": seal(key(), "ledger", run.truth.hash)},
+        "privacy": lambda: PRIVACY(sieve, run.privacy, "privacy.json"),
+        **audits,
+    }
+
+
+def audited_scenarios(run: Run) -> list[str]:
+    """Return the registered scenarios that a run was audited under."""
+    played = stored_scenarios(run)
+    return [name for name in SCENARIOS.names() if name in played]
+
+
+def _sent(run: Run) -> dict[str, int]:
+    """Return how much was sent; the hash chain is checked on the way."""
+    sizes = bytes_sent(run.transcript)
+    return {"messages": len(run.transcript), "up": sizes["up"], "down": sizes["down"]}
+
+
+def _data(run: Run, key: Callable[[], bytes]) -> dict[str, str]:
+    """Return the data set's hash: plain for data that come along, else sealed.
+
+    Somebody who knows all of a private data set but one record could test guesses about
+    that one against a plain hash.
+    """
+    digest = run.header["data_hash"]
+    if isinstance(DATASETS.find(run.config.dataset), OnDisk):
+        return {"sealed": seal(key(), "data", digest)}
+    return {_OWN_HASH: digest}
+
+
+def render(card: Mapping[str, Any]) -> str:
+    """Return a card's text, the same for the same card everywhere."""
+    text = json.dumps(
+        card, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False
+    )
+    return f"{text}\n"
+
+
+def with_hash(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card with the SHA-256 of its text without that entry."""
+    plain = {name: part for name, part in card.items() if name != _OWN_HASH}
+    digest = hashlib.sha256(render(plain).encode()).hexdigest()
+    return {**plain, _OWN_HASH: digest}
+
+
+def read_card(path: str | Path) -> tuple[dict[str, Any], bool]:
+    """Return a card, and whether its text is as it was written.
+
+    Args:
+        path: The file, or the folder of an export.
+
+    Raises:
+        MissingFileError: There is none.
+        ConfigError: It is no card, or one of another version.
+    """
+    place = Path(path)
+    place = place / CARD if place.is_dir() else place
+    text = read_bytes(place)
+    try:
+        check_json(text, str(place))
+        card = json.loads(text)
+        parts = {name: card[name] for name in ("card", "run", AUDITS)}
+        version, known = parts["card"]["format"], parts[AUDITS].keys()
+        head = parts["run"]["progress"]["head"]
+    except LimitError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{place} is no audit card ({error!r}). Make one with `privaudit export "
+            "RUN --public DIR`."
+        ) from None
+    if version != FORMAT or not isinstance(head, str):
+        raise ConfigError(
+            f"{place}, with {len(known)} audits, is in card format {version}, and this "
+            f"version reads format {FORMAT}. Export the run again."
+        )
+    try:
+        same = render(with_hash(card)).encode() == text
+    except ValueError:  # NaN
+        same = False
+    return card, same

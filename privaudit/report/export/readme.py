@@ -1,0 +1,76 @@
+"""The text beside a card: what is here, what is not, and what it still tells."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
+from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.audits import AUDITS, FEWEST
+
+README = "README.txt"
+_TELLS = """\
+What a card still tells
+  It is made of the truth, so it is not differentially private. It says how many
+  candidates were members, though of no one whether it was: no figure of an attack is
+  on fewer than {fewest} members or {fewest} others. Who knows all candidates but one,
+  with their scores, may learn about that one from any exact figure. Who has the data
+  and can guess the run's seed can train again, compare, and so know all members: seeds
+  below 4294967296 can be tried one by one. Hashes named "sealed" are under a key that
+  stayed with the run; without it they test no guess.
+"""
+
+
+def readme(card: Mapping[str, Any], left: Sieve, files: Mapping[str, int]) -> str:
+    """Return the text for people."""
+    return "\n".join([*_lines(card, left, files), "", _TELLS.format(fewest=FEWEST)])
+
+
+def _lines(
+    card: Mapping[str, Any], left: Sieve, files: Mapping[str, int]
+) -> Iterator[str]:
+    config = card["run"]["config"]
+    yield "A privacy audit by privaudit, without what has to stay private"
+    yield ""
+    yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
+    yield f"  transcript {card['run']['progress']['head']}"
+    yield f"  card {card['sha256']}"
+    if any(map(is_repeatable, card["privacy"].get("certified", {}).values())):
+        yield ""
+        yield f"  {REPEATABLE.capitalize()}: its noise follows from a seed. Certified"
+        yield "  epsilons are what the same run would have under a secret key."
+    for scenario, audit in card[AUDITS].items():
+        yield ""
+        yield audit["question"]
+        yield from (f"  {line}" for line in _verdicts(audit, scenario))
+        yield f"  {_proof(card['privacy'], audit)}"
+    yield ""
+    yield "Here"
+    yield "  card.json: estimates with intervals and n, verdicts, settings, claimed"
+    yield "  and certified epsilon, versions, hashes. `privaudit verify card.json`"
+    yield "  checks it where the run is."
+    yield ""
+    yield "Left out: files"
+    yield from (f"  {count:4d}  {kind}" for kind, count in files.items())
+    yield ""
+    yield "Left out: entries of the files that are here in part"
+    yield f"  {len(left.withheld):4d}  known, and private or said elsewhere"
+    yield f"  {len(left.few):4d}  figures on fewer than {FEWEST} members or others"
+    yield f"  {len(left.unknown):4d}  unknown keys"
+    yield f"  {len(left.odd):4d}  values of an unknown form"
+
+
+def _proof(privacy: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
+    """Say what is claimed, and what is proved where the audit looked."""
+    view = str(audit.get("threat")).partition(":")[0]
+    claimed = privacy.get("claimed", {}).get("epsilon")
+    proved = privacy.get("certified", {}).get(view, {}).get("epsilon")
+    epsilons = ["none" if e is None else f"{e:.3g}" for e in (claimed, proved)]
+    return f"epsilon: claimed {epsilons[0]}, proved against this view {epsilons[1]}"
+
+
+def _verdicts(audit: Mapping[str, Any], scenario: str) -> Iterator[str]:
+    """Yield one line for each attack on clients' models, the headline first."""
+    if not audit["leaks"]:
+        yield f"{scenario}: no figure is on enough records"
+    for attack, leak in audit["leaks"].items():
+        yield f"{attack}: {leak['verdict']['sentence']}"

@@ -1,0 +1,306 @@
+"""Which keys of a run's files may leave the machine, and in what form."""
+
+from typing import Any, get_args
+
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.datasets.dataset import DATASETS
+from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.federated.threat_models import THREATS
+from privaudit.federated.trainer import TRAINERS
+from privaudit.privacy.certificate import CertifiedView
+from privaudit.report.export.allow_list import (
+    Omitted,
+    Rule,
+    Sieve,
+    counts,
+    each,
+    either,
+    entries,
+    flag,
+    length,
+    listed,
+    number,
+    one_of,
+    text,
+    withheld,
+)
+from privaudit.report.export.texts import (
+    ACCOUNTANT,
+    ATTACK,
+    ATTACK_SETTINGS,
+    BOUND_METHOD,
+    CANARIES,
+    CLAIM,
+    FOLDER_MODELS,
+    MEANING,
+    MECHANISM,
+    METHOD,
+    METRIC,
+    MODELS,
+    NOISE_AT,
+    REASON,
+    RELEASE,
+    SCORED_BY,
+    SHA,
+    SLUG,
+    THRESHOLD,
+    VERSION,
+    VIEW,
+    WHY,
+    attack_names,
+)
+from privaudit.statistics.captions.scores import METRICS
+from privaudit.statistics.captions.token_f1 import F1
+
+VERDICT = entries(
+    {
+        "kind": text(
+            r"(NOT )?REFUTED|UNDERPOWERED|UNTESTABLE|leaks|reversed|no evidence|"
+            r"underpowered"
+        ),
+        "alarm": flag,
+        "sentence": withheld,  # made again from the numbers
+    }
+)
+ESTIMATE = entries(
+    {
+        "value": number,
+        "low": number,
+        "high": number,
+        "n": counts,
+        "method": METHOD,
+        "confidence": number,
+        "unresolved": REASON,
+    }
+)
+
+
+def per_attack(rule_of_each: Rule) -> Rule:
+    """Return a rule for an object with an entry for each of some attacks."""
+
+    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+        return entries(dict.fromkeys(attack_names(), rule_of_each))(sieve, value, place)
+
+    return rule
+
+
+CLOSENESS = each(r"(cosine|distance|agreement)(_null)?", ESTIMATE)
+CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
+
+
+def model(sieve: Sieve, value: object, place: str) -> str | Omitted:
+    """Let a model's name through, but of one in a folder only what kind it is."""
+    kind = str(value).partition(":")[0]
+    if kind in FOLDER_MODELS:
+        return kind
+    kept: str | Omitted = MODELS(sieve, value, place)
+    return kept
+
+
+SETTING = either(flag, number, SLUG)
+CONFIG = entries(
+    {
+        "trainer": one_of(TRAINERS.names),
+        "settings": each(r"(?!.*seed)[a-z_]+", SETTING),
+        "dataset": one_of(DATASETS.names),
+        "data": withheld,
+        "model": model,
+        "checkpoint": withheld,
+        "clients": number,
+        "partition": SLUG,
+        "alpha": number,
+        "rounds": number,
+        "participation": number,
+        "context_tokens": number,
+        "shots": number,
+        "members": SLUG,
+        "test_share": number,
+        "public_share": number,
+        "publish": flag,
+        "seed": withheld,
+        "cohort_size": number,
+        "measured_rounds": number,
+        "targets": text(r"[a-z0-9_-]+(, ?[a-z0-9_-]+){0,9}"),
+        "tested": number,
+        "canary": SLUG,
+        "canaries": number,
+        "secure_aggregation": SLUG,
+        "dropout": number,
+        "randomness": SLUG,
+    }
+)
+HEADER = entries(
+    {
+        "format": number,
+        "privaudit": VERSION,
+        "libraries": each(
+            "torch|open-clip-torch|numpy|opacus|dp-accounting|transformers|tokenizers",
+            VERSION,
+        ),
+        "python": VERSION,
+        "threads": number,
+        "config": CONFIG,
+        "model_hash": SHA,
+        "data_hash": withheld,  # sealed, or plain for data that come along
+        "ledger_hash": withheld,  # sealed
+        "progress": entries(
+            {
+                "rounds": number,
+                "length": number,
+                "head": SHA,
+                "metrics_hash": withheld,
+                "trace_hash": withheld,
+                "checkpoint_hash": withheld,
+            }
+        ),
+        "files": withheld,
+    }
+)
+_GUARANTEE: dict[str, Rule] = {"epsilon": number, "delta": number}
+PRIVACY = entries(
+    {
+        "claimed": entries({**_GUARANTEE, "source": CLAIM}),
+        "certified": each(
+            "|".join(get_args(CertifiedView)),
+            entries(
+                {
+                    **_GUARANTEE,
+                    "view": VIEW,
+                    "mechanism": MECHANISM,
+                    "accountant": ACCOUNTANT,
+                    "why": WHY,
+                    "unit": text("record|client"),
+                    "adjacency": text("(add/remove|replace)-one"),
+                    "randomness": text("seed|system"),
+                }
+            ),
+        ),
+        "mechanisms": listed(
+            entries(
+                {
+                    "release": RELEASE,
+                    "noise_multiplier": number,
+                    "sensitivity": number,
+                    "clip_norm": number,
+                    "sampling_rate": number,
+                    "sampling": text("poisson|fixed-batch|without-replacement"),
+                    "noise_at": NOISE_AT,
+                    "parties": number,
+                    "steps": number,
+                    "per_record": flag,
+                    "kind": text("(discrete-)?gaussian"),
+                    "unit": text("record|client"),
+                    "adjacency": text("(add/remove|replace)-one"),
+                    "bounded": flag,
+                    "values": number,
+                    "scale": number,
+                    "rounding": text("nearest|toward-zero"),
+                    "rounds": counts,
+                }
+            )
+        ),
+    }
+)
+LEAK = entries(
+    {
+        "attack": ATTACK,
+        "settings": ATTACK_SETTINGS,
+        "threshold": THRESHOLD,
+        "auroc": ESTIMATE,
+        "auroc_new_clients": ESTIMATE,
+        "tpr_at_fpr": each(r"0\.[0-9]+", ESTIMATE),
+        "success": ESTIMATE,
+        "success_plain": ESTIMATE,
+        "advantage": ESTIMATE,
+        "by_client": each(r"client-\d+", ESTIMATE),
+        "verdict": VERDICT,
+        "tied": number,
+    }
+)
+BOUND = entries(
+    {
+        "value": number,
+        "confidence": number,
+        "delta": number,
+        "n": counts,
+        "ceiling": number,
+        "design": text("one run|many runs"),
+        "method": BOUND_METHOD,
+        "can_refute": flag,
+        "adjacency": text("(add/remove|replace)-one"),
+        "unit": text("record"),
+    }
+)
+AUDIT = entries(
+    {
+        "run": withheld,  # its name holds the seed
+        "scenario": one_of(SCENARIOS.names),
+        "question": withheld,  # said again by the scenario
+        "threat": text(*THREATS, r"peer:client-\d+"),
+        "clients": number,
+        "seed": withheld,
+        "config": withheld,  # the run's own is there
+        "privacy": withheld,  # likewise
+        "utility": entries(
+            {
+                "local": ESTIMATE,
+                "neighbour": ESTIMATE,
+                "mix": ESTIMATE,
+                "gain_over_zero_shot": ESTIMATE,
+                "zero_shot": ESTIMATE,
+                "metric": METRIC,
+                "server": ESTIMATE,
+                "everywhere": ESTIMATE,
+                "captions": each("server|clients", CAPTIONS),
+                "macro_f1": ESTIMATE,
+                "local_last_10_rounds": number,
+            }
+        ),
+        "rebuilt": entries(
+            {
+                "missing": length,
+                "staleness": number,
+                "closeness": CLOSENESS,
+            }
+        ),
+        "leaks": withheld,  # made again from the scores
+        "server_model": withheld,  # likewise
+        "linking": entries(
+            {
+                "attack": ATTACK,
+                "auroc_without": ESTIMATE,
+                "auroc_difference": per_attack(ESTIMATE),
+                "linked_right": ESTIMATE,
+                "linked_right_by_chance": number,
+                "suspects": number,
+            }
+        ),
+        "rounds": listed(
+            entries(
+                {
+                    "attack": ATTACK,
+                    "meaning": MEANING,
+                    "by_round": each(r"\d+", ESTIMATE),
+                }
+            )
+        ),
+        "source": entries(
+            {
+                "members": ESTIMATE,
+                "others": ESTIMATE,
+                "beyond": ESTIMATE,
+                "chance": number,
+                "sentence": withheld,
+            }
+        ),
+        "one_run": entries(
+            {
+                "canaries": CANARIES,
+                "scored_by": SCORED_BY,
+                "bound": BOUND,
+                "others": listed(BOUND),
+                "verdict": VERDICT,
+            }
+        ),
+    }
+)

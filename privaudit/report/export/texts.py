@@ -1,0 +1,138 @@
+"""Texts that may leave: names that are registered, and what code writes of fixed words.
+
+Nothing fits that a user, a record or a path could have put there.
+"""
+
+import re
+from functools import cache
+from typing import get_args
+
+from privaudit.auditing.parts.dominated_views import attack_in_place
+from privaudit.auditing.parts.one_run import KINDS
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.privacy.accountant import Accountant
+from privaudit.privacy.certificate import CertifiedView
+from privaudit.privacy.events import NoiseAt, Release
+from privaudit.report.export.allow_list import one_of, text
+from privaudit.statistics.captions.scores import METRICS
+from privaudit.statistics.captions.token_f1 import F1
+
+SHA = text(r"[0-9a-f]{64}")
+VERSION = text(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?")
+SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
+MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
+FOLDER_MODELS = (
+    "surrogate",
+    "llava",
+    "language",
+    "encoder",
+    "vit",
+    "clip",
+    "decoder",
+    "seq2seq",
+    "blip",
+)
+_NUMBER = r"[0-9.e+-]+"
+_FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
+CLAIM = text(
+    r"no privacy mechanism|no record is used",
+    r"noise by an accountant \(opacus PRV or the exact Gaussian; see the "
+    r"certificate\), for a record of (the released model(; with each client's own "
+    r"noise on what it sends also against the server)?|what a client sends, not of "
+    r"what it releases)",
+    rf"the published formula, {_FORMULA}",
+    r"noise by an accountant \(see the certificate\), for one client, whose records "
+    r"are (all replaced|all left out)",
+    r"epsilon as published; how noise follows from it was not: here sqrt\(2 ln\(1\.25/"
+    r"delta\)\) / epsilon, for one upload",
+    r"epsilon and delta as published; how noise follows from them was not: here "
+    rf"{_FORMULA} on the prompt that is sent",
+)
+_STEPS = (
+    r"at most \d+ steps of a Gaussian mechanism of effective noise multiplier "
+    rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling|of {_NUMBER} of "
+    r"all clients, drawn without replacement)"
+)
+_DRAWN = (
+    r"noise drawn in floating point, whose low bits can tell neighbouring values "
+    r"apart, which no accountant counts|discrete Gaussian noise on a grid, \d+ steps "
+    r"to a standard deviation or more, which is accounted for"
+)
+MECHANISM = text(
+    rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*(; ({_DRAWN}))?",
+)
+WHY = text(
+    r"No record has any influence on what this view holds\.",
+    r"No mechanism was applied\.",
+    r"Nothing that this view sees of round \d+ has a mechanism\.",
+    r"What this view sees of round \d+ carries no noise\.",
+    r"The server adds the noise itself, so it sees what the noise hides\.",
+    r"The (global|local|upload|choice) release of round \d+ has no noise\.",
+    r"Nothing bounds what the noise of the (global|local|upload|choice) release of "
+    r"round \d+ hides: it was not clipped\.",
+    r"Every upload carries its own client's noise\.",
+    r"Every upload carries its client's share of the noise only\.",
+    r"The sum that the server sees carries (every client's noise|all shares of the "
+    r"noise)\.",
+    r"Broadcasts carry (the server's noise, which no peer knows|the noise of all "
+    r"clients but the peer itself|all shares of the noise but the peer's own)\.",
+    r"The global part carries (the server's noise, the local its client's|all shares "
+    r"of the noise)\.",
+    r"Every part of the prompt carries its client's noise\.",
+)
+_FREEDOM = r"t with [0-9.e+]+ degrees of freedom"
+_LEFT_OUT = r"; \d+ left out, without members or non-members"
+METHOD = text(
+    rf"mean of (paired differences of )?replicates(, {_FREEDOM})?",
+    r"mean over clients, linearised over test records",
+    r"macro F1 averaged over models, linearised over test records",
+    r"(share of right guesses|proportion), Clopper-Pearson",
+    r"share of right guesses averaged over \d+ classes, Korn-Graubard",
+    r"TPR - FPR, Newcombe's hybrid score",
+    r"TPR at FPR 0\.\d+, order statistics and Clopper-Pearson",
+    r"AUROC, DeLong or Wilcoxon on the logit scale(; \d+ of \d+ scores tie)?",
+    r"difference of proportions, Newcombe's hybrid score",
+    r"paired difference of AUROCs, DeLong with Satterthwaite's t"
+    rf"(, averaged over \d+ clients by pairs)?({_LEFT_OUT})?",
+    rf"AUROC averaged over \d+ clients by pairs({_LEFT_OUT})?; (equal in all; )?"
+    r"(stratified DeLong or Wilcoxon on the logit scale|"
+    rf"jackknife over clients, {_FREEDOM})",
+    r"(mean of \d+ models, )?bootstrap over (images|records) \(BCa, \d+ replicates\)",
+)
+BOUND_METHOD = text(
+    r"one-run (binomial|f-DP), \d+ \+ \d+ guesses",
+    r"Gaussian mechanism assumed, one-run f-DP, \d+ \+ \d+ guesses",
+)
+REASON = text(r"|needs \d+ [a-z]+(-[a-z]+)?, has \d+")
+MEANING = text(
+    "this round's uploads alone", "clients as rebuilt from the uploads so far"
+)
+ACCOUNTANT = text("", "by definition", *get_args(Accountant))
+VIEW, RELEASE, NOISE_AT = (
+    text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)
+)
+CANARIES = text(*map(re.escape, KINDS.values()))
+METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
+THRESHOLD = text(
+    r"median of public records, classes weighted as among the candidates",
+    r"median of public records of each class",
+    r"a likelihood ratio of one",
+    r"best on \d+ shadows that trained no attack model",
+)
+_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
+ATTACK_SETTINGS = text(rf"[A-Za-z]+\((\w+={_VALUE}(, \w+={_VALUE})*)?\)")
+
+
+@cache
+def attack_names() -> list[str]:
+    """Return what the attacks of all scenarios are called."""
+    plans = [SCENARIOS.find(name)() for name in SCENARIOS.names()]
+    own = {attack for plan in plans for attack in plan.attacks}
+    named = {plan.name: next(iter(plan.attacks)) for plan in plans}
+    less = {weaker for plan in plans for weaker in plan.dominates}
+    return sorted(own | {attack_in_place(named[weaker], weaker) for weaker in less})
+
+
+ATTACK = one_of(attack_names)
+SCORED_BY = one_of(lambda: [*attack_names(), "movement against its gradient"])

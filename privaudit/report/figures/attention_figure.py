@@ -1,0 +1,119 @@
+"""Each expert's share in the mixtures of a run: the picture of pFedMoAP's figure 6."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import storage_errors, write_bytes
+from privaudit.federated.runs.runs import Run
+from privaudit.report.figures.figure_style import (
+    FAINT,
+    colour,
+    house_style,
+    light_grid,
+    new_figure,
+    to_png,
+    to_svg,
+)
+from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.tuning.prompts.experts.mixture import ExpertMixture
+
+_DASHES = (0, (4, 3))
+
+
+def attention_shares(run: Run) -> list[Estimate]:
+    """Return the share of the local expert, then of the others from large to small.
+
+    Of each test picture of a client's classes, averaged over heads and classes; the
+    others are sorted picture by picture, so that the first of them is the largest share
+    and not one expert's (of equal experts it would lie above the mean too). Then
+    averaged within each client; the interval is over clients.
+
+    Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
+    for vision-language models", ICLR 2025, figure 6.
+
+    Raises:
+        ConfigError: The run has no model with experts and a trained gate.
+    """
+    means = _client_means(run)
+    longest = max(map(len, means))
+    return [
+        mean_with_t([float(mean[rank]) for mean in means if len(mean) > rank])
+        for rank in range(longest)
+    ]
+
+
+def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
+    trainer, population, means = run.trainer, run.population, []
+    if isinstance(trainer, ExpertMixture):
+        for client, model in run.personal_models.items():
+            if "experts" in model:
+                tests = population.tests.pick(population.own_records(client))
+                shares = trainer.expert_shares(population.task, model, tests)
+                others = shares[:, 1:].sort(dim=1, descending=True).values
+                ranked = torch.cat([shares[:, :1], others], dim=1)
+                means.append(ranked.mean(dim=0).double().numpy())
+    if not means:
+        raise ConfigError(
+            f"No model of {run.name} ({run.config.trainer}) mixes experts. Take a run "
+            "of pfedmoap, of two rounds at least and with experts above 0."
+        )
+    return means
+
+
+def attention_figure(runs: Sequence[Run]) -> Figure:
+    """Draw the shares of each run's experts, a panel for each run.
+
+    Args:
+        runs: At least one, with experts.
+    """
+    shares = [attention_shares(run) for run in runs]
+    with house_style():
+        figure = new_figure(1.2 + 3.2 * len(runs), 3.0)
+        panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
+        for run, some, axes in zip(runs, shares, panels, strict=True):
+            _draw(axes, some)
+            axes.set_title(run.name, fontsize=9)
+        panels[0].set_ylabel("Share in the mixture")
+    return figure
+
+
+def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
+    light_grid(axes)
+    axes.grid(False, axis="x")
+    for place, share in enumerate(shares):
+        axes.bar(place, share.value, color=colour(1 if place == 0 else 0), width=0.75)
+        if not share.unresolved:
+            ends = [[share.value - share.low], [share.high - share.value]]
+            axes.errorbar(place, share.value, yerr=ends, color="black", capsize=2)
+    axes.axhline(1 / len(shares), color=FAINT, linestyle=_DASHES, linewidth=1)
+    names = ["own", *(str(rank) for rank in range(1, len(shares)))]
+    axes.set_xticks(range(len(shares)), names)
+    axes.set_xlabel("Expert (others by rank; dashed: equal shares)")
+
+
+def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
+    """Write the figure as SVG, or as PNG if the name ends so.
+
+    Raises:
+        ConfigError: No run, one without experts, or another ending.
+        StorageError: The file cannot be written.
+    """
+    if not runs or path.suffix not in (".svg", ".png"):
+        raise ConfigError(
+            f"{len(runs)} runs were to be drawn into {path.name}. Give at least one, "
+            "and a name that ends with .svg or .png."
+        )
+    figure = attention_figure(runs)
+    what = "Share of each expert in the mixtures of a run"
+    svg = path.suffix == ".svg"
+    content = to_svg(figure, "attention", what).encode() if svg else to_png(figure)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)

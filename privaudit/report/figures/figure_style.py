@@ -1,0 +1,125 @@
+"""How figures look: one palette, one font, the same bytes for the same numbers."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from privaudit.report.figures.figure_values import has_values, told_values
+
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
+"""Told apart with any common colour blindness.
+
+Source: Okabe and Ito, "Color universal design", 2008, without the yellow, which is too
+light for lines on white.
+"""
+
+INK, FAINT, PALE, GREY = "#222222", "#6b6b6b", "#e9ecef", "#d3d8de"
+_STYLES = ("-", (0.0, (5.0, 2.0)), (0.0, (1.5, 1.5)), (0.0, (6.0, 2.0, 1.5, 2.0)))
+
+_LOOK: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is everywhere
+    "font.size": 9,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "path",  # no viewer needs the font
+    "svg.hashsalt": "privaudit",  # else ids are random
+    "text.parse_math": False,  # names may hold dollar signs
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in the house style; what was set before comes back."""
+    with matplotlib.rc_context(_LOOK):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return a figure of a size in inches, not known to pyplot."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colour(index: int) -> str:
+    """Return a series' colour."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def line_style(index: int) -> str | tuple[float, tuple[float, ...]]:
+    """Return a series' dashes, so that no line is known by its colour alone."""
+    return _STYLES[index % len(_STYLES)]
+
+
+def light_grid(axes: Axes) -> None:
+    """Draw a grid that stays behind what is shown."""
+    axes.grid(True, color=PALE, linewidth=0.8)
+
+
+def to_svg(figure: Figure, name: str, description: str) -> str:
+    """Return an <svg> element for a page: no prolog, no date, ids of its own.
+
+    Args:
+        figure: Drawn in the house style.
+        name: Distinguishes its ids from those of the page's other figures.
+        description: Read aloud in the picture's place.
+    """
+    buffer = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with house_style():
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = told_values(svg)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'href="#', f'href="#{name}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
+    # A hundredth of a point is seen by nobody, and is half of a page's size.
+    svg = re.sub(r' d="[^"]*"', _rounded, svg)
+    label = _escaped(description)
+    role = "group" if has_values(svg) else "img"  # an img's parts are not read
+    return svg.replace("<svg", f'<svg role="{role}" aria-label="{label}"', 1)
+
+
+def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
+    """Return a PNG without a date or a version."""
+    buffer = io.BytesIO()
+    with house_style():
+        figure.savefig(
+            buffer, format="png", dpi=dots_per_inch, metadata={"Software": None}
+        )
+    return buffer.getvalue()
+
+
+def _rounded(path: re.Match[str]) -> str:
+    return re.sub(r"(\.\d\d)\d+", r"\1", path[0])
+
+
+def _escaped(text: str) -> str:
+    for sign, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot")):
+        text = text.replace(sign, f"&{name};")
+    return text

@@ -1,0 +1,163 @@
+"""The trade-off of runs as a picture, and what is drawn as a series elsewhere."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.figure_style import (
+    FAINT,
+    INK,
+    colour,
+    house_style,
+    light_grid,
+    new_figure,
+)
+from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.label_placement import label_points
+from privaudit.report.labels import run_labels, shortened
+from privaudit.report.wording import metric, privacy_sort, untrained, writes
+from privaudit.statistics.estimate import Estimate
+
+_MARKERS = {
+    "no privacy mechanism": "o",
+    "adds noise for privacy": "D",
+    "trains nothing": "X",
+}
+Ends = tuple[float, float]
+_DASHES = (0, (4, 3))
+_MOST = 4  # attacks of one run in a picture: more are not told apart
+
+
+def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
+    """Draw utility against leakage, one point with both intervals for each run.
+
+    Args:
+        audits: At least one, under one scenario.
+    """
+    with house_style():
+        figure = new_figure(7.6, 4.6)
+        axes = figure.subplots()
+        light_grid(axes)
+        points, crosses = [], []
+        for index, audit in enumerate(audits):
+            leak, local = audit.auroc, audit.utility.local
+            _cross(axes, leak, local, colour(index), _MARKERS[privacy_sort(audit)])
+            points.append((leak.value, local.value))
+            crosses.append((_ends(leak), _ends(local)))
+        _tradeoff_axes(axes, audits, crosses)
+        _tradeoff_legend(figure, audits)
+        labels = [shortened(label) for label in run_labels(audits)]
+        label_points(figure, axes, points, labels, crosses)
+        for (x, y), told_text in zip(points, _told(audits), strict=True):
+            spot(axes, x, y, told_text)
+    return figure
+
+
+def _told(audits: Sequence[Audit]) -> list[str]:
+    pairs = zip(run_labels(audits), audits, strict=True)
+    return [
+        f"{told(label, 'AUROC', audit.auroc)}; {audit.utility.metric} on own classes "
+        f"{audit.utility.local}"
+        for label, audit in pairs
+    ]
+
+
+def tradeoff_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
+    return f"Utility against leakage of each run. {'. '.join(_told(audits))}."
+
+
+def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> None:
+    axes.errorbar(
+        x.value,
+        y.value,
+        xerr=_errors(x),
+        yerr=_errors(y),
+        fmt=marker,
+        color=paint,
+        markersize=8,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        elinewidth=1.3,
+        zorder=3,
+    )
+
+
+def _tradeoff_axes(
+    axes: Axes, audits: Sequence[Audit], crosses: Sequence[tuple[Ends, Ends]]
+) -> None:
+    zero_shots = sorted({audit.utility.zero_shot.value for audit in audits})
+    axes.set_xlim(*_room([0.48, 0.56, *(end for x, _ in crosses for end in x)]))
+    axes.set_ylim(*_room([*zero_shots, *(end for _, y in crosses for end in y)]))
+    axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
+    for value in zero_shots:
+        axes.axhline(value, color=FAINT, linewidth=1, linestyle=_DASHES, zorder=1)
+    axes.set_xlabel("Leak: AUROC of the attack   (0.5: coin toss; right: leaks more)")
+    axes.set_ylabel(f"Use: {metric(audits)} on a client's\nown classes   (up: better)")
+
+
+def _room(values: Sequence[float]) -> Ends:
+    """Return limits with some room around the values."""
+    margin = 0.07 * (max(values) - min(values)) + 0.002
+    return min(values) - margin, max(values) + margin
+
+
+def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
+    sorts = {privacy_sort(audit) for audit in audits}
+    entries = [
+        Line2D([], [], color=FAINT, marker=marker, linestyle="", label=sort)
+        for sort, marker in _MARKERS.items()
+        if sort in sorts
+    ]
+    entries += [
+        Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits)),
+        Line2D([], [], color=INK, label="coin toss"),
+    ]
+    figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
+
+
+def series_of(audits: Sequence[Audit]) -> list[tuple[str, Leak]]:
+    """Return what is drawn as a series: runs, or one run's attacks, headline first.
+
+    Of one run's attacks it is the first four, in the scenario's order. Where models
+    write it is the headline attack, on the clients' models and on the server's.
+    """
+    if len(audits) == 1 and writes(audits[0]):
+        return _headlines(audits[0])
+    if len(audits) == 1:
+        return list(audits[0].leaks.items())[:_MOST]
+    labels = run_labels(audits)
+    return [(label, a.headline) for label, a in zip(labels, audits, strict=True)]
+
+
+def undrawn(audits: Sequence[Audit]) -> str:
+    """Say which attacks of one run have no series; nothing if all have."""
+    if len(audits) > 1 or writes(audits[0]) or len(audits[0].leaks) <= _MOST:
+        return ""
+    return (
+        f"Of {len(audits[0].leaks)} attacks the first {_MOST} are drawn, here and "
+        "below; the others stand in the table."
+    )
+
+
+def _headlines(audit: Audit) -> list[tuple[str, Leak]]:
+    name, common = audit.headline.attack, audit.aggregate.get(audit.headline.attack)
+    server = [(f"{name}, server's own model", common)] if common else []
+    return [(f"{name}, clients' models", audit.headline), *server]
+
+
+def _ends(estimate: Estimate) -> Ends:
+    if estimate.unresolved:
+        return estimate.value, estimate.value
+    return estimate.low, estimate.high
+
+
+def _errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
+    low, high = _ends(estimate)
+    return np.array([[estimate.value - low], [high - estimate.value]])

@@ -1,0 +1,98 @@
+"""When did it leak? AUROC round by round as a picture."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.figure_style import (
+    INK,
+    colour,
+    house_style,
+    light_grid,
+    line_style,
+    new_figure,
+)
+from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.labels import run_labels, shortened
+
+_LONGEST = 26  # characters of a name beside a panel
+_MARKERS = ("o", "s", "^", "D")
+
+
+def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
+    """Draw each attack's AUROC round by round with its intervals, a panel a run.
+
+    Args:
+        audits: Those without rounds are left out; None if that is all.
+    """
+    pairs = zip(run_labels(audits), audits, strict=True)
+    asked = [(label, audit) for label, audit in pairs if audit.rounds]
+    if not asked:
+        return None
+    with house_style():
+        figure = new_figure(7.6, 0.9 + 2.6 * len(asked))
+        column: list[Axes] = list(
+            figure.subplots(len(asked), 1, squeeze=False, sharex=True, sharey=True)[
+                :, 0
+            ]
+        )
+        for axes, (label, audit) in zip(column, asked, strict=True):
+            _panel(axes, audit)
+            axes.set_ylabel(
+                f"{shortened(label, _LONGEST)}\nAUROC" if len(asked) > 1 else "AUROC"
+            )
+        column[-1].set_xlabel("Round")
+        column[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+        handles, names = column[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=1)
+    return figure
+
+
+def _panel(axes: Axes, audit: Audit) -> None:
+    light_grid(axes)
+    axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
+    for index, told_of in enumerate(audit.rounds):
+        rounds = sorted(told_of.by_round)
+        found = [told_of.by_round[number] for number in rounds]
+        axes.fill_between(
+            rounds,
+            np.array([estimate.low for estimate in found]),
+            np.array([estimate.high for estimate in found]),
+            color=colour(index),
+            alpha=0.16,
+            linewidth=0,
+            zorder=2,
+        )
+        axes.plot(
+            rounds,
+            [estimate.value for estimate in found],
+            color=colour(index),
+            linestyle=line_style(index),
+            marker=_MARKERS[index % len(_MARKERS)],
+            markersize=4,
+            linewidth=1.6,
+            label=f"{told_of.attack}: {told_of.meaning}",
+            zorder=3,
+        )
+        for number, estimate in zip(rounds, found, strict=True):
+            text = told(f"{told_of.attack}, round {number}", "AUROC", estimate)
+            spot(axes, number, estimate.value, text)
+
+
+def rounds_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`rounds_plot` shows, for those who do not see it."""
+    parts = []
+    for label, audit in zip(run_labels(audits), audits, strict=True):
+        for told_of in audit.rounds:
+            if not told_of.by_round:
+                continue
+            first, last = min(told_of.by_round), max(told_of.by_round)
+            parts.append(
+                f"{label}, {told_of.attack}: {told_of.by_round[first]} in round "
+                f"{first}, {told_of.by_round[last]} in round {last}"
+            )
+    return f"AUROC by round with intervals. {'; '.join(parts)}."

@@ -1,0 +1,95 @@
+"""The most exposed records as pictures: sensitive, so only on request."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Shaped
+from PIL import Image
+from torch import Tensor
+
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.audit import Audit
+from privaudit.datasets.dataset import FeatureBank, Texts
+from privaudit.report.wording import writes
+
+SHOWN = 8  # of each client
+
+
+@dataclass(frozen=True)
+class ExposedRecord:
+    """A record that an attack found out, as the page shows it.
+
+    Attributes:
+        picture: A PNG as a data address; None where there are embeddings or texts.
+        label: Its class name.
+        above: Share of the client's non-members that score at least as high.
+        text: What it says, where records are texts.
+    """
+
+    picture: str | None
+    label: str
+    above: float
+    text: str = ""
+
+
+def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
+    """Return each client's members that the headline attack scores highest."""
+    return {
+        client.client: _exposed(audit, client)
+        for client in audit.headline.clients
+        if all(map(len, client.groups))
+    }
+
+
+def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
+    names, (_, others) = audit.run.population.dataset.class_names, client.groups
+    order = np.argsort(-client.scores, kind="stable")
+    members = [index for index in order if client.is_member[index]][:SHOWN]
+    return [
+        ExposedRecord(
+            picture=picture_of(audit, int(client.records[index])),
+            label=names[int(client.labels[index])],
+            above=float((others >= client.scores[index]).mean()),
+            text=_text_of(audit, int(client.records[index])),
+        )
+        for index in members
+    ]
+
+
+def picture_of(audit: Audit, index: int) -> str | None:
+    """Return a record as a PNG in a data address; None where there is no picture."""
+    images = audit.run.population.dataset.images
+    if isinstance(images, FeatureBank | Texts):
+        return None
+    return _as_address(images[index])
+
+
+def _text_of(audit: Audit, index: int) -> str:
+    images = audit.run.population.dataset.images
+    return " / ".join(images.texts[index]) if isinstance(images, Texts) else ""
+
+
+def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
+    """Return a picture, grey or colour, as a PNG in a data address."""
+    if pixels.is_floating_point():
+        pixels = (pixels.clamp(0, 1) * 255).round().byte()
+    array = pixels.numpy()
+    grey = len(array) == 1
+    image = Image.fromarray(array[0] if grey else array.transpose(1, 2, 0))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def galleries(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> dict[str, dict[str, list[ExposedRecord]]]:
+    """Return the most exposed records by run and client, where models classify."""
+    return {
+        label: most_exposed(audit)
+        for label, audit in zip(labels, audits, strict=True)
+        if not writes(audit)
+    }

@@ -1,0 +1,262 @@
+"""A sweep over epsilon on disk: picture, table and numbers."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from privaudit.core.storage import storage_errors, write_bytes, write_json
+from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
+from privaudit.evaluation.tradeoff.result import Tradeoff
+from privaudit.report.figures.figure_style import to_png, to_svg
+from privaudit.report.figures.sweep_figure import epsilon_curves
+from privaudit.report.figures.sweep_plane import plane_alt, tradeoff_plane
+from privaudit.report.page_template import render
+from privaudit.report.wording import epsilon, heading, interval, point
+from privaudit.statistics.estimate import Estimate
+
+__all__ = ["write_sweep"]
+
+_MEASURES = ("auroc", "tpr", "success", "local", "neighbour", "gain", "change")
+
+
+def write_sweep(found: Tradeoff, path: Path) -> Path:
+    """Write sweep.html, .md, .csv and .json with pictures, and return the page.
+
+    plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
+    .png show both against epsilon.
+
+    Args:
+        found: A finished sweep.
+        path: The folder to write to; it is created if need be.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    with storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    figures = {"plane": _save(tradeoff_plane(found), path, "plane", plane_alt(found))}
+    if any(cell.epsilon is not None for cell in found.cells):
+        told = "Utility and attack success against epsilon"
+        curves = epsilon_curves(found.cells, found.points[0].metric)
+        figures["curves"] = _save(curves, path, "sweep", told)
+    remarks = _remarks(found)
+    write_json(path / "sweep.json", {"remarks": remarks, **found.to_dict()})
+    write_bytes(path / "sweep.csv", _as_csv(found).encode())
+    write_bytes(path / "sweep.md", _as_markdown(found).encode())
+    page = render(
+        "sweep.html.jinja",
+        figures=figures,
+        header=_header(found),
+        rows=_rows(found),
+        verdict=_verdict(found),
+        reported=_reported(found),
+        reported_header=_reported_header(found),
+        remarks=remarks,
+    )
+    write_bytes(path / "sweep.html", page.encode())
+    return path / "sweep.html"
+
+
+def _verdict(found: Tradeoff) -> str:
+    """Say in a sentence what the sweep decided."""
+    count, left = len(found.cells), found.not_dominated
+    if count == 1:
+        return "One setting was tried, so there is nothing to weigh it against."
+    if len(left) == count:
+        return (
+            f"None of {count} settings can be called worse than another on these "
+            "seeds: that is no proof that they are equal."
+        )
+    names = _names([cell.name for cell in left])
+    rest = count - len(left)
+    return (
+        f"{rest} of {count} settings leak more, or are less use, than another, and are "
+        f"no better otherwise. Not dominated: {names}."
+    )
+
+
+def _save(figure: Figure, path: Path, name: str, description: str) -> Markup:
+    svg = to_svg(figure, name, description)
+    write_bytes(path / f"{name}.svg", svg.encode())
+    write_bytes(path / f"{name}.png", to_png(figure))
+    return Markup(svg)
+
+
+def _header(found: Tradeoff) -> tuple[str, ...]:
+    use = heading(found.points[0].metric)
+    return (
+        "Mode",
+        "ε",
+        "Seeds",
+        f"{use}, own classes",
+        f"{use}, others' classes",
+        "Gain over zero-shot",
+        "Success rate of the attack",
+        "AUROC of the attack",
+        "TPR at FPR 1 %",
+        f"AUROC less {_reference(found.cells)}",
+        "ε certified",
+        "Standing",
+    )
+
+
+def _reference(cells: Sequence[SweepCell]) -> str:
+    """Say what the differences of a table are to."""
+    to_none = {_has_own_reference(cell) for cell in cells if cell.reference}
+    if to_none == {False}:
+        return "the first row's"
+    return "the reference's" if len(to_none) == 2 else "that without noise"
+
+
+def _has_own_reference(cell: SweepCell) -> bool:
+    return cell.reference == (cell.mode, None)
+
+
+def _row(cell: SweepCell) -> list[str]:
+    measured = (cell.local, cell.neighbour, cell.gain, cell.success, cell.auroc)
+    return [
+        cell.mode,
+        epsilon(cell.epsilon),
+        str(len(cell.seeds)),
+        *(_number(estimate) for estimate in measured),
+        _rate(cell.tpr),
+        _number(cell.change) if cell.change else "",
+        epsilon(cell.certified),
+    ]
+
+
+def _rows(found: Tradeoff) -> list[list[str]]:
+    return [
+        [*_row(cell), found.standing(place)] for place, cell in enumerate(found.cells)
+    ]
+
+
+def _reported(found: Tradeoff) -> list[list[str]]:
+    """Return the rows on other seeds: alike, but nothing is compared there."""
+    return [[*_row(cell)[:-2], epsilon(cell.certified)] for cell in found.reported]
+
+
+def _rate(estimate: Estimate | None) -> str:
+    """Return a rate of pooled records, or what is missing; n is not that of seeds."""
+    if estimate is None:
+        return ""
+    if estimate.unresolved:
+        return f"unresolved: {estimate.unresolved}"
+    counts = " + ".join(str(count) for count in estimate.n)
+    return f"{_number(estimate)}, n = {counts}"
+
+
+def _number(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "all own"
+    return f"{point(estimate)} {interval(estimate)}"
+
+
+def _remarks(found: Tradeoff) -> list[str]:
+    """Say what the numbers are, and what the lowest of them is not."""
+    cells = found.cells
+    lowest = min(cells, key=lambda cell: cell.success.value)
+    return [
+        "Means over seeds with 95 % Student's intervals; a seed moves partition, "
+        "membership, start, batches and noise. TPR at FPR 1 % is of all seeds' records "
+        "at one threshold, n members and non-members; its interval adds the error of "
+        "counting records to that of seeds.",
+        *_whose(found.points[0]),
+        *_about_differences(cells),
+        f"The lowest success rate, {_number(lowest.success)}, is that of "
+        f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
+        f"{len(cells)} cells, found after looking: the lowest of {len(cells)} noisy "
+        "numbers lies too low on average, so confirm it on other seeds before quoting "
+        "it.",
+        "ε stands for what the method claims or was asked for; ε certified is what is "
+        f"proved for this adversary{_for_what(found.points)}. The runs follow from "
+        "their seeds (repeatable, not private): it is what they would have under "
+        "secret keys.",
+        *found.remarks(),
+    ]
+
+
+def _whose(first: SweepPoint) -> list[str]:
+    """Say which attack carries which number."""
+    if not first.attack:
+        return []
+    if first.attack == first.guesser:
+        return [f"AUROC, TPR and success rate are those of {first.attack}."]
+    return [
+        f"AUROC and TPR are those of {first.attack}, the success rate that of "
+        f"{first.guesser}."
+    ]
+
+
+def _about_differences(cells: Sequence[SweepCell]) -> list[str]:
+    own = [c.mode for c in cells if c.reference and _has_own_reference(c)]
+    rest = [c.mode for c in cells if c.reference and not _has_own_reference(c)]
+    first = f"the first row, {cells[0].mode} at ε {epsilon(cells[0].epsilon)}"
+    references = []
+    if own:
+        references.append(f"of {_names(own)} to the same mode without noise")
+    if rest:
+        references.append(f"of {_names(rest)} to {first}")
+    if not references:
+        return []
+    return [
+        f"Differences in AUROC are {'; '.join(references)}. They are paired by seed; "
+        "their intervals hold all together at 95 % (Bonferroni)."
+    ]
+
+
+def _names(modes: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(modes))
+
+
+def _for_what(points: Sequence[SweepPoint]) -> str:
+    guarantees = dict.fromkeys(found.guarantee for found in points if found.guarantee)
+    return f", for {' or '.join(guarantees)}" if guarantees else ""
+
+
+def _as_markdown(found: Tradeoff) -> str:
+    header = _header(found)
+    text = _table(header, _rows(found))
+    if found.reported:
+        text += (
+            f"\nOn other seeds:\n\n{_table(_reported_header(found), _reported(found))}"
+        )
+    return text + "\n" + "".join(f"- {remark}\n" for remark in _remarks(found))
+
+
+def _reported_header(found: Tradeoff) -> tuple[str, ...]:
+    return (*_header(found)[:-3], "ε certified")
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _as_csv(found: Tradeoff) -> str:
+    """Return a line for each cell: numbers as they are, empty where there is none."""
+    ends = [f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")]
+    head = ["mode", "epsilon", "seeds", *ends, "certified", "standing", "chosen_on"]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(head)
+    for place, cell in enumerate(found.cells):
+        writer.writerow([*_line(cell), found.standing(place), "these seeds"])
+    for cell in found.reported:
+        writer.writerow([*_line(cell), "", "other seeds"])
+    return buffer.getvalue()
+
+
+def _line(cell: SweepCell) -> list[Any]:
+    numbers: list[Any] = []
+    for name in _MEASURES:
+        estimate: Estimate | None = getattr(cell, name)
+        entries = estimate.to_dict() if estimate else {}
+        numbers += [entries.get(end) for end in ("value", "low", "high")]
+    seeds = " ".join(map(str, cell.seeds))
+    return [cell.mode, cell.epsilon, seeds, *numbers, cell.certified]

@@ -1,0 +1,82 @@
+"""Leak per class as a page shows it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.row_figures import MOST_CLASSES
+from privaudit.report.tables.leak_by_class import (
+    ClassLeak,
+    class_sentence,
+    leak_by_class,
+)
+from privaudit.report.tables.table import Cell
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class of one run."""
+
+    name: str
+    n: tuple[int, int]
+    auroc: Cell | None
+    standing: str
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """The classes of one run.
+
+    Attributes:
+        run: Its label.
+        sentence: Which classes stand out.
+        rows: All classes that have a candidate.
+    """
+
+    run: str
+    sentence: str
+    rows: Sequence[ClassRow]
+
+
+def classes_of(
+    audits: Sequence[Audit], names: Sequence[Sequence[str]] | None = None
+) -> list[list[ClassLeak]]:
+    """Return the headline attack's leak per class, of each audit.
+
+    Args:
+        audits: Whose data sets name their classes.
+        names: Of each audit's classes, where the data set is not to be loaded.
+    """
+    if names is None:
+        names = [audit.run.population.dataset.class_names for audit in audits]
+    pairs = zip(audits, names, strict=True)
+    return [leak_by_class(audit.headline, some) for audit, some in pairs]
+
+
+def class_tables(
+    classes: Sequence[Sequence[ClassLeak]], labels: Sequence[str]
+) -> list[ClassTable]:
+    """Return the tables, in the order of the runs."""
+    return [
+        ClassTable(
+            label,
+            class_sentence(found),
+            [ClassRow(one.name, one.n, _cell(one), one.standing) for one in found],
+        )
+        for label, found in zip(labels, classes, strict=True)
+    ]
+
+
+def _cell(one: ClassLeak) -> Cell | None:
+    return None if one.auroc is None else Cell.of(one.auroc)
+
+
+def drawn_sentence(classes: Sequence[Sequence[ClassLeak]]) -> str:
+    """Say which classes have no row in the picture; nothing if all have."""
+    count = len({one.name for found in classes for one in found})
+    if count <= MOST_CLASSES:
+        return ""
+    return (
+        f"Of {count} classes the {MOST_CLASSES} with the most records are drawn; the "
+        "others stand in the table."
+    )

@@ -1,0 +1,50 @@
+"""A check of the gate as cells, the same ones in the terminal and in Markdown."""
+
+from dataclasses import dataclass
+
+from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.report.wording import interval, point
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One check.
+
+    Attributes:
+        name: What was asked.
+        now: The run's value.
+        before: The baseline's; empty for limits.
+        line: What it is held to.
+        found: The change with its interval, or the value with its own; for a stated
+            epsilon both values.
+        counts: What n is; empty where nothing was sampled.
+        outcome: Of the check.
+    """
+
+    name: str
+    now: str
+    before: str
+    line: str
+    found: str
+    counts: str
+    outcome: str
+
+
+def gate_row(check: Check | GuaranteeCheck) -> GateRow:
+    """Return a check's cells."""
+    if isinstance(check, GuaranteeCheck):
+        now, before = check.now.short, check.before.short
+        found = f"{before} to {now}"
+        return GateRow(check.name, now, before, "no rise", found, "", check.outcome)
+    asked, estimate = check.question, check.estimate
+    return GateRow(
+        name=asked.name,
+        now=f"{asked.now:.3f}",
+        before="" if asked.before is None else f"{asked.before:.3f}",
+        line=f"{asked.setting} {asked.limit:g}",
+        found=f"{point(estimate, signed=asked.before is not None)} "
+        f"{interval(estimate)}",
+        counts=" + ".join(map(str, estimate.n)),
+        outcome=check.outcome,
+    )

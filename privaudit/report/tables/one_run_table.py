@@ -1,0 +1,77 @@
+"""What canaries of one run show about epsilon, in words and as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.one_run import OneRunAudit
+from privaudit.report.wording import percent, small
+from privaudit.statistics.epsilon.bound import EpsilonBound
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One lower bound on epsilon.
+
+    Attributes:
+        run: The run's name.
+        method: How it was found.
+        named: Whether the verdict is about it.
+        value: Epsilon is at least this.
+        ceiling: The most that it could have shown.
+        confidence: Of the bound.
+        delta: At which epsilon is meant.
+        counts: Canaries in + out.
+        holds: For which mechanisms.
+    """
+
+    run: str
+    method: str
+    named: bool
+    value: str
+    ceiling: str
+    confidence: str
+    delta: str
+    counts: str
+    holds: str
+
+
+def bound_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[BoundRow]:
+    """Return every bound of each run, the one named beforehand first."""
+    return [
+        _row(label, bound, named=bound is found.bound)
+        for label, found in _asked(audits, labels)
+        for bound in (found.bound, *found.others)
+    ]
+
+
+def _row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
+    return BoundRow(
+        run=label,
+        method=bound.method,
+        named=named,
+        value=f"{bound.value:.2f}",
+        ceiling=f"{bound.ceiling:.2f}",
+        confidence=percent(bound.confidence),
+        delta=small(bound.delta),
+        counts=f"{bound.n[0]} + {bound.n[1]}",
+        holds="any" if bound.can_refute else "one of its assumed form; refutes nothing",
+    )
+
+
+def _asked(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> list[tuple[str, OneRunAudit]]:
+    pairs = zip(labels, audits, strict=True)
+    return [(label, audit.one_run) for label, audit in pairs if audit.one_run]
+
+
+def one_run_sentences(audit: Audit) -> list[str]:
+    """Return the verdict on the claim, and what the canaries were."""
+    found = audit.one_run
+    if found is None:
+        return []
+    return [
+        found.verdict.sentence,
+        f"Canaries: {found.canaries}. Scored by: {found.scored_by}.",
+    ]

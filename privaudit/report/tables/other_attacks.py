@@ -1,0 +1,63 @@
+"""What the attacks show that the verdict is not about, corrected for their number."""
+
+from dataclasses import dataclass
+
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.report.wording import interval, p_value, point
+from privaudit.statistics.comparisons import holm, p_above_chance
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class OtherLeak:
+    """The strongest of the other attacks that show a leak.
+
+    Attributes:
+        leak: What it found. It was picked, so its AUROC looks larger than it is.
+        p_value: Corrected by Holm's method over all other attacks.
+        shown: How many of the others show a leak, so corrected.
+        tried: How many others there are.
+    """
+
+    leak: Leak
+    p_value: float
+    shown: int
+    tried: int
+
+
+def strongest_other(audit: Audit) -> OtherLeak | None:
+    """Return the other attack with the largest AUROC of those that show a leak.
+
+    Attacks but the headline are tested together, so that where none can tell anything,
+    at most one audit in twenty says that any of them does. None if none shows a leak.
+    """
+    others = list(audit.leaks.values())[1:]
+    adjusted = holm([p_above_chance(leak.auroc) for leak in others])
+    shown = [
+        (leak, float(p)) for leak, p in zip(others, adjusted, strict=True) if p <= ALPHA
+    ]
+    if not shown:
+        return None
+    leak, p_value = max(shown, key=lambda one: one[0].auroc.value)
+    return OtherLeak(leak, p_value, len(shown), len(others))
+
+
+def others_sentence(audit: Audit) -> str:
+    """Say which other attack shows a leak, and how surely; nothing if none does."""
+    found = strongest_other(audit)
+    if found is None:
+        return ""
+    auroc = found.leak.auroc
+    members, others = auroc.n
+    clients = len(found.leak.clients)
+    which, corrected = "the other attack", ""
+    if found.tried > 1:
+        which = f"strongest of the {found.tried} other attacks"
+        corrected = f", Holm-corrected over {found.tried}"
+    return (
+        f"{which}, {found.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
+        f"client{'s' * (clients > 1)} (n = {members} + {others}); "
+        f"above 0.5 at p {p_value(found.p_value)}{corrected}."
+    )

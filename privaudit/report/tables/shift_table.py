@@ -1,0 +1,41 @@
+"""The shift control as a table: an attack on foreign non-members, and its controls."""
+
+from collections.abc import Mapping, Sequence
+
+from privaudit.evaluation.distribution_shift_verdict import Shift
+from privaudit.statistics.estimate import Estimate
+
+HEADINGS = {
+    "inside": "same distribution",
+    "foreign": "foreign",
+    "untuned": "untuned model",
+    "beyond": "tuned less untuned",
+    "blind": "blind attacker",
+    "beyond_blind": "attack less blind",
+}
+
+
+def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
+    """Return a Markdown table, a row for each run and attack, with intervals.
+
+    Args:
+        found: What :func:`privaudit.evaluation.distribution_shift.measure_shift` returned, by name of the run.
+    """
+    heads = ["run", "attack", *HEADINGS.values(), "n", "says"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for run, shifts in found.items():
+        for one in shifts:
+            numbers = [_number(one.estimates[name]) for name in HEADINGS]
+            members, strangers = one.foreign.n
+            count = f"{members} + {one.inside.n[1]}, {strangers}"
+            lines.append(_row([run, one.attack, *numbers, count, one.sentence]))
+    lines += ["", "AUROC and its 95 % interval. n: members + others, foreign.", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -1,0 +1,211 @@
+"""The trade-off table: one row of plain words for each run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.labels import run_labels
+from privaudit.report.tables.by_round import round_sentences, source_sentence
+from privaudit.report.tables.one_run_table import one_run_sentences
+from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.rebuilding import rebuilding
+from privaudit.report.wording import (
+    certified,
+    decision,
+    epsilon,
+    guarantee,
+    heading,
+    interval,
+    linking,
+    metric,
+    percent,
+    point,
+    repeatable,
+    untrained,
+)
+from privaudit.statistics.estimate import Estimate
+
+_WIDE = 116  # columns from which everything fits side by side
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is printed.
+
+    Attributes:
+        value: With three decimals, or "unresolved".
+        interval: In brackets, or why there is none; empty where nothing was measured.
+        counts: What n is.
+    """
+
+    value: str
+    interval: str = ""
+    counts: str = ""
+
+    @classmethod
+    def of(cls, estimate: Estimate, *, signed: bool = False) -> "Cell":
+        """Return an estimate as it is printed."""
+        counts = " + ".join(str(count) for count in estimate.n)
+        return cls(point(estimate, signed=signed), interval(estimate), counts)
+
+    def __str__(self) -> str:
+        """Return value and interval; reasons are left to where there is room."""
+        if not self.interval.startswith("["):
+            return self.value
+        return f"{self.value} {self.interval}"
+
+
+@dataclass(frozen=True)
+class TradeoffRow:
+    """A run in the trade-off table.
+
+    Attributes:
+        run: Its name among the others.
+        confidence: Coverage of all intervals.
+        verdict: "Leaks", "No leak found" or "Undecided"; on a second line what is not
+            proved, where nothing was found.
+        attack: The headline attack, which AUROC and rates are of.
+        guesses: The attack that success and advantage are of.
+        local: Accuracy, or what else is measured, on a client's own classes.
+        neighbour: On the other clients' classes.
+        gain: Local accuracy beyond the untrained model's.
+        auroc: Averaged within clients.
+        tpr: True-positive rate by false-positive rate, the latter in per cent.
+        success: Share of right guesses, averaged over classes.
+        advantage: True- less false-positive rate of the guesses.
+        claimed: Epsilon by the method's own formula, or "none".
+        certified: Epsilon that is proved for this adversary, or "none"; in brackets
+            where the noise follows from a seed: repeatable, not private.
+    """
+
+    run: str
+    confidence: float
+    verdict: str
+    attack: str
+    guesses: str
+    local: Cell
+    neighbour: Cell
+    gain: Cell
+    auroc: Cell
+    tpr: dict[str, Cell]
+    success: Cell
+    advantage: Cell
+    claimed: str
+    certified: str
+
+
+def tradeoff_rows(audits: Sequence[Audit]) -> list[TradeoffRow]:
+    """Return the trade-off table; the terminal and the page print the same numbers."""
+    labels = run_labels(audits)
+    return [_row(label, audit) for label, audit in zip(labels, audits, strict=True)]
+
+
+def _row(label: str, audit: Audit) -> TradeoffRow:
+    leak, utility = audit.headline, audit.utility
+    return TradeoffRow(
+        run=label,
+        confidence=leak.auroc.confidence,
+        verdict=decision(audit)[0].replace(", ", "\n"),
+        attack=leak.attack,
+        guesses=audit.guesses.attack,
+        local=Cell.of(utility.local),
+        neighbour=Cell.of(utility.neighbour) if utility.neighbour else Cell("all own"),
+        gain=Cell.of(utility.gain, signed=True),
+        auroc=Cell.of(leak.auroc),
+        tpr={percent(rate): Cell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
+        success=Cell.of(audit.guesses.success),
+        advantage=Cell.of(audit.guesses.advantage, signed=True),
+        claimed=epsilon(audit.claimed_epsilon),
+        certified=certified(audit),
+    )
+
+
+def print_table(audits: Sequence[Audit], console: Console | None = None) -> None:
+    """Print the trade-off table, in two parts where the terminal is narrow.
+
+    Each cell holds several lines, which the column's head names.
+    """
+    console = console or Console()
+    rows = tradeoff_rows(audits)
+    columns = _columns(audits, rows)
+    parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
+    for part in parts:
+        console.print(_table([row.run for row in rows], part))
+    for row, audit in zip(rows, audits, strict=True):
+        for remark in _remarks(audit):
+            console.print(Text(f"{row.run}: {remark}"))
+    console.print(Text(_legend(audits, rows[0]), style="dim"))
+
+
+def _remarks(audit: Audit) -> list[str]:
+    """Return what a run's row has no room for."""
+    told = [
+        audit.scenario.note,
+        repeatable(audit),
+        others_sentence(audit),
+        *round_sentences(audit),
+        source_sentence(audit),
+        *one_run_sentences(audit)[:1],
+        linking(audit),
+        rebuilding(audit),
+    ]
+    return [remark for remark in told if remark]
+
+
+Column = tuple[str, list[str]]
+
+
+def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
+    rates = list(rows[0].tpr)
+    confidence = percent(rows[0].confidence)
+    return [
+        (
+            f"{heading(metric(audits))} [{confidence}]\nown classes\nothers'\n"
+            f"over {untrained(audits)}",
+            [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
+        ),
+        (
+            f"AUROC [{confidence}]\nn members + others\nverdict",
+            [f"{r.auroc}\nn = {r.auroc.counts}\n{r.verdict}" for r in rows],
+        ),
+        (
+            "\n".join(["TPR at FPR", *rates]),
+            ["\n".join(map(str, r.tpr.values())) for r in rows],
+        ),
+        (
+            f"Success rate [{confidence}]\nadvantage",
+            [f"{r.success}\n{r.advantage}" for r in rows],
+        ),
+        ("ε claimed\ncertified", [f"{r.claimed}\n{r.certified}" for r in rows]),
+    ]
+
+
+def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), pad_edge=False)
+    tallest = max(head.count("\n") for head, _ in columns)
+    table.add_column(Text("Run" + "\n" * tallest), max_width=18, overflow="fold")
+    for head, _ in columns:
+        padding = "\n" * (tallest - head.count("\n"))  # rich aligns heads below
+        table.add_column(Text(head + padding), no_wrap=True)
+    for index, name in enumerate(names):
+        cells = [Text(texts[index]) for _, texts in columns]
+        table.add_row(Text(name), *cells, end_section=index < len(names) - 1)
+    return table
+
+
+def _legend(audits: Sequence[Audit], row: TradeoffRow) -> str:
+    audit = audits[0]
+    guarantees = " or ".join(dict.fromkeys(map(guarantee, audits)))
+    return (
+        f"Scenario: {audit.scenario.name}. AUROC and TPR: {row.attack}, on "
+        f"{len(audit.headline.clients)} clients; success and advantage: "
+        f"{audit.guesses.attack}, on {len(audit.guesses.clients)}. AUROC 0.5 and "
+        "success 0.5 are a coin toss. “unresolved”: too few non-members for that "
+        "rate. ε claimed: the method's own formula; certified: proved for this "
+        f"adversary, for {guarantees}."
+    )

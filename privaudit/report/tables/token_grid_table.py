@@ -1,0 +1,121 @@
+"""MaxRényi's grid on the server's model and on the clients': FedRand's table 4."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, Place, places
+from privaudit.report.tables.rebuilding import gain_of_rebuilding
+from privaudit.report.tables.table import Cell
+
+FIRST = 2.0  # the order that is shown open
+GRID = {place.attack: place for place in places()}
+
+
+@dataclass(frozen=True)
+class GridRow:
+    """One model's row: the server's own, or the clients', averaged.
+
+    Attributes:
+        run: The run's name.
+        who: Whose model was attacked.
+        cells: The AUROCs, slice by slice.
+    """
+
+    run: str
+    who: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class GridTable:
+    """The grid for one order of the entropy.
+
+    Attributes:
+        order: As it is written.
+        rows: Two for each run whose server's model was attacked too, else one.
+        named: Number of the column that is the headline attack; None if it is of
+            another order, or not of the grid.
+    """
+
+    order: str
+    rows: tuple[GridRow, ...]
+    named: int | None
+
+
+@dataclass(frozen=True)
+class HeadlineRow:
+    """The headline attack on both sorts of models.
+
+    Attributes:
+        run: The run's name.
+        server: AUROC on the server's own model.
+        client: On the clients' rebuilt models.
+        difference: Of the two, paired by record.
+    """
+
+    run: str
+    server: Cell
+    client: Cell
+    difference: Cell
+
+
+def outside_grid(leaks: Mapping[str, Leak]) -> dict[str, Leak]:
+    """Return the attacks that are no cell of the grid."""
+    return {name: leak for name, leak in leaks.items() if name not in GRID}
+
+
+def grid_tables(audits: Sequence[Audit], labels: Sequence[str]) -> list[GridTable]:
+    """Return the grid order by order, the usual one first; none without a grid."""
+    runs = [
+        (label, audit)
+        for label, audit in zip(labels, audits, strict=True)
+        if GRID.keys() & audit.leaks.keys()
+    ]
+    if not runs:
+        return []
+    orders = sorted(ALPHAS, key=lambda alpha: (alpha != FIRST, alpha))
+    return [_grid_table(runs, alpha) for alpha in orders]
+
+
+def _grid_table(runs: Sequence[tuple[str, Audit]], alpha: float) -> GridTable:
+    rows = [
+        GridRow(label, who, tuple(_cell(leaks, place) for place in _columns(alpha)))
+        for label, audit in runs
+        for who, leaks in (("server", audit.aggregate), ("clients", audit.leaks))
+        if leaks
+    ]
+    return GridTable(_columns(alpha)[0].order, tuple(rows), _named(runs, alpha))
+
+
+def _columns(alpha: float) -> list[Place]:
+    return [Place(part, share, alpha) for part in SLICES for share in SHARES]
+
+
+def _cell(leaks: Mapping[str, Leak], place: Place) -> Cell:
+    leak = leaks.get(place.attack)
+    return Cell.of(leak.auroc) if leak else Cell("not made")
+
+
+def _named(runs: Sequence[tuple[str, Audit]], alpha: float) -> int | None:
+    for number, place in enumerate(_columns(alpha)):
+        if all(_is_headline(audit, place) for _, audit in runs):
+            return number
+    return None
+
+
+def _is_headline(audit: Audit, place: Place) -> bool:
+    leak = audit.leaks.get(place.attack)
+    return leak is not None and leak.settings == audit.headline.settings
+
+
+def headline_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[HeadlineRow]:
+    """Return the headline attack on server and clients, where both were attacked."""
+    rows = []
+    for label, audit in zip(labels, audits, strict=True):
+        gain, name = gain_of_rebuilding(audit), audit.headline.attack
+        if gain is not None:
+            server, client = Cell.of(audit.aggregate[name].auroc), Cell.of(audit.auroc)
+            rows.append(HeadlineRow(label, server, client, Cell.of(gain, signed=True)))
+    return rows

@@ -1,0 +1,118 @@
+"""A utility table's numbers as flat records: of cells, and of runs."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from privaudit.evaluation.tables.metrics import Metric, scale
+from privaudit.evaluation.tables.outcomes import Outcome
+from privaudit.evaluation.tables.plan import Over
+from privaudit.evaluation.tables.schedule import PlannedRun
+from privaudit.evaluation.tables.table import CellSummary, UtilityTable
+from privaudit.report.tables.utility_words import PER_CENT, unit
+
+OVERS: tuple[Over, ...] = get_args(Over)
+Record = dict[str, Any]
+
+
+def cell_records(table: UtilityTable) -> list[Record]:
+    """Return a record for each cell, metric and what it is taken over.
+
+    Numbers are in per cent, CIDEr-D a hundredfold, megabytes as they are.
+
+    ``low`` and ``high`` are Student's 95 % interval for the mean over seeds.
+    """
+    return [
+        {
+            "row": row.label,
+            "column": column.name,
+            "metric": metric,
+            "over": over,
+            **_numbers(cell),
+        }
+        for row, column in table.plan.cells
+        for metric in table.plan.measured
+        for over in OVERS
+        if (cell := table.cell(row, column, metric, over))
+    ]
+
+
+def _numbers(cell: CellSummary) -> Record:
+    mean, paper = cell.mean, cell.paper
+    resolved = mean is not None and not mean.unresolved
+    return {
+        "n": mean.n[0] if mean else 0,
+        "mean": mean.value if mean else None,
+        "sd": cell.spread,
+        "low": mean.low if mean and resolved else None,
+        "high": mean.high if mean and resolved else None,
+        "failed": cell.failed,
+        "paper": paper.text if paper else None,
+        "paper_mean": paper.mean if paper else None,
+        "paper_sd": paper.spread if paper else None,
+    }
+
+
+def run_records(table: UtilityTable) -> list[Record]:
+    """Return a record for each cell and seed; a run may stand in several cells."""
+    planned = {run.digest: run for run in table.schedule.runs}
+    return [
+        {
+            "row": row,
+            "column": column,
+            "seed": seed,
+            **_of_run(table, planned[digest], table.outcomes[digest]),
+        }
+        for (row, column, seed), digest in table.schedule.places.items()
+    ]
+
+
+def _of_run(table: UtilityTable, planned: PlannedRun, outcome: Outcome) -> Record:
+    values = {
+        f"{metric}_{over}": _printed(metric, outcome.value(metric, over))
+        for metric in table.plan.wanted
+        for over in OVERS
+    }
+    views = {f"certified_{view}": found for view, found in outcome.certified.items()}
+    return {
+        "trainer": planned.trainer,
+        "digest": planned.digest,
+        "run": outcome.run,
+        "rounds": outcome.rounds,
+        "seconds": round(outcome.seconds, 2),
+        **values,
+        "claimed": outcome.claimed,
+        "delta": outcome.delta,
+        **views,
+        "error": outcome.error,
+    }
+
+
+def _printed(metric: Metric, value: float | None) -> float | None:
+    return None if value is None else scale(metric) * value
+
+
+def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as CSV; a key that a record lacks is empty there."""
+    names = dict.fromkeys(name for record in records for name in record)
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()
+
+
+def as_json(table: UtilityTable) -> Record:
+    """Return plan, cells and runs; the paper's numbers stand with the cells.
+
+    The unit is per cent but for the metrics among ``units``.
+    """
+    units = {m: unit(m) for m in table.plan.measured if unit(m) != PER_CENT}
+    return {
+        "unit": "per cent",
+        **({"units": units} if units else {}),
+        "plan": table.plan.model_dump(mode="json", exclude={"paper"}),
+        "cells": cell_records(table),
+        "runs": run_records(table),
+    }

@@ -1,0 +1,84 @@
+"""What a utility table's numbers are called, and what is said of their units."""
+
+from privaudit.evaluation.tables.metrics import (
+    CAPTIONS,
+    CIDER,
+    ELSEWHERE,
+    MEGABYTES,
+    Metric,
+    attack_of,
+)
+from privaudit.evaluation.tables.plan import Plan
+
+PER_CENT, HUNDREDTHS = "per cent", "hundredths"
+TITLES: dict[Metric, str] = {
+    "local": "Accuracy on a client's own classes",
+    "neighbour": "Accuracy on the other clients' classes",
+    "mix": "Accuracy on tests with the client's own mixture of classes",
+    "all": "Accuracy on all test records",
+}
+_SHORT: dict[Metric, str] = {
+    "local": "Accuracy, own classes",
+    "neighbour": "Accuracy, others' classes",
+    "mix": "Accuracy, own mixture",
+    "all": "Accuracy, all test records",
+}
+_OWNERS = {"server": "of the server's model", "clients": "of the clients' models"}
+_VICTIMS = {"server": " on the server's model", "client": " on rebuilt clients"}
+
+
+def title(plan: Plan, metric: Metric) -> str:
+    """Return what stands above a metric's own table."""
+    first, _, rest = metric.partition(" ")
+    if first == ELSEWHERE and plan.elsewhere:
+        return f"{rest} of the server's model on {plan.elsewhere.dataset}"
+    if metric in CAPTIONS:
+        return f"{rest} {_OWNERS[first]}"
+    if (attack := attack_of(metric)) is not None:
+        return f"AUROC of {attack}{_VICTIMS.get(first, '')}"
+    return TITLES.get(metric, metric.capitalize())
+
+
+def label(plan: Plan, metric: Metric) -> str:
+    """Return what stands at a metric's axis: where it is measured, and its unit."""
+    words = _SHORT.get(metric) or title(plan, metric)
+    for panel in plan.panels:
+        if metric in panel.metrics:
+            words = ": ".join(filter(None, (panel.label, panel.head(metric))))
+    behind = {PER_CENT: ", %", HUNDREDTHS: ", hundredths"}
+    return words + behind.get(unit(metric), "")
+
+
+def unit(metric: Metric) -> str:
+    """Return what a printed number counts."""
+    if metric == MEGABYTES:
+        return MEGABYTES
+    return HUNDREDTHS if metric.endswith(CIDER) else PER_CENT
+
+
+def about_units(plan: Plan) -> list[str]:
+    """Return a sentence for each kind of number that is no share of right answers."""
+    found = []
+    if any(metric.endswith(CIDER) for metric in plan.measured):
+        found.append(
+            "CIDEr-D is that of coco-caption, there called CIDEr, a hundredfold as in "
+            "papers: from 0 to 1,000."
+        )
+    if plan.leaks:
+        found.append(
+            "Attacks are AUROCs in per cent, of members against non-members of the "
+            "same distribution; 50 is guessing. Of the clients that were rebuilt it is "
+            "the mean over clients, and the server's model is attacked with each "
+            f"client's records likewise (scenario {plan.scenario}, no shadow models)."
+        )
+    if MEGABYTES in plan.measured:
+        found.append(
+            "Megabytes are 10⁶ bytes, up and down together: of all clients of a round, "
+            "as a mean over all rounds."
+        )
+    if plan.goes_elsewhere and plan.elsewhere:
+        found.append(
+            f"On {plan.elsewhere.dataset}, which nobody trains on, the finished "
+            "server's model is measured, on the same records in all runs."
+        )
+    return found

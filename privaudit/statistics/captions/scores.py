@@ -1,0 +1,178 @@
+"""All metrics of a model's captions at once, with intervals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from privaudit.core.errors import ConfigError
+from privaudit.statistics.captions.bleu import BleuCounts, bleu, bleu_counts
+from privaudit.statistics.captions.bootstrap import bootstrap_sums
+from privaudit.statistics.captions.cider import cider_d
+from privaudit.statistics.captions.corpus import ORDERS, Corpus
+from privaudit.statistics.captions.rouge import rouge_l
+from privaudit.statistics.estimate import Estimate, unresolved
+
+BLEU = tuple(f"BLEU-{order}" for order in range(1, ORDERS + 1))
+MEANS = ("ROUGE-L", "CIDEr-D")
+METRICS = (*BLEU, *MEANS)
+COLUMNS = 2 * ORDERS + 5
+LEAST = 10
+"""With fewer images a bootstrap's interval is too narrow to be one."""
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """How well captions agree with their references.
+
+    Attributes:
+        corpus: Each of ``METRICS`` over all images: BLEU and ROUGE-L from 0 to 1,
+            CIDEr-D from 0 to 10.
+        per_image: Each of ``MEANS``, the metrics that are means over images.
+        counts: What BLEU is computed from, for each image.
+    """
+
+    corpus: Mapping[str, float]
+    per_image: Mapping[str, Float[np.ndarray, " images"]]
+    counts: BleuCounts
+
+    def __len__(self) -> int:
+        return len(self.counts.length)
+
+
+def caption_scores(
+    candidates: Sequence[str], references: Sequence[Sequence[str]]
+) -> CaptionScores:
+    """Return every metric of captions.
+
+    CIDEr-D weighs words by how rare they are in *these* references: it is compared
+    only on the same images.
+
+    Args:
+        candidates: One caption for each image; an empty one scores 0.
+        references: What people wrote of each image, one or more.
+
+    Raises:
+        ConfigError: There is no image, the two differ in length, or an image has no
+            reference.
+
+    Example:
+        >>> scores = caption_scores(["a dog", "two cats"], [["a dog"], ["some cats"]])
+        >>> round(scores.corpus["BLEU-1"], 3), round(scores.corpus["CIDEr-D"], 3)
+        (0.75, 3.125)
+    """
+    return score_corpus(Corpus.of(candidates, references))
+
+
+def score_corpus(corpus: Corpus) -> CaptionScores:
+    """Return every metric of captions that are words already."""
+    counts = bleu_counts(corpus)
+    means = {"ROUGE-L": rouge_l(corpus), "CIDEr-D": cider_d(corpus)}
+    whole = dict(zip(BLEU, bleu(counts.summed()).tolist(), strict=True))
+    whole |= {name: float(values.mean()) for name, values in means.items()}
+    return CaptionScores(whole, means, counts)
+
+
+def estimates(
+    scores: CaptionScores,
+    rng: np.random.Generator,
+    replicates: int = 2000,
+    confidence: float = 0.95,
+) -> Mapping[str, Estimate]:
+    """Return each of ``METRICS`` with an interval over images.
+
+    The interval is that of other images of the same kind for the same model: seeds and
+    clients are not drawn again, and how CIDEr-D weighs words is held fixed.
+
+    Args:
+        scores: Of :func:`caption_scores`.
+        rng: Draws the images of the replicates.
+        replicates: How many times they are drawn.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: The confidence is no share.
+    """
+    return mean_estimates([scores], rng, replicates, confidence)
+
+
+def mean_estimates(
+    scores: Sequence[CaptionScores],
+    rng: np.random.Generator,
+    replicates: int = 2000,
+    confidence: float = 0.95,
+) -> Mapping[str, Estimate]:
+    """Return the mean over models of each of ``METRICS``, with an interval over images.
+
+    An image is drawn for all models together, since all wrote of the same images; what
+    the interval is of stands at :func:`estimates`.
+
+    Args:
+        scores: One for each model, of the same images in the same order.
+        rng: Draws the images of the replicates.
+        replicates: How many times they are drawn.
+        confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There is no model, models wrote of different numbers of images, or
+            the confidence is no share.
+    """
+    images = _count_images(scores)
+    method = f"bootstrap over images (BCa, {replicates} replicates)"
+    if len(scores) > 1:
+        method = f"mean of {len(scores)} models, {method}"
+    if images < LEAST:
+        reason = f"needs {LEAST} images, has {images}"
+        return {
+            name: unresolved(
+                reason, (images,), method, confidence,
+                float(np.mean([score.corpus[name] for score in scores])),
+            )
+            for name in METRICS
+        }  # fmt: skip
+    columns = np.hstack([_columns(score) for score in scores])
+    found = bootstrap_sums(columns, _mean_metrics, rng, replicates, confidence)
+    return {
+        name: Estimate(
+            float(found.values[i]), float(found.low[i]), float(found.high[i]),
+            (images,), method, confidence,
+        )
+        for i, name in enumerate(METRICS)
+    }  # fmt: skip
+
+
+def _count_images(scores: Sequence[CaptionScores]) -> int:
+    counts = [len(score) for score in scores]
+    if len(set(counts)) != 1:
+        raise ConfigError(
+            f"The mean over {len(scores)} models is of the same images, and theirs are "
+            f"{counts}. Score at least one model, and all on the same images."
+        )
+    return counts[0]
+
+
+def _columns(scores: CaptionScores) -> Float[np.ndarray, "images 13"]:
+    counts = scores.counts
+    return np.column_stack(
+        [
+            counts.matches, counts.totals, counts.length, counts.closest,
+            *(scores.per_image[name] for name in MEANS), np.ones(len(scores)),
+        ]
+    )  # fmt: skip
+
+
+def _mean_metrics(
+    sums: Float[np.ndarray, "*samples columns"],
+) -> Float[np.ndarray, "*samples 6"]:
+    """Return the metrics of each row of sums, which holds those of every model."""
+    models = sums.reshape(*sums.shape[:-1], -1, COLUMNS)
+    return _metrics(models).mean(axis=-2)
+
+
+def _metrics(sums: Float[np.ndarray, "*samples 13"]) -> Float[np.ndarray, "*samples 6"]:
+    matches, totals = sums[..., :ORDERS], sums[..., ORDERS : 2 * ORDERS]
+    length, closest = sums[..., 2 * ORDERS], sums[..., 2 * ORDERS + 1]
+    means = sums[..., -3:-1] / sums[..., -1:]
+    found = bleu(BleuCounts(matches, totals, length, closest))
+    return np.concatenate([found, means], axis=-1)

@@ -1,0 +1,60 @@
+"""The Gaussian mechanism without sampling, in closed form.
+
+Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy",
+ICML 2018, theorem 5. Gaussian mechanisms compose to one whose squared ``mu``,
+sensitivity over standard deviation, is the sum of theirs.
+"""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from privaudit.privacy.noise import above_zero, probability
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Return the smallest delta of a Gaussian mechanism of sensitivity / std ``mu``.
+
+    Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy",
+    ICML 2018, theorem 5.
+    """
+    lost = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return float(ndtr(mu / 2 - epsilon / mu)) - math.exp(lost)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return the exact epsilon of a Gaussian mechanism of sensitivity / std ``mu``.
+
+    Gaussian mechanisms compose to one whose squared ``mu`` is the sum of theirs.
+
+    Source: as :func:`gaussian_delta`.
+
+    Example:
+        >>> round(gaussian_epsilon(1.0, 1e-5), 4)
+        4.3772
+    """
+    above_zero("mu", mu)
+    probability("delta", delta)
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    # Concentrated differential privacy gives a bound, and so an end of the bracket.
+    high = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1
+    return float(brentq(lambda e: gaussian_delta(mu, e) - delta, 0, high, xtol=1e-12))
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """Return the least noise multiplier with which one step costs ``epsilon``.
+
+    Source: as :func:`gaussian_delta`.
+    """
+    above_zero("epsilon", epsilon)
+    probability("delta", delta)
+    high = 1.0
+    while gaussian_delta(high, epsilon) < delta:
+        high *= 2
+
+    def excess(mu: float) -> float:
+        return gaussian_delta(mu, epsilon) - delta
+
+    return 1 / float(brentq(excess, 1e-9, high, xtol=1e-15, rtol=1e-14))

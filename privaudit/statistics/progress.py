@@ -1,0 +1,162 @@
+"""What can be told while a command works.
+
+Every event is a record of plain numbers, and ``to_dict`` is its line of JSON: the key
+``event`` names its kind, and the other keys are its fields.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from privaudit.core.seeds import Randomness
+from privaudit.statistics.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """A round of training counts: it is on disk, and a kill loses nothing of it.
+
+    Attributes:
+        run: The run's name.
+        done: Rounds that count.
+        total: Rounds in all.
+        loss: The mean over clients of their last training losses.
+        utility: As last measured, on clients' own classes; None if it was not yet.
+            Watching measures nothing: runs do, as ``measured_rounds`` says.
+        utility_round: After how many rounds that was.
+        bytes_up: Sent to the server in all rounds so far.
+        bytes_down: Sent by the server in all rounds so far.
+        epsilon: What is certified in each view after ``epsilon_round`` rounds; None
+            where nothing is proved.
+        delta: At which it holds.
+        epsilon_round: After how many rounds the certificates were last asked for. That
+            is after the last round, and before it as often as accounting takes at most
+            1 % of the time.
+        randomness: Where the noise comes from: with "seed", epsilon is what a run with
+            a secret key would have.
+    """
+
+    event: ClassVar[str] = "round"
+
+    run: str
+    done: int
+    total: int
+    loss: float
+    utility: Estimate | None
+    utility_round: int | None
+    bytes_up: int
+    bytes_down: int
+    epsilon: Mapping[str, float | None]
+    delta: float
+    epsilon_round: int
+    randomness: Randomness = "seed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON knows it."""
+        use = self.utility and self.utility.to_dict()
+        return {"event": self.event, **vars(self), "utility": use}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Something begins, or has come as far as that.
+
+    Attributes:
+        run: The run's name, or what is swept or claimed.
+        phase: "rebuild" of clients' models, "shadows" that are trained, "attack" whose
+            scores are made, "cell" of a sweep, "claim" whose runs are trained, "check"
+            of a selftest.
+        what: Which one.
+        done: How many are finished.
+        total: How many there are.
+        detail: How far the present one is, in words.
+    """
+
+    event: ClassVar[str] = "phase"
+
+    run: str
+    phase: Literal["rebuild", "shadows", "attack", "cell", "claim", "check"]
+    what: str
+    done: int
+    total: int
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON knows it."""
+        return {"event": self.event, **vars(self)}
+
+
+def cell_name(cell: str, epsilon: float | None, seed: int) -> str:
+    """Return what a run of a sweep is called."""
+    budget = "none" if epsilon is None else f"{epsilon:g}"
+    return f"{cell}, epsilon {budget}, seed {seed}"
+
+
+@dataclass(frozen=True)
+class CellDone:
+    """One run of a sweep is trained and attacked.
+
+    Attributes:
+        cell: The cell's name, without its budget.
+        epsilon: Its budget; None without noise.
+        seed: The replicate.
+        done: Runs that are finished.
+        total: Runs in all, as far as is known.
+        metric: What utility is measured by.
+        utility: Of this run alone, on clients' own classes.
+        auroc: Of this run alone.
+        seconds_left: For the runs that remain, if they take as long as these did.
+    """
+
+    event: ClassVar[str] = "cell"
+
+    cell: str
+    epsilon: float | None
+    seed: int
+    done: int
+    total: int
+    metric: str
+    utility: Estimate
+    auroc: Estimate
+    seconds_left: float
+
+    @property
+    def name(self) -> str:
+        """The cell with its budget and its seed."""
+        return cell_name(self.cell, self.epsilon, self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON knows it."""
+        numbers = {"utility": self.utility.to_dict(), "auroc": self.auroc.to_dict()}
+        return {"event": self.event, **vars(self), **numbers}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a command, or of one of its runs.
+
+    Attributes:
+        essential: For ``--quiet``: one line or more.
+        contents: For ``--json``.
+    """
+
+    event: ClassVar[str] = "result"
+
+    essential: str
+    contents: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON knows it."""
+        return {"event": self.event, **self.contents}
+
+
+Event = RoundDone | Phase | CellDone
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Any function of an event. What it raises ends the work; nothing done is lost."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Take notice."""
+        ...

@@ -1,0 +1,35 @@
+"""Full fine-tuning: every weight of the transformer is learned."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.models.interfaces import Tunable, Tuning
+from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+
+
+@MECHANISMS.register("full")
+@dataclass(frozen=True)
+class Full:
+    """No prompt: the baseline against which prompts save bytes.
+
+    Models with all weights of their own cannot share a pass; they run one by one.
+
+    Attributes:
+        options: None counts.
+    """
+
+    options: MechanismOptions
+
+    def config(self, model: Tunable) -> Any:
+        """Return None: peft is for less than all weights."""
+        return None
+
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
+        """Return the frozen model's own weights."""
+        return {name: tensor.detach().clone() for name, tensor in model.weights.items()}
+
+    def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
+        """Return the weights in place of the model's."""
+        return Tuning(weights=parameters)

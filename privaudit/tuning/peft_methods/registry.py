@@ -1,0 +1,64 @@
+"""Prompt mechanisms: what is learned about a frozen transformer, and where it goes."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import pydantic.dataclasses
+from pydantic import Field
+
+from privaudit.core.registry import Registry
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.models.interfaces import Tunable, Tuning
+
+__all__ = ["MECHANISMS", "Mechanism", "MechanismOptions"]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class MechanismOptions:
+    """The parameters of all mechanisms; each takes those that it has.
+
+    Attributes:
+        virtual_tokens: Vectors of a prompt or a prefix.
+        rank: Of every LoRA pair.
+        lora_alpha: A LoRA change is scaled by lora_alpha / rank.
+        encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
+        projected: Whether a prefix comes out of a two-layer perceptron.
+    """
+
+    virtual_tokens: Annotated[int, Field(ge=1)] = 8
+    rank: Annotated[int, Field(ge=1)] = 8
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    encoder_width: Annotated[int, Field(ge=1)] = 32
+    projected: bool = False
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """What is learned about a frozen transformer."""
+
+    def config(self, model: Tunable) -> Any:
+        """Return peft's configuration of it for this model; None where peft has none.
+
+        Raises:
+            ConfigError: The model has no place for it.
+        """
+        ...
+
+    def start(self, model: Tunable, stream: Stream) -> Tensors:
+        """Return the parameters before training; equal streams, equal numbers.
+
+        Raises:
+            ConfigError: The model has no place for it.
+        """
+        ...
+
+    def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
+        """Return what k models with these parameters add, differentiable in them."""
+        ...
+
+
+MECHANISMS: Registry[Callable[[MechanismOptions], Mechanism]] = Registry(
+    "prompt mechanism", "privaudit.tuning.peft_methods"
+)
+"""Prompt mechanisms by name."""

@@ -1,0 +1,128 @@
+"""FedPGP's contrast: be like the hand-written prompt, and unlike the personal one."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, softplus
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, stack
+from privaudit.federated.batches import Batch, Batches
+from privaudit.federated.trainer import ClientId, Cohort, PublicTask
+from privaudit.tuning.prompts.learning import (
+    CONTEXT_STD,
+    fit,
+    logits_of,
+    mean_losses,
+    prompt_losses,
+)
+
+PUBLIC_STEPS = 100  # of an adversary on its own records, to guess what it lacks
+
+
+def contrast(
+    hand: Float[Tensor, "classes d"],
+    shared: Float[Tensor, "k classes d"],
+    personal: Float[Tensor, "k classes d"],
+    temperature: float,
+) -> Float[Tensor, " k"]:
+    """Return the cross-entropy of telling the hand-written from the personal prompt.
+
+    With pos = cos(hand, shared) and neg = cos(shared, personal) for each class, the
+    mean over classes of ln(1 + exp((neg - pos) / temperature)).
+
+    Source: Cui et al., "Harmonizing generalization and personalization in federated
+    prompt learning", ICML 2024, equation 9.
+
+    Args:
+        hand: Text features of the hand-written prompt.
+        shared: Of each client's global prompt.
+        personal: Of its global and low-rank prompt together.
+        temperature: Above 0.
+    """
+    positive = cosine_similarity(hand, shared, dim=-1)
+    negative = cosine_similarity(shared, personal, dim=-1)
+    return softplus((negative - positive) / temperature).mean(dim=-1)
+
+
+def low_rank_start(
+    task: PublicTask, client: ClientId, rank: int, seeds: Seeds
+) -> dict[str, Tensor]:
+    """Return a client's own random factors, U and V, both N(0, 0.02^2)."""
+    stream = seeds.stream("low-rank prompt", client=client)
+    tokens, width = task.prompts.context_tokens, task.prompts.width
+    u = stream.normal_tensor((tokens, rank))
+    v = stream.normal_tensor((rank, width))
+    return {"u": u * CONTEXT_STD, "v": v * CONTEXT_STD}
+
+
+def personal_context(parameters: Stacked) -> Float[Tensor, "k tokens width"]:
+    """Return sigma + U V."""
+    return parameters["context"] + parameters["u"] @ parameters["v"]
+
+
+def contrasted_losses(
+    task: PublicTask,
+    parameters: Stacked,
+    batch: Batch,
+    weight: float,
+    temperature: float,
+) -> Float[Tensor, " k"]:
+    """Return each client's cross-entropy under its personal prompt, with the contrast.
+
+    Both prompts go through the text tower together; at weight 0 only one does.
+    """
+    personal = personal_context(parameters)
+    if not weight:
+        return prompt_losses(task, personal, batch)
+    texts = task.prompts(torch.cat([parameters["context"], personal]))
+    shared, own = texts.split(len(personal))
+    logits = logits_of(task, own, batch.features)
+    losses = mean_losses(logits, batch.labels, batch.mask)
+    return losses + weight * contrast(task.zero_shot, shared, own, temperature)
+
+
+def prompts_contrast(
+    task: PublicTask, parameters: Stacked, temperature: float
+) -> Float[Tensor, " k"]:
+    """Return the contrast of each client's prompts; no record has a part in it."""
+    sigma = parameters["context"]
+    both = torch.cat([sigma, personal_context(parameters)])
+    shared, personal = task.prompts(both).split(len(sigma))
+    return contrast(task.zero_shot, shared, personal, temperature)
+
+
+def complete(
+    task: PublicTask,
+    sigma: Float[Tensor, "tokens width"],
+    rank: int,
+    losses: Callable[[Stacked, Batch], Float[Tensor, " k"]],
+    *,
+    learning_rate: float,
+    momentum: float,
+) -> Float[Tensor, "tokens width"]:
+    """Return sigma + U V with factors that an adversary trains on public records.
+
+    Sigma alone is no good model once the contrast has pushed it away from the personal
+    prompt it was trained in.
+
+    Args:
+        task: Holds the public records.
+        sigma: As seen; it stays as it is.
+        rank: Of the factors.
+        losses: Of parameters "context", "u" and "v" on a batch.
+        learning_rate: Above 0.
+        momentum: In [0, 1).
+    """
+    whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
+    factors, _ = fit(
+        Cohort.of(["public"], [task.public]),
+        stack([low_rank_start(task, "public", rank, Seeds(0))]),
+        Batches(whole, torch.ones_like(whole).bool()),
+        lambda parts, batch: losses({"context": sigma[None], **parts}, batch),
+        learning_rate=learning_rate,
+        momentum=momentum,
+    )
+    return personal_context({"context": sigma[None], **factors})[0]

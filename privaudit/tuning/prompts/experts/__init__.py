@@ -1,0 +1,1 @@
+"""Mixtures of prompt experts, as pFedMoAP has them."""

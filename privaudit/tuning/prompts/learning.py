@@ -1,0 +1,265 @@
+"""What the prompt trainers share: batches, logits, loss, steps and queries.
+
+All of it runs on a cohort: contexts and records carry a leading axis over clients, and
+no client's numbers reach another's.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import (
+    Batch,
+    Batches,
+    Gradients,
+    Objective,
+    epochs_of_batches,
+    gradients_of,
+    pick_batch,
+    with_canaries,
+)
+from privaudit.federated.trainer import (
+    Claim,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    PublicTask,
+    Records,
+    Round,
+    Signal,
+    Signals,
+)
+
+CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
+QUERY_CHUNK = 1024
+
+
+def start_context(task: PublicTask, seeds: Seeds, client: str = "") -> Tensor:
+    """Return a random context [tokens, width], the same for equal seeds."""
+    shape = (task.prompts.context_tokens, task.prompts.width)
+    return seeds.stream("context", client=client).normal_tensor(shape) * CONTEXT_STD
+
+
+def logits_of(
+    task: PublicTask,
+    text: Float[Tensor, "k classes d"],
+    features: Float[Tensor, "k b d"],
+) -> Float[Tensor, "k b classes"]:
+    """Return scaled cosines of pictures and classes."""
+    return task.logit_scale * torch.einsum("kbd,kcd->kbc", features, text)
+
+
+def mean_losses(
+    logits: Float[Tensor, "k b classes"],
+    labels: Int[Tensor, "k b"],
+    mask: Bool[Tensor, "k b"],
+) -> Float[Tensor, " k"]:
+    """Return each client's mean cross-entropy; 0 where a client has no record."""
+    losses = record_losses(logits, labels) * mask
+    return losses.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+def record_losses(
+    logits: Float[Tensor, "k b classes"], labels: Int[Tensor, "k b"]
+) -> Float[Tensor, "k b"]:
+    """Return every record's cross-entropy."""
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return losses.view(labels.shape)
+
+
+def prompt_losses(
+    task: PublicTask, contexts: Float[Tensor, "k tokens width"], batch: Batch
+) -> Float[Tensor, " k"]:
+    """Return each client's mean loss over its batch, with its own context."""
+    logits = logits_of(task, task.prompts(contexts), batch.features)
+    losses = record_losses(logits, batch.labels)
+    losses = with_canaries(losses, contexts, batch) * batch.mask
+    return losses.sum(dim=1) / batch.sizes.clamp(min=1)
+
+
+def fit(
+    cohort: Cohort,
+    parameters: Stacked,
+    batches: Batches,
+    objective: Objective,
+    *,
+    learning_rate: float | Mapping[str, float],
+    momentum: float = 0.0,
+    gradients: Gradients = gradients_of,
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Run SGD on each client's own parameters, and return them with the mean loss.
+
+    A client whose batches have run out stands still while others go on.
+
+    Args:
+        cohort: Who trains.
+        parameters: Where each client begins.
+        batches: What it takes in each step.
+        objective: What is minimised; no client's loss may depend on another's numbers.
+        learning_rate: Of all parameters, or of each by name.
+        momentum: In [0, 1), from a standing start.
+        gradients: How they are found.
+    """
+    state = {name: tensor.detach() for name, tensor in parameters.items()}
+    velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
+    for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
+        active = mask.any(dim=1)
+        found, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
+        for name, gradient in found.items():
+            rate = learning_rate
+            if isinstance(rate, Mapping):
+                rate = rate[name]
+            moving = active.view(-1, *[1] * (gradient.ndim - 1))
+            faster = momentum * velocity[name] + gradient
+            velocity[name] = torch.where(moving, faster, velocity[name])
+            state[name] = state[name] - rate * velocity[name] * moving
+        total, steps = total + loss * active, steps + active
+    return state, total / steps.clamp(min=1)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PromptTrainer:
+    """What prompt trainers have in common unless they say otherwise."""
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    usual_rounds: ClassVar[int] = 10
+    image_tokens: ClassVar[bool] = False
+    rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return no state: the server has no part in it."""
+        return {}
+
+    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return no state: nothing is kept between rounds."""
+        return {}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        """Send nothing."""
+        return {}
+
+    def aggregate(
+        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Change nothing."""
+        return server, ()
+
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield the log-probabilities of prompted CLIP.
+
+        A model is a context, or ready text features where nothing was learned.
+        """
+        if "text" in models:
+            return query_text(task, models["text"], records)
+        with torch.no_grad():
+            text = task.prompts(models["context"])
+        return query_text(task, text, records)
+
+    def single_step(self) -> Any:
+        """Return the trainer: it takes no more than a step."""
+        return self
+
+    def choosing_as(self, sent: Tensors) -> Any:
+        """Return the trainer: an upload shows no choice."""
+        return self
+
+    @property
+    def is_noised(self) -> bool:
+        """No noise is added."""
+        return False
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Claim nothing: there is no privacy mechanism."""
+        return Claim()
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class LocalSgd(PromptTrainer):
+    """A prompt trainer whose clients run epochs of SGD.
+
+    The defaults suit the embedded model and small shards; on ViT-B/16 a rate of 0.001
+    to 0.002, 5 epochs and batches of 32 are published. From about 0.002 on, full
+    batches with momentum 0.9 are beyond stability on the embedded model: rounding
+    errors grow, and another number of threads gives another model.
+
+    Attributes:
+        learning_rate: Above 0.
+        epochs: Local passes over the shard in each round.
+        batch_size: Records in a batch; 0 takes the whole shard at once.
+        momentum: In [0, 1), started anew in each round.
+    """
+
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
+    epochs: Annotated[int, Field(ge=1)] = 50
+    batch_size: Annotated[int, Field(ge=0)] = 0
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step of SGD on the whole shard."""
+        return replace(self, epochs=1, batch_size=0)
+
+    def train(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        contexts: Float[Tensor, "k tokens width"],
+        at: Round,
+    ) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
+        """Run the local epochs on each client's context, and return the mean loss."""
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            return prompt_losses(task, parameters["context"], batch)
+
+        trained, loss = self.fit(cohort, {"context": contexts}, objective, at)
+        return trained["context"], loss
+
+    def fit(
+        self,
+        cohort: Cohort,
+        parameters: Stacked,
+        objective: Objective,
+        at: Round,
+        learning_rate: Mapping[str, float] | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run the local epochs on any parameters, with one rate or one for each."""
+        batches = epochs_of_batches(
+            cohort, at, epochs=self.epochs, batch_size=self.batch_size
+        )
+        return fit(
+            cohort,
+            parameters,
+            batches,
+            objective,
+            learning_rate=learning_rate or self.learning_rate,
+            momentum=self.momentum,
+        )
+
+
+@torch.no_grad()
+def query_text(
+    task: PublicTask, text: Float[Tensor, "k classes d"], records: Records
+) -> Iterator[Signals]:
+    """Yield log-probabilities [models, chunk, classes] from text features."""
+    for features in records.features.split(QUERY_CHUNK):
+        logits = task.logit_scale * torch.einsum("nd,kcd->knc", features, text)
+        yield {"log_probabilities": logits.log_softmax(dim=-1)}

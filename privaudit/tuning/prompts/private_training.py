@@ -1,0 +1,355 @@
+"""What private prompt trainers share: modes, batches, clipping and noise."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Float64
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked
+from privaudit.federated.batches import Batch
+from privaudit.federated.trainer import Claim, Cohort, PublicTask, Round
+from privaudit.privacy.accountant import noise_multiplier_for
+from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.clipping import clip_each, clip_records
+from privaudit.privacy.discrete_gaussian import Grid
+from privaudit.privacy.events import MechanismEvent, NoiseAt, Release, sensitivity
+from privaudit.privacy.noise import noise_std_published
+from privaudit.tuning.prompts.gradients import (
+    ContextGradients,
+    fixed_batch,
+    poisson_batch,
+)
+from privaudit.tuning.prompts.learning import PromptTrainer
+
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
+VELOCITY = " velocity"
+EVERY_RECORD = 10**9  # a batch size beyond any shard's
+
+Mode = Literal["sound", "published-paper", "published-code"]
+Clip = Literal["sample", "batch"]
+Split = Callable[[Tensor], dict[str, Tensor]]
+Parts = tuple[Release, Split, float]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PrivateTrainer(PromptTrainer):
+    """A prompt trainer that clips gradients and adds noise.
+
+    Attributes:
+        mode: "sound" is private with the epsilon that stands on it: Poisson samples,
+            every record clipped, noise by an accountant. "published-paper" and
+            "published-code" do what was published, whatever that proves.
+        epsilon: Above 0. "sound": what an accountant certifies for a client's released
+            model, and against the server where each client adds all of the noise.
+            Published: what is put into the published formula. None is no noise, and no
+            clipping either, except in "published-paper".
+        delta: In (0, 1).
+        clip_norm: Largest norm of a record's (or batch's) gradient, above 0.
+        clip: What is clipped: each record ("sample": "sound" always, "published-paper"
+            on request, read so that its claimed sensitivity holds) or the mean over a
+            batch ("batch", as published). By default the mode's own.
+        batch_size: Records in a batch, at least 1: expected in "sound", exact in the
+            others (a client with fewer takes all it has). By default the mode's own: 8,
+            which suits small shards, and 32 as published.
+    """
+
+    mode: Mode = "sound"
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    clip: Clip | None = None
+    batch_size: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_clip(self) -> "PrivateTrainer":
+        needed = {"sound": "sample", "published-code": "batch"}.get(self.mode)
+        if needed and self.clip not in (None, needed):
+            raise ConfigError(
+                f"clip = {self.clip!r} was asked for in mode {self.mode!r}, which "
+                f'knows {needed!r} only. Leave it out, or take mode "published-paper"'
+            )
+        return self
+
+    def single_step(self) -> Any:
+        """Return the same trainer without noise, with every record in its batches."""
+        return replace(self, epsilon=None, batch_size=EVERY_RECORD)
+
+    @property
+    def batch(self) -> int:
+        """Records in a batch."""
+        return self.batch_size or (8 if self.mode == "sound" else 32)
+
+    @property
+    def clips_records(self) -> bool:
+        """Whether each record's gradient is clipped, not the batch's."""
+        return self.mode == "sound" or self.clip == "sample"
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether there is an epsilon to be kept."""
+        return self.epsilon is not None
+
+    @property
+    def clips(self) -> bool:
+        """Whether anything is clipped at all."""
+        return self.epsilon is not None or self.mode == "published-paper"
+
+    def sampling_rate(self, task: PublicTask) -> float:
+        """Return the chance of a record to be in a Poisson sample: a public constant.
+
+        Batch size over the members that a client has on average, at most 1. A client
+        with more records takes larger samples; the rate must not depend on its size.
+        """
+        return min(1.0, self.batch / max(task.expected_members, 1.0))
+
+    def divisor(self, task: PublicTask) -> float:
+        """Return what a client's gradients are divided by to give a mean: a constant.
+
+        1 where they are a batch's mean already. Never the realised size of a sample.
+        """
+        if self.mode == "sound":
+            return self.sampling_rate(task) * max(task.expected_members, 1.0)
+        return float(self.batch) if self.clips_records else 1.0
+
+    def event_unit(self, task: PublicTask) -> float:
+        """Return what 1 in a client's noised tensors is in the units of its events."""
+        return 1.0
+
+    def draw_batch(self, task: PublicTask, cohort: Cohort, at: Round) -> Batch:
+        """Draw this round's batch of every client."""
+        if self.mode == "sound":
+            rate = self.sampling_rate(task)
+            return poisson_batch(cohort, at, rate)
+        return fixed_batch(cohort, at, self.batch)
+
+    def noise_multiplier(self, task: PublicTask) -> float:
+        """Return the multiplier of one release per round that spends all of epsilon.
+
+        "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
+        delta)) / epsilon where records are clipped, and that over the batch size where
+        batch means are: the formula takes a sensitivity for granted that those lack.
+
+        Raises:
+            ConfigError: The accountant proves no epsilon that low.
+        """
+        if self.epsilon is None:
+            return 0.0
+        if self.mode == "sound":
+            rate = self.sampling_rate(task)
+            return noise_multiplier_for(self.epsilon, self.delta, rate, task.rounds)
+        of_means, _ = noise_std_published(
+            self.epsilon, self.delta, task.rounds, 1.0, self.batch, clients=1
+        )
+        return of_means * self.divisor(task)
+
+    def noise(self, like: Tensor, grid: Grid, stream: Stream) -> Float64[Tensor, "..."]:
+        """Return noise on a grid, from a stream of the secret key."""
+        return grid.noise(like.shape, stream)
+
+    def grid(self, std: float, at: Round, reach: float | None = None) -> Grid | None:
+        """Return the grid for noise of a standard deviation; None without noise.
+
+        ``reach``: As in :meth:`Grid.of`, of an upload that is added to others.
+        """
+        if std == 0:
+            return None
+        return (
+            Grid.of(std) if reach is None else Grid.of(std, reach=reach, step=at.step)
+        )
+
+    def noised_by_server(self, total: Tensor, std: float, at: Round) -> Tensor:
+        """Return what the server makes of a sum, or mean: it adds noise of its own."""
+        grid = self.grid(std, at)
+        if grid is None:
+            return total
+        return grid.add(total, self.noise(total, grid, at.secret("server noise")))
+
+    def add_noise(
+        self,
+        stacked: Stacked,
+        std: float,
+        purpose: str,
+        cohort: Cohort,
+        at: Round,
+        release: Release,
+        unit: float = 1.0,
+        reach: float | None = None,
+    ) -> dict[str, Tensor]:
+        """Add each client's own noise to its tensors, rounded to the noise's grid.
+
+        Args:
+            stacked: What is noised.
+            std: Of the noise; 0 adds none.
+            purpose: Names the random streams.
+            cohort: Whose.
+            at: The round, which may take notes.
+            release: Which one this is.
+            unit: What 1 is in the units of the release's event.
+            reach: As in :meth:`grid`.
+        """
+        grid = self.grid(std, at, reach)
+        if grid is None:
+            return dict(stacked)
+        streams = [at.secret(purpose, client) for client in cohort.clients]
+        drawn = {
+            name: torch.stack([self.noise(tensor[0], grid, s) for s in streams])
+            for name, tensor in stacked.items()
+        }
+        if at.trace is not None:
+            at.trace.noise(release, drawn, unit)
+        return {name: grid.add(t, drawn[name]) for name, t in stacked.items()}
+
+    def clipped(
+        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
+    ) -> list[dict[str, Tensor]]:
+        """Return the gradients of each release, clipped as the mode does.
+
+        Sums over records, or batch means, for what :meth:`divisor` makes means of.
+
+        Args:
+            gradients: Of the batch.
+            releases: Each one's name, what it makes of a gradient by the context,
+                linearly, and the clip norm of it. Gets [k, tokens, width], or with an
+                axis of records after the first.
+            at: The round, which may take notes.
+        """
+        if self.clips and self.clips_records:
+            return self._clipped_records(gradients, releases, at)
+        whole = gradients.of_batch()
+        if not self.clips_records:
+            whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
+        return [
+            self.clip_batch(split(whole), clip_norm, release, at)
+            for release, split, clip_norm in releases
+        ]
+
+    def _clipped_records(
+        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
+    ) -> list[dict[str, Tensor]]:
+        sums: list[dict[str, Tensor]] = [{} for _ in releases]
+        for some, mask in gradients.by_record():
+            for total, (release, split, clip_norm) in zip(sums, releases, strict=True):
+                found = self.sum_clipped(split(some), clip_norm, mask, release, at)
+                for name, part in found.items():
+                    total[name] = total[name] + part if name in total else part
+        return sums
+
+    def clip_batch(
+        self,
+        gradients: Stacked,
+        clip_norm: float,
+        release: Release,
+        at: Round,
+        unit: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """Clip each tensor of a batch mean by itself, if anything is clipped at all.
+
+        ``unit``: What a length of 1 is in the units of the release's event.
+        """
+        if not self.clips:
+            return dict(gradients)
+        clipped = clip_each(gradients, clip_norm)
+        if at.trace is not None:
+            for name, gradient in clipped.items():
+                at.trace.clipped(release, "batch", {name: gradient}, unit)
+        return clipped
+
+    def sum_clipped(
+        self,
+        gradients: Stacked,
+        clip_norm: float,
+        mask: Tensor,
+        release: Release,
+        at: Round,
+        unit: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """Clip a record's tensors jointly ("sound") or each by itself, and sum."""
+        alone = [gradients]
+        if self.mode != "sound":
+            alone = [{name: gradient} for name, gradient in gradients.items()]
+        sums: dict[str, Tensor] = {}
+        for some in alone:
+            clipped = clip_records(some, clip_norm, mask)
+            if at.trace is not None:
+                at.trace.clipped(release, "record", clipped, unit)
+            sums |= {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
+        return sums
+
+    def begin(self, parameters: Stacked) -> dict[str, Tensor]:
+        """Return a state at rest: the parameters, and the code's velocities."""
+        if self.mode != "published-code":
+            return dict(parameters)
+        still = {name + VELOCITY: torch.zeros_like(p) for name, p in parameters.items()}
+        return dict(parameters) | still
+
+    def step_along(
+        self, state: Stacked, gradients: Stacked, learning_rate: float
+    ) -> dict[str, Tensor]:
+        """Return the state after a step of SGD, the code's with momentum and decay.
+
+        Args:
+            state: From :meth:`begin`.
+            gradients: By some or all of the parameters; the others stand still.
+            learning_rate: Above 0.
+        """
+        moved = dict(state)
+        for name, gradient in gradients.items():
+            if self.mode == "published-code":
+                decayed = gradient + WEIGHT_DECAY * state[name]
+                gradient = MOMENTUM * state[name + VELOCITY] + decayed
+                moved[name + VELOCITY] = gradient
+            moved[name] = state[name] - learning_rate * gradient
+        return moved
+
+    def event(
+        self,
+        task: PublicTask,
+        release: Release,
+        mechanism: Mechanism,
+        tensors: int,
+        noise_at: NoiseAt,
+        parties: int,
+    ) -> MechanismEvent:
+        """Describe a mechanism as it was applied, for the certificate.
+
+        A fixed batch from more records is one from which a record that joins pushes
+        another; whether any client has more is judged by its candidates, as members are
+        secret.
+        """
+        sound = self.mode == "sound"
+        displaces = max(task.candidates.values()) > self.batch
+        return MechanismEvent(
+            release=release,
+            noise_multiplier=mechanism.noise_multiplier,
+            sensitivity=sensitivity(
+                tensors=1 if sound else tensors,
+                per_record=self.clips_records,
+                displaces=displaces and not sound,
+            ),
+            clip_norm=mechanism.clip_norm,
+            sampling_rate=self.sampling_rate(task) if sound else 1.0,
+            sampling="poisson" if sound else "fixed-batch",
+            noise_at=noise_at if mechanism.noise_multiplier else "none",
+            parties=parties,
+            per_record=self.clips_records,
+        )
+
+    def claim(self, task: PublicTask) -> Claim:
+        """Return epsilon with where it comes from: an accountant, or the formula."""
+        if self.epsilon is None:
+            return Claim(delta=self.delta)
+        source = (
+            "noise by an accountant (opacus PRV or the exact Gaussian; see the "
+            "certificate), for a record of the released model; with each client's own "
+            "noise on what it sends also against the server"
+            if self.mode == "sound"
+            else "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
+        )
+        return Claim(self.epsilon, self.delta, source)

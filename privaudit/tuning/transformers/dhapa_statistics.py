@@ -1,0 +1,125 @@
+"""DHAPA at the client: what is measured about its records, and held out to measure."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from privaudit.core.tensors import Stacked
+from privaudit.datasets.dialogues import ANSWER
+from privaudit.federated.batches import Batch, in_parts, pick_batch
+from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.models.interfaces import Tuning
+
+ROWS_AT_ONCE = 64  # records of each client
+
+
+def held_out(cohort: Cohort, at: Round, share: float) -> Bool[Tensor, "clients n"]:
+    """Say which records each client validates on, the same ones in every round.
+
+    At least one, and at least one is left to train on; none where a client has fewer
+    than two, or the share is 0.
+
+    Args:
+        cohort: Who trains.
+        at: Names the random streams, one for each client.
+        share: Of a client's records, in [0, 1).
+    """
+    chosen = torch.zeros_like(cohort.mask)
+    for row, (client, size) in enumerate(
+        zip(cohort.clients, cohort.sizes.tolist(), strict=True)
+    ):
+        if size < 2 or share == 0:
+            continue
+        count = min(size - 1, max(1, round(share * size)))
+        order = at.seeds.stream("validation", client=client).permutation(size)
+        chosen[row, order[:count]] = True
+    return chosen
+
+
+def part_of(cohort: Cohort, chosen: Bool[Tensor, "clients n"]) -> Batch:
+    """Return some records of each client, in their order, padded anew."""
+    order = chosen.long().argsort(dim=1, descending=True, stable=True)
+    width = max(1, int(chosen.sum(dim=1).max()))
+    mask = chosen.gather(1, order)[:, :width]
+    return pick_batch(cohort, order[:, :width], mask)
+
+
+def as_cohort(cohort: Cohort, batch: Batch) -> Cohort:
+    """Return the same clients with those records alone."""
+    return Cohort(
+        cohort.clients,
+        batch.features,
+        batch.labels,
+        batch.mask,
+        batch.tokens,
+        batch.words,
+        batch.crafted,
+    )
+
+
+def as_batch(records: Records, count: int) -> Batch:
+    """Return records as the batch of each of so many models."""
+    whole = Cohort.of([""] * count, [records] * count)
+    return part_of(whole, whole.mask)
+
+
+@torch.no_grad()
+def entropies(
+    task: PublicTask, tuning: Tuning, batch: Batch
+) -> Float[Tensor, "clients n"]:
+    """Return the entropy of each client's model on each of its records, in nats.
+
+    Of the classes; of a model that writes, the mean over the answer's tokens. In [0,
+    log of the number of classes, or of the vocabulary].
+    """
+    measure = _of_answers if task.writes else _of_classes
+    parts = [measure(task, tuning, part) for part in in_parts(batch, ROWS_AT_ONCE)]
+    return torch.cat(parts, dim=1)
+
+
+def _of_classes(
+    task: PublicTask, tuning: Tuning, batch: Batch
+) -> Float[Tensor, "clients n"]:
+    tower = task.classifier.tower
+    return _entropy(tower.logits(batch.features, batch.tokens, batch.words, tuning))
+
+
+def _of_answers(
+    task: PublicTask, tuning: Tuning, batch: Batch
+) -> Float[Tensor, "clients n"]:
+    assert batch.tokens is not None
+    assert batch.words is not None
+    words = batch.words.trimmed()
+    counted = (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
+    ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
+    found = _entropy(task.language.logits(batch.tokens, words, tuning, ahead))
+    weights = counted[..., ahead + 1]
+    return (found * weights).sum(dim=2) / weights.sum(dim=2).clamp(min=1)
+
+
+def _entropy(logits: Float[Tensor, "*n classes"]) -> Float[Tensor, "*n"]:
+    logs = logits.float().log_softmax(dim=-1)
+    return -(logs.exp() * logs).sum(dim=-1)
+
+
+def embeddings(batch: Batch, *, within: float | None) -> Float[Tensor, "clients n d"]:
+    """Return f(x), the frozen model's feature of each record.
+
+    Args:
+        batch: The records.
+        within: Features that are longer are shortened to that; None leaves them.
+    """
+    if within is None:
+        return batch.features
+    norms = batch.features.norm(dim=2, keepdim=True)
+    return batch.features * (within / norms.clamp(min=within))
+
+
+def total(
+    contributions: Stacked, mask: Bool[Tensor, "clients n"]
+) -> dict[str, Float[Tensor, "clients width"]]:
+    """Return the sums over each client's records."""
+    return {
+        name: (some * mask.unsqueeze(2)).sum(dim=1)
+        for name, some in contributions.items()
+    }

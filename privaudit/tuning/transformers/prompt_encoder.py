@@ -1,0 +1,47 @@
+"""peft's modules that make prompts, run for several models with own parameters."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Stacked
+
+PLAIN = "embedding.weight"
+"""Where a module has this parameter only, its prompt is that parameter."""
+
+
+def started(build: type[nn.Module], config: Any, stream: Stream) -> dict[str, Tensor]:
+    """Return a module's parameters as peft initialises them, seeded by our stream.
+
+    They are public: torch's generator keeps 32 bits of a seed.
+    """
+    seed = int(stream.below(2**31, 1)[0])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = build(config)
+    return {name: tensor.detach() for name, tensor in module.named_parameters()}
+
+
+def encoded(
+    build: type[nn.Module], config: Any, parameters: Stacked
+) -> Float[Tensor, "k tokens width"]:
+    """Return what the module gives for each of its tokens, one model after the other.
+
+    Differentiable in the parameters.
+    """
+    if set(parameters) == {PLAIN}:
+        return parameters[PLAIN]
+    with torch.device("meta"):
+        module = build(config)
+    first = next(iter(parameters.values()))
+    tokens = torch.arange(config.num_virtual_tokens, device=first.device)[None]
+    outputs = [
+        torch.func.functional_call(
+            module, {name: t[number] for name, t in parameters.items()}, (tokens,)
+        )
+        for number in range(len(first))
+    ]
+    return torch.cat(outputs)

@@ -1,0 +1,281 @@
+"""What trainers share that learn prompts of any transformer."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import Annotated, ClassVar, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.batches import (
+    Batch,
+    Batches,
+    Gradients,
+    accumulated,
+    epochs_of_batches,
+    gradients_of,
+)
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    LocalResult,
+    PublicTask,
+    Rebuilt,
+    Records,
+    Round,
+    Signal,
+    Signals,
+)
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.federated.writing import UNTUNED
+from privaudit.models.interfaces import Tuning
+from privaudit.tuning.peft_methods.registry import (
+    MECHANISMS,
+    Mechanism,
+    MechanismOptions,
+)
+from privaudit.tuning.prompts.learning import fit as descend
+from privaudit.tuning.prompts.learning import mean_losses
+from privaudit.tuning.transformers.adamw import AdamW
+from privaudit.tuning.transformers.averaged_model import AveragedModel
+from privaudit.tuning.transformers.learning import (
+    answer_tokens,
+    query_tokens,
+    word_losses,
+)
+from privaudit.tuning.transformers.towers import HEAD, query_classes, start_head
+
+TIERS = (0.25, 0.5, 1.0)
+"""What part of the local epochs a low, a medium and a high machine manages."""
+Penalty = Callable[[Stacked], Float[Tensor, " k"]]
+"""From parameters to what is added to each client's loss."""
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PromptTuner(AveragedModel):
+    """A client runs epochs of AdamW, or of SGD, on the parameters of a mechanism.
+
+    Every client's model is the server's; a classifier without class texts gets a
+    linear head, which is trained and sent along.
+
+    Attributes:
+        mechanism: A name from ``privaudit list mechanisms``.
+        virtual_tokens: Vectors of a prompt or a prefix.
+        rank: Of every LoRA pair.
+        lora_alpha: A LoRA change is scaled by lora_alpha / rank.
+        encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
+        projected: Whether a prefix comes out of a two-layer perceptron.
+        optimizer: "adamw", or "sgd" without momentum as in the proposal.
+        learning_rate: Above 0.
+        weight_decay: 0 or more; of AdamW.
+        epochs: Local passes over the shard in each round.
+        batch_size: Records in a step; 0 takes the whole shard at once.
+        micro_batch: Records whose gradient is found at once; a step adds up several.
+            0 takes the whole batch.
+        precision: "bfloat16" runs forward passes in training in that type, as autocast
+            does, on CPU or GPU; parameters and sums stay in float32.
+        tiers: "three" gives each client a machine by its name, the same in all rounds:
+            a low, a medium or a high one, which manages a quarter, half or all of the
+            epochs, rounded up.
+
+    Raises:
+        ConfigError: There are too few epochs for three tiers.
+        UnknownNameError: There is no such mechanism.
+    """
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    usual_rounds: ClassVar[int] = 20
+    image_tokens: ClassVar[bool] = False
+    rebuilds_from_all: ClassVar[bool] = False
+    takes_crafted: ClassVar[bool] = False
+    starts_public: ClassVar[bool] = False
+
+    mechanism: str = "soft-prompt"
+    virtual_tokens: Annotated[int, Field(ge=1)] = 8
+    rank: Annotated[int, Field(ge=1)] = 8
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    encoder_width: Annotated[int, Field(ge=1)] = 32
+    projected: bool = False
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    epochs: Annotated[int, Field(ge=1)] = 5
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    micro_batch: Annotated[int, Field(ge=0)] = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    tiers: Literal["none", "three"] = "none"
+
+    def __post_init__(self) -> None:
+        MECHANISMS.find(self.mechanism)
+        if self.tiers == "three" and self.epochs < len(TIERS):
+            raise ConfigError(
+                f"Three tiers of machines were asked for, and {self.epochs} epochs "
+                f"have no three parts. Take at least {len(TIERS)} epochs."
+            )
+
+    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+        """Return the mechanism's parameters and a head, the same for equal seeds."""
+        stream = seeds.stream("prompts")
+        learned = self.learns.start(task.tunable, stream)
+        return {**learned, **start_head(task, stream)}
+
+    def local_update(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        """Train what was received, and send it weighted by shard size."""
+        trained, loss = self.train(task, cohort, received, at)
+        return LocalResult(weigh(cohort, trained), {}, loss)
+
+    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+        """Return what the client last trained where it is seen, else the average."""
+        sent = last_sent(view, client)
+        if sent is not None:
+            return Rebuilt(sent)
+        if view.has_release_of(client):
+            return Rebuilt(view.release_of(client).tensors)
+        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+
+    def train(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        parameters: Stacked,
+        at: Round,
+        penalty: Penalty | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run the local epochs, and return each client's parameters and mean loss.
+
+        Args:
+            task: The task.
+            cohort: Who trains.
+            parameters: Where each client begins.
+            at: The round.
+            penalty: What is added to the loss, as FedProx does.
+        """
+        epochs = [self.epochs_of(client) for client in cohort.clients]
+        batches = epochs_of_batches(
+            cohort, at, epochs=epochs, batch_size=self.batch_size
+        )
+        return self.fit(
+            task, cohort, parameters, batches, self.gradients(task, cohort, at), penalty
+        )
+
+    def epochs_of(self, client: ClientId) -> int:
+        """Return the epochs that a client's machine manages in a round.
+
+        Which machine a client has follows from its name, so everybody knows it: an
+        adversary's stand-ins, "shadow-3 of client-0" say, have the same one.
+        """
+        if self.tiers == "none":
+            return self.epochs
+        name = client.rpartition("/")[2].rpartition(" of ")[2]
+        share = TIERS[sha256(name.encode()).digest()[0] % len(TIERS)]
+        return math.ceil(self.epochs * share)
+
+    def fit(
+        self,
+        task: PublicTask,
+        cohort: Cohort,
+        parameters: Stacked,
+        batches: Batches,
+        gradients: Gradients,
+        penalty: Penalty | None = None,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run given batches with the optimiser that was asked for."""
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            losses = self.losses(task, parameters, batch)
+            return losses if penalty is None else losses + penalty(parameters)
+
+        if self.optimizer == "adamw":
+            optimiser = AdamW(self.learning_rate, self.weight_decay)
+            return optimiser.fit(cohort, parameters, batches, objective, gradients)
+        rate = self.learning_rate
+        return descend(
+            cohort,
+            parameters,
+            batches,
+            objective,
+            learning_rate=rate,
+            gradients=gradients,
+        )
+
+    def gradients(self, task: PublicTask, cohort: Cohort, at: Round) -> Gradients:
+        """Return how gradients are found: at once, or part by part."""
+        if not self.micro_batch:
+            return gradients_of
+        return accumulated(self.micro_batch, answer_tokens if task.writes else _records)
+
+    def losses(
+        self, task: PublicTask, parameters: Stacked, batch: Batch
+    ) -> Float[Tensor, " k"]:
+        """Return each client's mean loss over its records, or its answers' tokens."""
+        tuning = self.tuning(task, parameters)
+        device, half = batch.features.device.type, self.precision == "bfloat16"
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            if task.writes:
+                return word_losses(task.language, tuning, batch)
+            logits = task.classifier.tower.logits(
+                batch.features, batch.tokens, batch.words, tuning
+            )
+        return mean_losses(logits.float(), batch.labels, batch.mask)
+
+    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+        """Return what each model adds to the frozen one."""
+        if UNTUNED in models:
+            return Tuning()
+        head = {n[len(HEAD) :]: t for n, t in models.items() if n.startswith(HEAD)}
+        learned = {n: t for n, t in models.items() if not n.startswith(HEAD)}
+        return replace(self.learns.tuning(task.tunable, learned), head=head)
+
+    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+        """Yield one model's parameters: they are what is compared with another's."""
+        return model.values()
+
+    @property
+    def learns(self) -> Mechanism:
+        """The mechanism with its parameters."""
+        return MECHANISMS.find(self.mechanism)(
+            MechanismOptions(
+                self.virtual_tokens,
+                self.rank,
+                self.lora_alpha,
+                self.encoder_width,
+                self.projected,
+            )
+        )
+
+    @torch.no_grad()
+    def query(
+        self,
+        task: PublicTask,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities of classes, or statistics of tokens."""
+        count = len(next(iter(models.values())))
+        tuning = self.tuning(task, models)
+        if task.writes:
+            yield from query_tokens(task.language, tuning, count, records, want)
+            return
+        yield from query_classes(task.classifier.tower, tuning, count, records)
+
+
+def _records(batch: Batch) -> Float[Tensor, " k"]:
+    return batch.sizes.float()

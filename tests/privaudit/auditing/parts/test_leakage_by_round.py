@@ -1,0 +1,141 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.shadow import Shadow
+from privaudit.attacks.update_alignment import UpdateAlignment
+from privaudit.auditing.attack import Adversary, Attack, Target
+from privaudit.auditing.parts.leakage_by_round import leak_by_round
+from privaudit.auditing.parts.source_inference import infer_sources
+from privaudit.core.seeds import Seeds
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask
+from privaudit.federated.transcript import Message
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import toy_records, with_noise
+
+Train = Callable[..., list[Message]]
+Watched = tuple[Adversary, list[Target], dict[str, np.ndarray]]
+TRAINER = PromptFL(learning_rate=0.5, epochs=60, momentum=0.9)
+
+
+def watch(task: PublicTask, train: Train, *, learned: bool, count: int = 40) -> Watched:
+    """Train on half of each client's candidates, or on other records."""
+    truth, shards, candidates = {}, {}, {}
+    for number, client in enumerate(task.clients):
+        records = with_noise(toy_records(count, 30 + number), number)
+        coin = np.random.default_rng(number).random(count) < 0.5
+        other = with_noise(toy_records(count // 2, 60 + number), 9 + number)
+        shards[client] = records.pick(torch.from_numpy(coin)) if learned else other
+        truth[client], candidates[client] = coin, records
+    world = replace(task, public=with_noise(task.public, 77))
+    threat = find_threat("server")
+    view = threat(train(TRAINER, world, shards))
+    adversary = Adversary(TRAINER, world, threat, view, Seeds(1))
+    targets = [
+        Target(client, TRAINER.rebuild(world, view, client), records)
+        for client, records in candidates.items()
+    ]
+    return adversary, targets, truth
+
+
+@pytest.fixture
+def learned(task: PublicTask, train: Train) -> Watched:
+    return watch(task, train, learned=True)
+
+
+@pytest.fixture
+def elsewhere(task: PublicTask, train: Train) -> Watched:
+    return watch(task, train, learned=False)
+
+
+def test_every_round_leaks_where_noise_is_learned_by_heart(learned: Watched) -> None:
+    attacks: dict[str, Attack]
+    attacks = {"loss": LossThreshold(), "alignment": UpdateAlignment()}
+    loss, alignment = leak_by_round(attacks, *learned)
+    assert set(loss.by_round) == set(alignment.by_round) == {0, 1, 2}
+    assert all(estimate.low > 0.5 for estimate in loss.by_round.values())
+    assert loss.meaning.startswith("clients as rebuilt")
+    assert alignment.meaning.startswith("this round's uploads")
+
+
+def test_no_round_leaks_where_nobody_trained_on_a_candidate(
+    elsewhere: Watched,
+) -> None:
+    for found in leak_by_round({"loss": LossThreshold()}, *elsewhere):
+        assert sum(e.low > 0.5 for e in found.by_round.values()) == 0
+
+
+def test_the_last_round_is_the_whole_attack(learned: Watched) -> None:
+    """Rebuilt from all uploads so far is, in the end, rebuilt from all."""
+    adversary, targets, truth = learned
+    (found,) = leak_by_round({"loss": LossThreshold()}, *learned)
+    scores = LossThreshold()(adversary, targets)
+    from privaudit.statistics.roc import pooled_auroc
+
+    whole = pooled_auroc(
+        [
+            (s.scores[truth[t.client]], s.scores[~truth[t.client]])
+            for t, s in zip(targets, scores, strict=True)
+        ]
+    )
+    assert found.by_round[2] == whole
+
+
+def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
+    assert leak_by_round({"shadow": Shadow()}, *learned) == ()
+
+
+def test_uploads_name_the_client_that_learned_a_record(
+    task: PublicTask, train: Train
+) -> None:
+    """Eight clients with eight records each, which they learn by heart."""
+    clients = {f"client-{number}": 16 for number in range(8)}
+    found = infer_sources(
+        *watch(replace(task, candidates=clients), train, learned=True, count=16)
+    )
+    assert found is not None
+    assert found.chance == pytest.approx(1 / 8)
+    assert found.beyond.low > 0
+    assert "beyond what its class tells" in found.sentence
+    assert found.members.value - found.others.value == found.beyond.value
+
+
+def test_uploads_name_nobody_where_nobody_learned_it(elsewhere: Watched) -> None:
+    found = infer_sources(*elsewhere)
+    assert found is not None
+    assert found.beyond.low <= 0 <= found.beyond.high
+    assert "no evidence" in found.sentence
+
+
+def test_a_class_that_one_client_holds_is_no_evidence(
+    task: PublicTask, train: Train
+) -> None:
+    """Each client has classes of its own, learned well: others' records fit as well."""
+    truth, shards, candidates = {}, {}, {}
+    for number, client in enumerate(task.clients):
+        every = toy_records(240, 30 + number)
+        mine = every.pick(every.labels == number)
+        truth[client] = np.random.default_rng(number).random(len(mine)) < 0.5
+        candidates[client] = mine
+        shards[client] = toy_records(240, 90 + number)
+        shards[client] = shards[client].pick(shards[client].labels == number)
+    threat = find_threat("server")
+    view = threat(train(TRAINER, task, shards))
+    adversary = Adversary(TRAINER, task, threat, view, Seeds(1))
+    targets = [
+        Target(client, TRAINER.rebuild(task, view, client), records)
+        for client, records in candidates.items()
+    ]
+    found = infer_sources(adversary, targets, truth)
+    assert found is not None
+    assert found.beyond.low <= 0 <= found.beyond.high
+
+
+def test_one_client_alone_has_no_source_to_infer(learned: Watched) -> None:
+    adversary, targets, truth = learned
+    assert infer_sources(adversary, targets[:1], truth) is None

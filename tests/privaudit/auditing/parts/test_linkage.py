@@ -1,0 +1,189 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.parts.linkage import link, link_targets, without_suspects
+from privaudit.auditing.parts.linkage_gain import measure_linking
+from privaudit.auditing.shadow_models.signal_table import ShadowTable
+from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import View, find_threat
+from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.transcript import Message
+from privaudit.trainers.pfedmoap import PFedMoAP
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import ToyPrompts, toy_records
+
+CANDIDATES = 12
+
+
+def suspects(count: int) -> tuple[dict[str, torch.Tensor], ...]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(
+        {"context": torch.randn(3, 5, generator=generator)} for _ in range(count)
+    )
+
+
+def named_by(task: PublicTask, context: torch.Tensor, seed: int) -> Records:
+    """Records whose labels are what a prompt says of them."""
+    records = toy_records(30, seed)
+    text = task.prompts(context.unsqueeze(0))[0]
+    return Records(records.features, (records.features @ text.T).argmax(dim=-1))
+
+
+def test_each_client_is_linked_to_the_model_that_explains_its_candidates(
+    task: PublicTask,
+) -> None:
+    models = suspects(5)
+    rebuilt = [Rebuilt({"context": torch.zeros(3, 5)}, suspects=models)] * 2
+    candidates = [named_by(task, models[i]["context"], i) for i in (3, 1)]
+    linked = link(PromptFL(), task, rebuilt, candidates)
+    assert linked[0].model is models[3]
+    assert linked[1].model is models[1]
+    assert linked[0].suspects == models
+
+
+def test_without_suspects_a_model_stays(task: PublicTask) -> None:
+    rebuilt = [Rebuilt({"context": torch.zeros(3, 5)})]
+    assert link(PromptFL(), task, rebuilt, [toy_records(8)]) == rebuilt
+
+
+@dataclass(frozen=True)
+class Looked:
+    adversary: Adversary
+    targets: Sequence[Target]
+    messages: Sequence[Message]
+    truth: dict[str, np.ndarray]
+
+
+def noisy(count: int, seed: int) -> Records:
+    """Draw labels at random: only memory can know them."""
+    records = toy_records(count, seed)
+    generator = torch.Generator().manual_seed(1000 + seed)
+    return Records(records.features, torch.randint(0, 4, (count,), generator=generator))
+
+
+def look(
+    trainer: Trainer,
+    task: PublicTask,
+    rounds: int = 2,
+    clients: int = 3,
+    seen: int | None = None,
+) -> Looked:
+    """Train on noise, and let client-0 look on up to some round."""
+    generator = torch.Generator().manual_seed(5)
+    weight = 3 * torch.randn(60, 48, generator=generator)
+    prompts = ToyPrompts(weight, torch.zeros(48), context_tokens=12)  # remembers all
+    world = replace(
+        task,
+        backbone=replace(task.classifier, prompts=prompts),
+        public=noisy(200, 99),
+        candidates={f"client-{i}": CANDIDATES for i in range(clients)},
+        rounds=rounds,
+    )
+    truth = {
+        client: np.random.default_rng(i).permutation(CANDIDATES) < CANDIDATES // 2
+        for i, client in enumerate(world.clients)
+    }
+    candidates = {c: noisy(CANDIDATES, i) for i, c in enumerate(world.clients)}
+    shards = {c: candidates[c].pick(torch.from_numpy(truth[c])) for c in truth}
+    federation = Federation.begin(trainer, world, shards, Seeds(0))
+    messages: list[Message] = []
+    for index in range(rounds):
+        messages += run_round(trainer, world, [federation], index)[0].messages
+    messages += give_away(trainer, world, federation, rounds)[1]
+    peer = find_threat("peer:client-0")
+    view = peer(messages)
+    if seen is not None:
+        view = View("peer", tuple(m for m in view.messages if m.round <= seen))
+    adversary = Adversary(trainer, world, peer, view, Seeds(5))
+    targets = [
+        Target(c, trainer.rebuild(world, view, c), candidates[c])
+        for c in world.clients[1:]
+    ]
+    return Looked(adversary, link_targets(adversary, targets), messages, truth)
+
+
+def leak_of(looked: Looked, targets: Sequence[Target]) -> dict[str, Leak]:
+    scores = LossThreshold()(looked.adversary, targets)
+    clients = [
+        ClientScores(
+            target.client,
+            np.arange(CANDIDATES),
+            target.candidates.labels.numpy(),
+            some.scores.astype(np.float64),
+            some.guesses,
+            looked.truth[target.client],
+        )
+        for target, some in zip(targets, scores, strict=True)
+    ]
+    return {"loss-threshold": measure_leak("loss-threshold", "", "", clients)}
+
+
+memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
+
+
+def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
+    task: PublicTask,
+) -> None:
+    looked = look(memory, task, clients=8)
+    alone = without_suspects(looked.adversary, looked.targets)
+    assert [target.client for target in alone] == [f"client-{i}" for i in range(1, 8)]
+    assert all(target.rebuilt.suspects == () for target in alone)
+    linked, without = leak_of(looked, looked.targets), leak_of(looked, alone)
+    assert linked["loss-threshold"].auroc.low > 0.7
+    found = measure_linking(looked.messages, looked.targets, linked, without)
+    assert found.right.low > found.chance
+    assert found.chance == pytest.approx(1 / 7)
+    assert found.suspects == 14  # seven others' prompts of two rounds
+    assert found.headline.estimate.low > 0
+    gain = linked["loss-threshold"].auroc.value - without["loss-threshold"].auroc.value
+    assert found.headline.estimate.value == pytest.approx(gain)
+    assert found.to_dict()["suspects"] == found.suspects
+
+
+def test_a_peer_that_saw_the_start_only_learns_nothing(task: PublicTask) -> None:
+    looked = look(PromptFL(learning_rate=0.2, epochs=60), task, rounds=1, seen=0)
+    assert without_suspects(looked.adversary, looked.targets) == []
+    assert not leak_of(looked, looked.targets)["loss-threshold"].auroc.excludes(0.5)
+
+
+def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
+    task: PublicTask,
+) -> None:
+    """One expert of one round: whichever it is, the other target gets it too."""
+    looked = look(replace(memory, experts=1), task, rounds=1)
+    assert all(len(target.rebuilt.suspects) == 1 for target in looked.targets)
+    leak = leak_of(looked, looked.targets)
+    found = measure_linking(looked.messages, looked.targets, leak, leak)
+    assert found.right.value == found.chance == 0.5
+    assert found.headline.estimate.value == 0
+
+
+def test_shadow_federations_are_linked_as_the_targets_are_and_trained_once(
+    task: PublicTask,
+) -> None:
+    looked = look(replace(memory, epochs=5), task)
+    alone = without_suspects(looked.adversary, looked.targets)
+    linked = shadow_tables(looked.adversary, looked.targets, 6)
+    trained = [key for key in looked.adversary.shared if "federations" in str(key)]
+    average = shadow_tables(looked.adversary, alone, 6)
+    assert trained == [k for k in looked.adversary.shared if "federations" in str(k)]
+    for one, other in zip(linked, average, strict=True):
+        assert torch.equal(one.public.is_in, other.public.is_in)
+        assert not torch.allclose(public(one), public(other))
+    # Averages are the same for all targets of a federation; linked models are not.
+    assert torch.equal(public(average[0]), public(average[1]))
+    assert not torch.equal(public(linked[0]), public(linked[1]))
+
+
+def public(table: ShadowTable) -> torch.Tensor:
+    """What the shadows say of public records."""
+    return table.public.signals.log_likelihood

@@ -1,0 +1,102 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit import Auditor, train
+from privaudit.auditing.attack import Target
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.parts.one_run import OneRunAudit, audit_one_run
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import ConfigError
+from privaudit.federated.trainer import Rebuilt
+from tests.conftest import toy_records
+
+CLAIM: dict[str, Any] = {
+    "claimed": {"epsilon": 0.5, "delta": 1e-5},
+    "certified": {"released": {"epsilon": None, "delta": 1e-5}},
+}
+
+
+def audited(scores: np.ndarray, coins: np.ndarray, clients: int = 4) -> OneRunAudit:
+    """Hold made-up scores of several clients against a claim of 0.5."""
+    parts = np.array_split(np.arange(len(scores)), clients)
+    scored = [
+        ClientScores(f"client-{n}", p, p * 0, scores[p], coins[p], coins[p])
+        for n, p in enumerate(parts)
+    ]
+    targets = [
+        Target(one.client, Rebuilt({}), toy_records(len(one.records))) for one in scored
+    ]
+    return audit_one_run(None, targets, scored, "made up", CLAIM, "released")
+
+
+def test_scores_that_know_refute_a_small_claim() -> None:
+    rng = np.random.default_rng(0)
+    coins = rng.random(400) < 0.5
+    found = audited(coins + 0.1 * rng.random(400), coins)
+    assert found.verdict.kind == "REFUTED"
+    assert found.bound.value > 3
+    assert found.bound.n == (int(coins.sum()), int((~coins).sum()))
+
+
+def test_scores_that_know_nothing_refute_nothing() -> None:
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(100):
+        coins = rng.random(200) < 0.5
+        wrong += audited(rng.random(200), coins).verdict.kind == "REFUTED"
+    assert wrong <= 11  # 5 % and three standard errors
+
+
+def test_clients_are_ranked_apart() -> None:
+    """A client whose scores all lie higher gives nothing away by that."""
+    rng = np.random.default_rng(2)
+    coins = rng.random(400) < 0.5
+    scores = coins + 0.1 * rng.random(400)
+    shifted = scores + np.repeat([0, 10, 20, 30], 100)
+    assert audited(shifted, coins).bound.value == audited(scores, coins).bound.value
+
+
+def test_too_few_canaries_are_refused() -> None:
+    with pytest.raises(ConfigError, match="8 canaries are too few"):
+        audited(np.arange(8.0), np.arange(8) % 2 == 0)
+
+
+def test_crafted_canaries_are_noticed_where_nothing_protects_them(
+    tmp_path: Path,
+) -> None:
+    """Without noise the released prompt has moved against each gradient that was in."""
+    run = train(
+        "dp-fpl",
+        settings={"mode": "published-paper", "batch_size": 1000},
+        folder=tmp_path,
+        rounds=3,
+        clients=3,
+        canary="gradient",
+        canaries=60,
+        measured_rounds=1,
+    )
+    audit = Auditor(run).attack("one-run")
+    assert audit.one_run is not None
+    assert audit.one_run.bound.value > 0.5
+    assert audit.one_run.verdict.kind == "UNTESTABLE"
+    assert sum(audit.one_run.bound.n) == 180
+    saved = save_audit(audit, tmp_path / "saved")
+    assert '"one_run"' in (saved / "audit.json").read_text()
+
+
+def test_moving_against_a_gradient_counts() -> None:
+    from privaudit.auditing.parts.one_run import _moved_against
+
+    crafted = torch.zeros(2, 1, 2)
+    crafted[0, 0, 0], crafted[1, 0, 1] = 3.0, -2.0
+    records = toy_records(2)
+    target = Target(
+        "client-0",
+        Rebuilt({"context": torch.tensor([[-5.0, 4.0]])}),
+        type(records)(records.features, records.labels, crafted=crafted),
+    )
+    np.testing.assert_allclose(_moved_against(target), [5.0, 4.0])

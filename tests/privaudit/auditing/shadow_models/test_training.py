@@ -1,0 +1,264 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.auditing.shadow_models.signal_table import Known
+from privaudit.auditing.shadow_models.splits import NOBODY, Dealt, Pool
+from privaudit.auditing.shadow_models.training import (
+    _federated,
+    _rounds_to_replay,
+    shadow_tables,
+)
+from privaudit.auditing.signals.signals import measure_signals
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.transcript import Message
+from privaudit.trainers.coop import CoOp
+from privaudit.trainers.dp_fpl import DPFPL
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import toy_records
+
+FIRST_TEN = torch.arange(10)
+
+
+def attacked(
+    trainer: Trainer, task: PublicTask, shards: dict[str, Records], threat: str
+) -> tuple[Adversary, list[Target]]:
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        messages += run_round(trainer, task, [federation], index)[0].messages
+    messages += give_away(trainer, task, federation, task.rounds)[1]
+    look = find_threat(threat)
+    view = look(messages)
+    adversary = Adversary(trainer, task, look, view, Seeds(9))
+    targets = [
+        Target(client, trainer.rebuild(task, view, client), toy_records(count, 40))
+        for client, count in task.candidates.items()
+    ]
+    return adversary, targets
+
+
+def test_a_pool_is_public_and_follows_the_candidates_classes(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    only_two = toy_records(40).pick(toy_records(40).labels < 2)
+    target = Target("client-0", Rebuilt({}), only_two)
+    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    pool = Pool.draw(adversary, target, shadows=400)
+    assert set(pool.records.labels.tolist()) == {0, 1}
+    public = {tuple(row) for row in task.public.features.tolist()}
+    assert {tuple(row) for row in pool.records.features.tolist()} <= public
+    assert pool.is_in.sum(dim=1).float().mean() == pytest.approx(10, abs=0.5)
+
+
+def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
+        2
+    ]
+    rounds = [at.index for at, _ in _rounds_to_replay(adversary, "client-1", True)]
+    assert rounds == [0, 1, 2]
+
+
+def test_what_is_out_is_out_of_the_whole_shadow_federation(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    dealt = Dealt.draw(adversary, targets[:2], shadows=50)
+    pool = dealt.pool_of("client-1")
+    assert not (pool.public_in & pool.public_out).any()
+    for shadow in range(50):
+        held = dealt.shards(shadow)
+        trained = torch.cat([shard.features for shard in held.values()])
+        out = task.public.features[pool.public_out[shadow]]
+        assert len(trained) + int((dealt.owner[shadow] == NOBODY).sum()) == 80
+        assert not (out[:, None] == trained[None]).all(dim=-1).any()
+    sizes = (dealt.owner == 1).sum(dim=1).float().mean()
+    assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
+
+
+def separation(pool: Known) -> torch.Tensor:
+    """Mean log-probability of the label for records in, less for records out."""
+    own = pool.signals.log_likelihood
+    return own[pool.is_in].mean() - own[pool.is_out].mean()
+
+
+@pytest.mark.parametrize(
+    "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
+)
+def test_replay_and_whole_federations_separate_members_about_alike(
+    trainer: Trainer, task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Replayed broadcasts carry the target's influence: here it changes little."""
+    world = replace(task, rounds=6)
+    adversary, targets = attacked(trainer, world, shards, "server")
+    (replayed,) = shadow_tables(adversary, targets[:1], 40)
+    dealt = Dealt.draw(adversary, targets[:1], 40)
+    pool, models = dealt.pool_of("client-0"), []
+    used = torch.isin(world.public.labels, pool.records.labels.unique())
+    for chunk in _federated(adversary, targets[:1], dealt):
+        models += chunk[0]
+    told = measure_signals(trainer, world, models, pool.records)
+    one = float(separation(replayed.pool))
+    other = float(separation(Known(told, pool.is_in, pool.public_out[:, used], told)))
+    assert one > 0
+    assert other > 0
+    assert one == pytest.approx(other, rel=0.6, abs=0.05)
+
+
+def test_nothing_seen_needs_no_shadow_training(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(CoOp(), task, shards, "server")
+    (table, *_) = shadow_tables(adversary, targets, 5)
+    told = table.public.signals.log_likelihood
+    assert torch.equal(told[0], told[4])
+
+
+def test_tables_are_trained_once_for_all_attacks(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    first = shadow_tables(adversary, targets, 5)
+    again = shadow_tables(adversary, targets, 5)
+    for one, other in zip(first, again, strict=True):
+        assert one.public.signals is other.public.signals
+        assert one.candidates.signals is other.candidates.signals
+
+
+def test_another_target_through_one_adversary_is_asked_anew(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Shadows are the same; what the target says, and of which records, is not."""
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    first = shadow_tables(adversary, targets, 5, "candidates")
+    start = {"context": torch.zeros_like(targets[0].rebuilt.model["context"])}
+    untuned = [replace(t, rebuilt=Rebuilt(start)) for t in targets]
+    other = shadow_tables(adversary, untuned, 5, "candidates")
+    fewer = [replace(t, candidates=t.candidates.pick(FIRST_TEN)) for t in targets]
+    few = shadow_tables(adversary, fewer, 5, "candidates")
+    for one, two, three in zip(first, other, few, strict=True):
+        assert one.candidates.signals is two.candidates.signals
+        told = one.candidates.target.confidence
+        assert not torch.equal(told, two.candidates.target.confidence)
+        assert three.candidates.signals.confidence.shape == (5, 10)
+
+
+def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    dealt = Dealt.draw(adversary, targets[:2], shadows=10)
+    for shadow in range(10):
+        members = dealt.shards(shadow)["client-1"]
+        candidates = dealt.candidates(shadow, "client-1")
+        have = torch.bincount(members.labels, minlength=4)
+        free = task.public.pick(dealt.owner[shadow] == NOBODY).labels
+        others = torch.minimum(have, torch.bincount(free, minlength=4))
+        found = torch.bincount(candidates.labels, minlength=4)
+        assert torch.equal(found, have + others)
+        held = {tuple(row) for row in candidates.features.tolist()}
+        assert {tuple(row) for row in members.features.tolist()} <= held
+
+
+def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    pool = Pool.draw(adversary, targets[0], 20, "candidates")
+    assert torch.equal(pool.is_in[0::2], ~pool.is_in[1::2])
+    assert not pool.public_in.any()
+    assert pool.public_out.all()
+    assert pool.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_record_s_coins_follow_it(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    order = torch.randperm(len(targets[0].candidates))
+    mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
+    first = Pool.draw(adversary, targets[0], 8, "candidates").is_in
+    again = Pool.draw(adversary, mixed, 8, "candidates").is_in
+    assert torch.equal(first[:, order], again)
+
+
+def test_copies_of_a_record_share_its_coins(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    twice = torch.cat([torch.arange(6), torch.arange(6)])
+    target = replace(targets[0], candidates=targets[0].candidates.pick(twice))
+    is_in = Pool.draw(adversary, target, 40, "candidates").is_in
+    assert torch.equal(is_in[:, :6], is_in[:, 6:])
+
+
+def test_crafted_canaries_stand_beside_bystanders_that_have_none(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    shape = task.prompts.context_tokens, task.prompts.width
+    crafted = torch.ones(len(targets[0].candidates), *shape)
+    canaries = replace(targets[0].candidates, crafted=crafted)
+    planted = replace(targets[0], candidates=canaries)
+    (table,) = shadow_tables(adversary, [planted], 6, "candidates")
+    assert torch.isfinite(table.public.signals.confidence).all()
+
+
+@pytest.mark.parametrize("threat", ["server", "released"])
+def test_shadows_on_candidates_remember_them(
+    threat: str, task: PublicTask, shards: dict[str, Records]
+) -> None:
+    trainer = PromptFL(epochs=60, learning_rate=0.05)
+    adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
+    for table in shadow_tables(adversary, targets[:2], 12, "candidates"):
+        assert table.pool is table.candidates
+        assert separation(table.candidates) > 0
+        assert not (table.public.is_in).any()
+
+
+def test_kept_tables_are_the_trained_ones(
+    task: PublicTask, shards: dict[str, Records], tmp_path: Path
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    store = SignalStore(tmp_path, {"run": "one"})
+    for source in ("public", "candidates"):
+        plain = shadow_tables(replace(adversary), targets, 6, source)
+        trained = shadow_tables(replace(adversary, store=store), targets, 6, source)
+        kept = shadow_tables(replace(adversary, store=store), targets, 6, source)
+        for tables in zip(plain, trained, kept, strict=True):
+            for name in ("candidates", "public"):
+                one, *others = (getattr(table, name) for table in tables)
+                for other in others:
+                    assert torch.equal(one.is_in, other.is_in)
+                    assert torch.equal(one.is_out, other.is_out)
+                    told = other.signals.log_probabilities
+                    assert torch.equal(one.signals.log_probabilities, told)
+
+
+def test_chunks_of_federations_do_not_change_what_they_say(
+    task: PublicTask,
+    shards: dict[str, Records],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    (whole,) = shadow_tables(replace(adversary), targets[:1], 7)
+    monkeypatch.setattr(
+        "privaudit.auditing.shadow_models.training.REPLAY_CHUNK", 2 * len(task.clients)
+    )
+    (parts,) = shadow_tables(replace(adversary), targets[:1], 7)
+    torch.testing.assert_close(
+        whole.public.signals.log_likelihood,
+        parts.public.signals.log_likelihood,
+        rtol=1e-4,  # stacks of other sizes round otherwise, in float32
+        atol=1e-5,
+    )

@@ -1,0 +1,139 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privaudit.auditing.signals.signals import (
+    OF_TOKENS,
+    SignalTable,
+    class_signals,
+    measure_signals,
+)
+from privaudit.auditing.signals.token_attack import table_of as table_said
+from privaudit.core.errors import ConfigError
+from privaudit.federated.trainer import PublicTask
+from tests.attacks.word_world import attacked
+from tests.toy_language import toy_language
+
+GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
+
+
+def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:
+    return class_signals(labels, logits.log_softmax(dim=-1))
+
+
+def test_quantities_of_two_classes_by_hand() -> None:
+    logs = torch.tensor([[[0.8, 0.2]]]).log()
+    told = SignalTable(torch.tensor([0]), logs[:, :, 0], logs)
+    assert float(told.likelihood) == pytest.approx(0.8)
+    assert float(told.confidence) == pytest.approx(np.log(4))
+    assert float(told.margin) == pytest.approx(np.log(4))
+    assert float(told.loss) == pytest.approx(-np.log(0.8))
+    assert float(told.entropy) == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2))
+    wanted = -0.2 * np.log(0.8) - 0.2 * np.log(0.8)
+    assert float(told.modified_entropy) == pytest.approx(wanted)
+
+
+def test_certainty_right_or_wrong_stays_finite() -> None:
+    logits = torch.tensor([[[200.0, 0.0, 0.0], [200.0, 0.0, 0.0]]])
+    told = table_of(logits, torch.tensor([0, 1]))
+    for quantity in (told.confidence, told.margin, told.entropy, told.modified_entropy):
+        assert torch.isfinite(quantity).all()
+    assert float(told.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
+    assert float(told.modified_entropy[0, 1]) > 100
+
+
+def test_rounded_log_probabilities_still_tell_sure_records_apart() -> None:
+    """What trainers answer is float32: the label's own is 0, the others' are not."""
+    logits = torch.stack([torch.linspace(20, 90, 50), torch.zeros(50)], dim=1)
+    logs, labels = logits.log_softmax(dim=-1), torch.zeros(50, dtype=torch.long)
+    assert int((logs[:, 0] == 0).sum()) >= 49
+    told = class_signals(labels, logs[None])
+    wanted = torch.log1p(torch.exp(-logits[:, 0].double()))
+    torch.testing.assert_close(told.loss[0], wanted, rtol=1e-4, atol=0)
+    for quantity in (told.confidence, told.margin, told.log_likelihood):
+        assert len(quantity.unique()) == 50
+
+
+@given(st.integers(0, 10_000))
+def test_the_modified_entropy_is_its_sum(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 3, 5, generator=generator)
+    labels = torch.tensor([0, 4, 2])
+    told = table_of(logits, labels)
+    p = logits.double().softmax(dim=-1)
+    for model in range(2):
+        for record, label in enumerate(labels.tolist()):
+            own = p[model, record]
+            wanted = -(1 - own[label]) * own[label].log()
+            for other in set(range(5)) - {label}:
+                wanted = wanted - own[other] * (1 - own[other]).log()
+            found = float(told.modified_entropy[model, record])
+            assert found == pytest.approx(float(wanted), rel=1e-4)
+
+
+def test_logit_confidence_is_the_golden_one() -> None:
+    if not GOLDEN.exists():
+        pytest.skip("needs ../shared/golden")
+    with np.load(GOLDEN, allow_pickle=False) as stored:
+        names = sorted(n for n in stored.files if n.endswith("_logits"))
+        assert names
+        for name in names:
+            case = name.removesuffix("_logits")
+            logits = torch.from_numpy(stored[name]).double()  # [n, rep, aug, K]
+            labels = torch.from_numpy(stored[f"{case}_labels"])
+            wanted = stored[f"{case}_exact_score_per_query"]  # [n, rep, aug]
+            found = table_of(logits.flatten(1, 2).transpose(0, 1), labels).confidence
+            per_query = found.T.reshape(wanted.shape).numpy()
+            np.testing.assert_allclose(per_query, wanted, rtol=1e-9)
+
+
+def test_a_model_that_writes_has_no_classes() -> None:
+    told = SignalTable(torch.tensor([0, 1]), torch.tensor([[-1.0, -2.0]]))
+    torch.testing.assert_close(told.confidence, told.log_likelihood)
+    with pytest.raises(ConfigError, match="answer in words"):
+        _ = told.entropy
+
+
+def test_rows_and_columns_are_picked_alike() -> None:
+    told = table_of(torch.randn(4, 6, 3), torch.arange(6) % 3)
+    some = told.models(slice(1, 3)).pick(torch.tensor([0, 5]))
+    assert some.confidence.shape == (2, 2)
+    torch.testing.assert_close(some.confidence, told.confidence[1:3][:, [0, 5]])
+    torch.testing.assert_close(
+        SignalTable.join([told.models(slice(0, 2)), told.models(slice(2, 4))]).margin,
+        told.margin,
+    )
+    back = SignalTable.from_tensors(told.to_tensors())
+    torch.testing.assert_close(back.entropy, told.entropy)
+
+
+def test_a_signal_is_asked_for_by_name() -> None:
+    told = table_of(torch.randn(2, 3, 4), torch.tensor([0, 1, 3]))
+    torch.testing.assert_close(told["margin"], told.margin)
+    with pytest.raises(
+        ConfigError, match="'min-k' was asked for, and these models have"
+    ):
+        told["min-k"]
+
+
+def test_texts_have_statistics_of_their_tokens(task: PublicTask) -> None:
+    adversary, targets, _ = attacked(task, leaks=True)
+    models = [target.rebuilt.model for target in targets[:2]]
+    records = targets[0].candidates
+    writing = replace(adversary.task, backbone=toy_language())
+    told = measure_signals(adversary.trainer, writing, models, records)
+    for row, model in enumerate(models):
+        table = table_said(adversary, records, model)
+        for name, score in OF_TOKENS.items():
+            found = told.log_likelihood if name == "log_likelihood" else told[name]
+            torch.testing.assert_close(found[row], score(table, "description").float())
+    back = SignalTable.from_tensors(told.to_tensors())
+    torch.testing.assert_close(back["min-k"], told["min-k"])
+    torch.testing.assert_close(
+        told.pick(torch.tensor([3]))["min-k"], told["min-k"][:, 3:4]
+    )

@@ -1,0 +1,96 @@
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.linkage_gain import Linking
+from privaudit.auditing.storage.load import CLASS_NAMES, StoredAudit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import TranscriptError
+from privaudit.report.page import render_report
+from privaudit.statistics.comparisons import Comparison
+from privaudit.statistics.estimate import Estimate, proportion
+
+MakeAudit = Callable[..., Audit]
+Change = Callable[[dict[str, Any]], object]
+
+
+def stored(audit: Audit, folder: Path, change: Change | None = None) -> StoredAudit:
+    """Return an audit as it is read back, without a run on disk to check it by."""
+    place = save_audit(audit, folder)
+    contents = json.loads((place / "audit.json").read_text())
+    if change is not None:
+        change(contents)
+    with np.load(io.BytesIO((place / "scores.npz").read_bytes())) as arrays:
+        found = dict(arrays)
+    names = tuple(map(str, found.pop(CLASS_NAMES)))
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for key, values in found.items():
+        attack, _, column = key.rpartition("/")
+        columns.setdefault(attack, {})[column] = values
+    scenario = audit.scenario.name
+    return StoredAudit(audit.run, scenario, tuple(columns), columns, contents, names)
+
+
+def linked(audit: Audit) -> Audit:
+    gain = Comparison(Estimate(0.02, -0.01, 0.05, (90, 90), "paired"), 0.2)
+    found = Linking("shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4)
+    return replace(audit, linking=found)
+
+
+@pytest.fixture
+def make_linked(make_audit: MakeAudit) -> MakeAudit:
+    return lambda: linked(make_audit(closeness=True))
+
+
+@pytest.mark.parametrize("kind", ["audit", "linked", "watched", "claimed", "writer"])
+def test_what_was_saved_comes_back_whole(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    audit = request.getfixturevalue(f"make_{kind}")()
+    assert restore_audit(stored(audit, tmp_path)).to_dict() == audit.to_dict()
+
+
+def test_the_page_is_the_same_to_the_byte(
+    make_writer: MakeAudit, tmp_path: Path
+) -> None:
+    audit = make_writer()
+    kept = stored(audit, tmp_path)
+    again = render_report([restore_audit(kept)], class_names=[kept.class_names])
+    assert again == render_report([audit])
+
+
+def test_a_scenario_of_ones_own_needs_no_registration(
+    make_audit: MakeAudit, tmp_path: Path
+) -> None:
+    audit = make_audit()
+    audit = replace(audit, scenario=replace(audit.scenario, name="my-own"))
+    again = restore_audit(stored(audit, tmp_path))
+    assert (again.scenario.name, again.scenario.threat) == ("my-own", "server")
+    assert again.scenario.question == audit.scenario.question
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: c.pop("rounds"), "'rounds'"),
+        (lambda c: c["utility"]["local"].pop("n"), "fields"),
+        (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
+        (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
+        (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
+    ],
+)
+def test_damage_says_what_to_do(
+    change: Change, says: str, make_audit: MakeAudit, tmp_path: Path
+) -> None:
+    audit = make_audit(first=0)
+    with pytest.raises(TranscriptError, match=says) as found:
+        restore_audit(stored(audit, tmp_path, change))
+    assert f"`privaudit attack {audit.run.name}" in str(found.value)

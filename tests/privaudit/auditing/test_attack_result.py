@@ -1,0 +1,89 @@
+"""Calibration of what an audit says, on scores that anybody can draw."""
+
+import numpy as np
+import pytest
+
+from privaudit.auditing.attack_result import ClientScores, measure_leak
+from privaudit.auditing.auditor import Auditor
+from privaudit.report.wording import ties
+
+
+def client(
+    name: str, scores: np.ndarray, is_member: np.ndarray, guesses: np.ndarray
+) -> ClientScores:
+    records = np.arange(len(scores))
+    return ClientScores(name, records, records % 4, scores, guesses, is_member)
+
+
+def tossed(rng: np.random.Generator, shift: float = 0.0) -> list[ClientScores]:
+    clients = []
+    for name in ("a", "b", "c"):
+        is_member = rng.random(60) < 0.5
+        scores = rng.normal(size=60) + shift * is_member
+        clients.append(client(name, scores, is_member, scores > shift / 2))
+    return clients
+
+
+def test_scores_that_know_nothing_give_few_false_alarms(
+    rng: np.random.Generator,
+) -> None:
+    """200 audits: at most 5 % and 3 standard errors say "leaks"."""
+    verdicts = [
+        measure_leak("none", "", "", tossed(rng)).verdict.kind for _ in range(200)
+    ]
+    assert verdicts.count("leaks") <= 200 * 0.05 + 3 * np.sqrt(200 * 0.05 * 0.95)
+
+
+def test_scores_that_know_are_found(rng: np.random.Generator) -> None:
+    leak = measure_leak("some", "", "", tossed(rng, shift=2.0))
+    assert leak.verdict.kind == "leaks"
+    assert leak.success.low > 0.6
+    assert leak.advantage.low > 0.3
+
+
+def test_candidates_that_tie_are_counted_within_their_client() -> None:
+    is_member = np.arange(6) % 2 == 0
+    alice = client("a", np.array([0.0, 0, 1, 2, 3, 0]), is_member, is_member)
+    bob = client("b", np.arange(6.0), is_member, is_member)
+    leak = measure_leak("some", "", "", [alice, bob])
+    assert leak.to_dict()["tied"] == 3
+    assert ties(leak).startswith("3 of 12 candidates share their score")
+    assert ties(measure_leak("some", "", "", [bob])) == ""
+
+
+def test_scales_of_clients_do_not_matter_to_the_auroc(
+    rng: np.random.Generator,
+) -> None:
+    """Scores of two clients are not comparable, so each is ranked by itself."""
+    plain = tossed(rng, shift=1.0)
+    scaled = [
+        client(c.client, c.scores * 10**i + i, c.is_member, c.guesses)
+        for i, c in enumerate(plain)
+    ]
+    first, second = (measure_leak("", "", "", x).auroc for x in (plain, scaled))
+    assert first.value == pytest.approx(second.value)
+
+
+def test_a_rate_below_what_the_records_can_show_is_unresolved(
+    rng: np.random.Generator,
+) -> None:
+    leak = measure_leak("none", "", "", tossed(rng))
+    assert "needs 10000 non-members" in leak.tpr_at_fpr[0.001].unresolved
+
+
+def test_a_client_without_members_is_left_out_and_said_so(
+    rng: np.random.Generator,
+) -> None:
+    clients = tossed(rng)
+    lone = client("d", rng.normal(size=5), np.zeros(5, bool), np.zeros(5, bool))
+    leak = measure_leak("none", "", "", [*clients, lone])
+    assert "1 left out" in leak.auroc.method
+    assert "d" not in leak.by_client
+
+
+def test_anybodys_scores_can_be_audited() -> None:
+    estimate = Auditor.from_scores([2.0, 3.0], [0.0, 1.0])
+    assert estimate.value == 1.0
+    assert estimate.low < 1.0
+    same = Auditor.from_signal(float, [2, 3], [0, 1])
+    assert same == estimate

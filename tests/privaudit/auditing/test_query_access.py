@@ -1,0 +1,77 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from privaudit.attacks.lira import Lira
+from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.query_access import answering
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.query import ask
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import PublicTask
+from privaudit.federated.transcript import Message
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.coop import CoOp
+from privaudit.trainers.lora_fedavg import LoraFedAvg
+from tests.conftest import toy_records, with_noise
+
+Train = Callable[..., list[Message]]
+
+
+def test_labels_tell_which_class_is_likeliest_and_no_more(task: PublicTask) -> None:
+    trainer, generator = CoOp(), torch.Generator().manual_seed(0)
+    models = stack([{"context": torch.randn(3, 5, generator=generator)} for _ in "ab"])
+    records = toy_records(20)
+    told = ask(answering(trainer, "labels"), task, models, records)
+    whole = ask(trainer, task, models, records)
+    assert torch.equal(told.argmax(dim=-1), whole.argmax(dim=-1))
+    assert len(told.unique()) == 2
+    torch.testing.assert_close(told.exp().sum(dim=-1), torch.ones(2, 20))
+
+
+def test_probabilities_are_the_model_s_own() -> None:
+    trainer = CoOp()
+    assert answering(trainer, "probabilities") is trainer
+
+
+def test_models_that_write_have_no_labels_to_give() -> None:
+    with pytest.raises(ConfigError, match="answer in words"):
+        answering(LoraFedAvg(), "labels")
+
+
+@pytest.mark.parametrize("attack", [LossThreshold(), Lira(shadows=16)], ids=str)
+def test_who_is_told_labels_only_does_no_better(
+    attack: LossThreshold | Lira, task: PublicTask, train: Train
+) -> None:
+    """What labels tell is a function of what probabilities tell."""
+    trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
+    asked, coin = {}, torch.arange(60) % 2 == 0
+    for number, client in enumerate(task.clients):
+        asked[client] = with_noise(toy_records(60, 40 + number), number)
+    world = replace(task, public=with_noise(toy_records(160, 5), 5))
+    threat = find_threat("released")
+    view = threat(train(trainer, world, {c: r.pick(coin) for c, r in asked.items()}))
+    found = {}
+    for answers in ("probabilities", "labels"):
+        adversary = Adversary(
+            answering(trainer, answers),
+            world,
+            threat,
+            view,
+            Seeds(2),
+        )
+        targets = [
+            Target(client, trainer.rebuild(world, view, client), records)
+            for client, records in asked.items()
+        ]
+        scores = attack(adversary, targets)
+        found[answers] = pooled_auroc(
+            [(s.scores[coin], s.scores[~coin]) for s in scores]
+        )
+    assert found["probabilities"].low > 0.5
+    assert found["labels"].value <= found["probabilities"].high

@@ -1,0 +1,193 @@
+import base64
+import io
+import json
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privaudit import Run, load_run
+from privaudit.checks.gate.baseline import make_baseline
+from privaudit.checks.gate.gate import gate, write_baseline
+from privaudit.checks.gate.settings import GateSettings
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    TranscriptError,
+    UnknownNameError,
+)
+from tests.owner_changes import sign_again
+
+AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",))
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("other-seed", "deal their records differently .with equal settings"),
+        ("other-deal", "deal their records differently .alpha 1.0 and 10.0"),
+    ],
+)
+def test_another_deal_is_refused_with_what_differs(
+    runs: Path, run: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        gate(run, runs / "plain.json")
+
+
+def altered(runs: Path, to: Path, **changes: Any) -> Path:
+    """Write a baseline with other entries, and the hash that fits them."""
+    baseline = make_baseline(load_run("plain"), "server-reconstruct")
+    fields = {name: getattr(baseline, name) for name in baseline.__dataclass_fields__}
+    path = to / "altered.json"
+    contents = type(baseline)(**{**fields, **changes}).to_dict()
+    path.write_text(json.dumps(contents))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("data", "were trained on other data"),
+        ("ledger", "toss other membership coins"),
+    ],
+)
+def test_other_data_and_other_coins_are_refused(
+    runs: Path, tmp_path: Path, name: str, says: str
+) -> None:
+    hashes = make_baseline(load_run("plain"), "server-reconstruct").hashes
+    path = altered(runs, tmp_path, hashes={**hashes, name: "another"})
+    with pytest.raises(ConfigError, match=says):
+        gate("broken", path)
+
+
+def test_another_scenario_is_refused(runs: Path, tmp_path: Path) -> None:
+    path = altered(runs, tmp_path, scenario="curious-peer")
+    with pytest.raises(ConfigError, match="a baseline of the scenario curious-peer"):
+        gate("broken", path)
+
+
+def test_a_baseline_without_utility_says_how_to_get_it(
+    runs: Path, tmp_path: Path
+) -> None:
+    path = write_baseline("plain", tmp_path / "b.json", utility=False)
+    assert gate("broken", path, AUROC).checks
+    with pytest.raises(ConfigError, match="written without utility"):
+        gate("broken", path)
+
+
+def test_an_attack_that_was_not_made_is_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'loss-threshold'"):
+        gate("broken", None, GateSettings(attacks=("los-threshold",), max_auroc=1.0))
+    path = altered(runs, tmp_path, attacks={"entropy": "Entropy()"})
+    with pytest.raises(ConfigError, match="holds no loss-threshold: it has entropy"):
+        gate("broken", path)
+
+
+def test_an_attack_made_with_other_parameters_is_refused(
+    runs: Path, tmp_path: Path
+) -> None:
+    attacks = make_baseline(load_run("plain"), "server-reconstruct").attacks
+    other = {**attacks, "loss-threshold": "LossThreshold(other=1)"}
+    with pytest.raises(ConfigError, match=r"and as LossThreshold\(other=1\) on plain"):
+        gate("broken", altered(runs, tmp_path, attacks=other))
+
+
+@pytest.mark.parametrize("damage", ["cut", "value", "arrays", "format", "list"])
+def test_a_damaged_baseline_is_refused(runs: Path, tmp_path: Path, damage: str) -> None:
+    text = (runs / "plain.json").read_text()
+    contents = json.loads(text)
+    if damage == "value":
+        contents["metric"] = "exact match"
+    elif damage == "arrays":
+        contents["arrays"] = contents["arrays"][:-8]
+    elif damage == "format":
+        contents["baseline"] = 1
+    text = text[:500] if damage == "cut" else json.dumps(contents)
+    path = tmp_path / "bad.json"
+    path.write_text("[]" if damage == "list" else text)
+    with pytest.raises((ConfigError, TranscriptError), match=r"bad\.json"):
+        gate("broken", path)
+
+
+def test_a_missing_baseline_names_the_command(runs: Path) -> None:
+    with pytest.raises(MissingFileError, match="--write-baseline"):
+        gate("broken", "none.json")
+
+
+def test_a_baseline_holds_no_truth_no_positions_and_no_seed(runs: Path) -> None:
+    """Keys order the rows, so that neither position nor membership shows."""
+    path = runs / "plain.json"
+    contents = json.loads(path.read_text())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "seed" not in contents["settings"]
+    with np.load(io.BytesIO(base64.b64decode(contents["arrays"]))) as stored:
+        arrays = dict(stored)
+    columns = {name.rpartition("/")[2] for name in arrays}
+    assert columns == {"keys", "client", "scores", "guesses", "own"}
+    keys = [row.tobytes() for row in arrays["loss-threshold/keys"]]
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_same_run_gives_the_same_file(runs: Path, tmp_path: Path) -> None:
+    again = write_baseline("plain", tmp_path / "again.json")
+    assert again.read_bytes() == (runs / "plain.json").read_bytes()
+
+
+def test_rows_join_to_no_other_ledger(runs: Path) -> None:
+    from privaudit.checks.gate.baseline import record_keys
+    from privaudit.federated.runs.ledger import Ledger
+
+    ledger = Ledger.load(runs / "plain" / "ledger.npz")
+    turned = ledger.is_member.copy()
+    turned[np.flatnonzero(ledger.owner >= 0)[0]] ^= True
+    records = np.flatnonzero(ledger.owner >= 0)
+    ours = {key.tobytes() for key in record_keys(ledger, records)}
+    theirs = {
+        key.tobytes() for key in record_keys(Ledger(ledger.owner, turned), records)
+    }
+    assert len(ours) == len(records)
+    assert not ours & theirs
+
+
+def test_only_clients_that_both_audits_attacked_are_compared(
+    runs: Path, tmp_path: Path
+) -> None:
+    baseline = make_baseline(load_run("plain"), "server-reconstruct")
+    kept = baseline.arrays["loss-threshold/client"] != "client-1"
+    arrays = {
+        name: values[kept] if name.startswith("loss-threshold/") else values
+        for name, values in baseline.arrays.items()
+    }
+    path = altered(runs, tmp_path, arrays=arrays)
+    (check,) = gate("broken", path, AUROC).tested
+    assert "averaged over 2 clients" in check.estimate.method
+
+
+def test_a_run_that_stopped_writes_no_baseline(runs: Path, tmp_path: Path) -> None:
+    other = Run(Path(shutil.copytree(runs / "plain", tmp_path / "stopped")))
+    sign_again(other.path, config=other.config.model_dump() | {"rounds": 2})
+    with pytest.raises(ConfigError, match="stopped after 1 of 2 rounds"):
+        write_baseline(Run(other.path), tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("loss-threshold/scores", np.full(3, np.nan)),
+        ("loss-threshold/guesses", np.ones(3)),
+        ("loss-threshold/keys", np.zeros((3, 4), np.uint8)),
+        ("utility/scores", np.zeros(3)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    runs: Path, tmp_path: Path, name: str, values: np.ndarray
+) -> None:
+    arrays = make_baseline(load_run("plain"), "server-reconstruct").arrays
+    path = altered(runs, tmp_path, arrays={**arrays, name: values})
+    with pytest.raises(TranscriptError, match="is a damaged baseline"):
+        gate("broken", path)

@@ -1,0 +1,82 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from privaudit.checks.lint.evidence import Evidence, fingerprints
+from privaudit.checks.lint.finding import Finding, Rule
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.privacy.certificate import Certificate
+from privaudit.privacy.privacy_record import privacy_record
+
+Look = Callable[..., Evidence]
+TOY: dict[str, dict[str, Any]] = {
+    "dp-fpl": {"rank": 2, "batch_size": 5},
+    "dp-promptfl": {"steps": 2, "batch_size": 5},
+    "dp-fedotp": {"steps": 2, "batch_size": 5, "iterations": 5},
+    "dp-fedpgp": {"steps": 2, "batch_size": 5, "rank": 2},
+    "dp-pfedmoap": {"steps": 2, "batch_size": 5, "epochs": 2},
+}
+
+
+def look_at(
+    task: PublicTask,
+    shards: dict[str, Records],
+    name: str = "dp-fpl",
+    rounds: int = 6,
+    **settings: Any,
+) -> Evidence:
+    """Train a toy federation in memory, as a run would be read."""
+    task = replace(task, rounds=rounds)
+    settings = TOY.get(name, {}) | settings
+    trainer = build_trainer(name, settings)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    records = [
+        run_round(trainer, task, [federation], index, traced=True)[0]
+        for index in range(rounds)
+    ]
+    messages = [message for record in records for message in record.messages]
+    messages += give_away(trainer, task, federation, rounds)[1]
+    events = [record.events for record in records]
+    said = privacy_record(
+        trainer.claim(task),
+        [[event.to_json() for event in some] for some in events],
+        sends_updates=any("update" in message.kind for message in messages),
+    )
+    return Evidence(
+        trainer=trainer,
+        name=name,
+        settings=settings,
+        task=task,
+        claim=trainer.claim(task),
+        certified={v: Certificate.from_json(c) for v, c in said["certified"].items()},
+        rounds=events,
+        messages=messages,
+        trace=[record.trace for record in records],
+        members={
+            client: fingerprints(shard.identities) for client, shard in shards.items()
+        },
+        dataset="toy",
+        seed=0,
+    )
+
+
+@pytest.fixture
+def look(task: PublicTask, shards: dict[str, Records]) -> Look:
+    def at(name: str = "dp-fpl", **settings: Any) -> Evidence:
+        return look_at(task, shards, name, **settings)
+
+    return at
+
+
+@pytest.fixture(scope="session")
+def severities() -> Callable[[Rule, Evidence], list[str]]:
+    def of(rule: Rule, evidence: Evidence) -> list[str]:
+        findings: list[Finding] = rule(evidence)
+        return [finding.severity for finding in findings]
+
+    return of

@@ -1,0 +1,49 @@
+"""What a trainer records of itself agrees with what it does, in every mode."""
+
+from typing import Any
+
+import pytest
+
+from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
+from privaudit.checks.lint.finding import Rule
+from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
+from privaudit.checks.lint.poisson_sampling import POISSON_SAMPLING
+from privaudit.checks.lint.residuals import client_residuals, server_residuals
+from privaudit.checks.lint.steps_counted import STEPS_COUNTED
+from tests.privaudit.checks.lint.conftest import Look
+
+PAPER = {"mode": "published-paper", "epsilon": 0.4}
+MODES: list[tuple[str, dict[str, Any]]] = [
+    ("dp-fpl", {"epsilon": 8.0}),
+    ("dp-fpl", {"epsilon": 8.0, "noise_at": "client", "rank": "full"}),
+    ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
+    ("dp-fpl", PAPER | {"clip": "sample"}),
+    *[(f"dp-{m}", {"epsilon": 8.0}) for m in ("promptfl", "fedotp", "fedpgp")],
+    *[(f"dp-{m}", PAPER) for m in ("fpl", "promptfl", "fedotp", "fedpgp")],
+    *[
+        (f"dp-{m}", {"mode": "published-code", "epsilon": 0.4})
+        for m in ("fpl", "promptfl", "fedotp", "fedpgp")
+    ],
+    ("dp-fedpgp", PAPER | {"clip": "sample"}),
+    ("dp-promptfl", PAPER | {"clip": "sample"}),
+    ("dp-pfedmoap", {"epsilon": 25.0, "delta": 0.05}),
+    ("dp-pfedmoap", {"mode": "published-paper", "epsilon": 25.0, "delta": 0.05}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), MODES, ids=str)
+def test_clips_noises_samples_and_counts_as_it_says(
+    name: str, settings: dict[str, Any], look: Look
+) -> None:
+    evidence = look(name, **settings)
+    rules: tuple[Rule, ...] = (
+        CLIPPED_NORMS,
+        NOISE_AS_CLAIMED,
+        STEPS_COUNTED,
+        POISSON_SAMPLING,
+    )
+    assert [found for rule in rules for found in rule(evidence)] == []
+    shown = [*client_residuals(evidence), *server_residuals(evidence)]
+    assert {r.release for r in shown} == {
+        event.release for _, event in evidence.events() if event.noise_multiplier > 0
+    }

@@ -1,0 +1,127 @@
+"""The linter on runs as they lie on the disk, by function and by command."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit import Run, load_run, train
+from privaudit.checks.lint import RULES, lint
+from privaudit.cli.main import main as cli
+from privaudit.core.errors import ConfigError
+from tests.conftest import common_cache
+
+pytestmark = pytest.mark.slow  # seven runs, and accountants that take seconds
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sound": ("dp-fpl", {"epsilon": 8, "noise_at": "client", "rounds": 12}),
+    "seeded": ("dp-fpl", {"epsilon": 8, "noise_at": "client", "rounds": 4, "seed": 0}),
+    "paper": ("dp-fpl", {"mode": "published-paper", "epsilon": 0.1, "rounds": 4}),
+    "code": ("dp-fpl", {"mode": "published-code", "epsilon": 0.1, "rounds": 4}),
+    "plain": ("promptfl", {"epochs": 1, "rounds": 2}),
+    "unasked": ("dp-fpl", {"rounds": 2}),
+    "untrained": ("zero-shot", {"rounds": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("linted")
+    with common_cache(tmp_path_factory):
+        for name, (trainer, settings) in RUNS.items():
+            train(trainer, name=name, folder=made, **settings)
+    return made
+
+
+@pytest.fixture
+def run(folder: Path) -> Callable[[str], Run]:
+    return lambda name: load_run(name, folder=folder)
+
+
+def test_sound_training_with_noise_at_the_client_has_no_error(
+    run: Callable[[str], Run],
+) -> None:
+    assert lint(run("sound")) == []
+    findings = lint(run("seeded"))
+    assert [(f.rule, f.severity) for f in findings] == [("stored-seeds", "error")]
+
+
+@pytest.mark.parametrize("mode", ["paper", "code"])
+def test_published_modes_clip_batches_and_claim_less_than_is_certified(
+    mode: str, run: Callable[[str], Run]
+) -> None:
+    errors = {f.rule for f in lint(run(mode)) if f.severity == "error"}
+    assert errors == {
+        "clip-per-record",
+        "releases-composed",
+        "claim-covers-certificate",
+    }
+
+
+def test_where_nothing_is_claimed_one_note_says_so(run: Callable[[str], Run]) -> None:
+    (plain,) = lint(run("plain"))
+    assert (plain.rule, plain.severity) == ("nothing-claimed", "note")
+    assert plain.settings == ()
+    (unasked,) = lint(run("unasked"))
+    assert "Without epsilon no noise is added" in unasked.sentence
+    assert unasked.settings == ("epsilon=none", "mode=sound")
+
+
+def test_a_method_that_touches_no_record_keeps_its_claim(
+    run: Callable[[str], Run],
+) -> None:
+    assert lint(run("untrained")) == []
+
+
+def test_an_interrupted_run_is_refused(cut: Path) -> None:
+    with pytest.raises(ConfigError, match="stopped after 2 of 3 rounds"):
+        lint(load_run(cut))
+
+
+def test_rules_have_names_and_questions_of_their_own() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES) == 11
+    assert all(rule.question.endswith("?") for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sound"], 0),
+        (["plain"], 0),
+        (["paper", "sound"], 1),
+        (["seeded"], 1),
+    ],
+)
+def test_the_exit_code_is_1_where_a_claim_does_not_hold(
+    words: list[str], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(["lint", *words, "--runs", str(folder)], monkeypatch) == code
+
+
+def test_bad_input_is_exit_code_2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(["lint", "nobody", "--runs", str(folder)], monkeypatch) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_findings_are_printed_for_people_and_for_machines(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(["lint", "paper", "--runs", str(folder)], monkeypatch)
+    out = capsys.readouterr().out
+    assert out.startswith("paper: 4 errors\n  error: clip-per-record: ")
+    assert "[mode=published-paper, clip=batch]" in out
+    call(["lint", "paper", "--json", "--runs", str(folder)], monkeypatch)
+    found = json.loads(capsys.readouterr().out)["paper"]
+    assert set(found[0]) == {"rule", "severity", "sentence", "settings"}
+
+
+def call(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.run()
+    code = end.value.code
+    return code if isinstance(code, int) else 0

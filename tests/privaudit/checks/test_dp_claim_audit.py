@@ -1,0 +1,137 @@
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privaudit.checks.dp_claim_audit import ClaimAudit, audit_claim
+from privaudit.cli.main import main as cli
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.population import Population, populate
+
+PUBLISHED = {"mode": "published-paper", "epsilon": 0.1, "batch_size": 32}
+
+
+@cache
+def population() -> Population:
+    return populate(make_config("dp-fpl", clients=2))
+
+
+def audit(**options: Any) -> ClaimAudit:
+    settings = options.pop("settings", PUBLISHED)
+    usual = {"runs": 60, "rounds": 10, "population": population()}
+    return audit_claim("dp-fpl", settings, **{**usual, **options})
+
+
+@pytest.fixture(scope="module")
+def published() -> ClaimAudit:
+    return audit(runs=200)
+
+
+def test_the_published_noise_does_not_keep_what_it_claims(
+    published: ClaimAudit,
+) -> None:
+    assert published.verdict.kind == "REFUTED"
+    assert not published.verdict.alarm
+    assert 0.1 < published.bound.value < published.bound.ceiling
+
+
+def test_the_scores_differ_as_the_accountant_says(published: ClaimAudit) -> None:
+    """Each round moves by 2 C of noise sqrt(T ln 1/delta) / epsilon C / B.
+
+    So all of them by 2 B epsilon / sqrt(ln 1/delta) standard deviations, 1.89.
+    """
+    inside = published.scores[published.is_member]
+    outside = published.scores[~published.is_member]
+    apart = (inside.mean() - outside.mean()) / outside.std()
+    expected = 2 * 32 * 0.1 / np.sqrt(np.log(1e5))
+    assert apart == pytest.approx(expected, abs=0.45)
+
+
+@pytest.mark.parametrize(
+    ("records", "settings"), [(40, {"batch_size": 128}), (4, {"clip_global": 500.0})]
+)
+def test_the_worst_neighbours_stay_the_worst(
+    records: int, settings: dict[str, Any]
+) -> None:
+    """Beside many records, and at other clip norms, the mean is clipped as well."""
+    settings = {**PUBLISHED, **settings}
+    found = audit(settings=settings, records=records, runs=120, rounds=5)
+    inside, outside = (found.scores[found.is_member == coin] for coin in (True, False))
+    apart = (inside.mean() - outside.mean()) / outside.std()
+    size = settings.get("batch_size", 32)
+    expected = 2 * size * 0.1 / np.sqrt(np.log(1e5))
+    assert apart == pytest.approx(expected, rel=0.35)
+
+
+def test_a_sound_mechanism_is_not_refuted() -> None:
+    found = audit(settings={"epsilon": 0.5}, rounds=4)
+    assert found.verdict.kind in ("NOT REFUTED", "UNDERPOWERED")
+    assert not found.verdict.alarm
+
+
+@pytest.mark.parametrize("canary", ["gradient", "mislabelled", "picture"])
+@pytest.mark.parametrize("where", ["peer", "released"])
+def test_every_canary_is_seen_from_everywhere(canary: Any, where: Any) -> None:
+    found = audit(canary=canary, where=where, runs=20, rounds=2)
+    assert np.isfinite(found.scores).all()
+    assert len(found.scores) == len(found.is_member) == 20
+    assert found.to_dict()["where"] == where
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    one, other = audit(runs=20, rounds=2), audit(runs=20, rounds=2)
+    np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_a_run_s_score_does_not_depend_on_how_many_others_there_are() -> None:
+    few, many = audit(runs=20, rounds=2), audit(runs=24, rounds=2)
+    np.testing.assert_allclose(few.scores, many.scores[:20], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": {}}, "claims no epsilon"),
+        ({"runs": 5}, "at least 20 runs"),
+        ({"records": 0}, "1 record"),
+        ({"records": 2000}, "are public"),
+        ({"clients": 3}, "clients was given"),
+        ({"participation": 0.5}, "does not use it"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        audit(**options)
+
+
+def test_a_trainer_that_takes_no_canary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chosen gradient"):
+        audit_claim("dp-fedotp", {"epsilon": 1.0}, runs=20, population=population())
+
+
+def test_the_command_says_it_and_exits_with_1(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "claim.json"
+    words = (
+        "privaudit claim --epsilon 0.1 --set mode=published-paper --repeats 100 "
+        f"--rounds 5 --out {out}"
+    )
+    monkeypatch.setattr(sys, "argv", words.split())
+    with pytest.raises(SystemExit) as exit_:
+        cli.run()
+    assert exit_.value.code == 1
+    assert "REFUTED" in capsys.readouterr().out
+    assert '"REFUTED"' in out.read_text()
+    monkeypatch.setattr(sys, "argv", ["privaudit", "claim", "--canary", "x"])
+    with pytest.raises(SystemExit) as exit_:
+        cli.run()
+    assert exit_.value.code == 2

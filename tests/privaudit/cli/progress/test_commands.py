@@ -1,0 +1,138 @@
+"""``--quiet``, ``--json`` and Ctrl-C, as a user meets them."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import train
+from privaudit.federated.runs.run_names import runs_folder
+from privaudit.federated.runs.runs import load_run
+from tests.conftest import call
+
+Fixtures = tuple[pytest.MonkeyPatch, pytest.CaptureFixture[str]]
+
+
+@pytest.fixture
+def fixtures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Fixtures:
+    return monkeypatch, capsys
+
+
+def typed(words: str, fixtures: Fixtures) -> tuple[int, str, str]:
+    monkeypatch, capsys = fixtures
+    return call(*words.split(), monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_quiet_prints_paths_and_verdicts_alone(fixtures: Fixtures) -> None:
+    asked = "train --trainer zero-shot --rounds 1 --clients 2 --name a --quiet"
+    assert typed(asked, fixtures) == (0, f"{runs_folder() / 'a'}\n", "")
+    code, out, err = typed("attack --shadows 0 --quiet", fixtures)
+    assert (code, err) == (0, "")
+    assert out.startswith("a: ")
+    assert "AUROC" in out
+    assert out.count("\n") == 1
+
+
+def test_json_holds_events_and_a_last_line_with_what_came_of_it(
+    fixtures: Fixtures,
+) -> None:
+    asked = "train --trainer promptfl:epochs=1 --rounds 2 --clients 2 --name a --json"
+    code, out, err = typed(asked, fixtures)
+    assert (code, err) == (0, "")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["event"] for line in lines] == ["round", "round", "result"]
+    assert lines[-1]["path"] == str(runs_folder() / "a")
+    assert lines[-1]["utility"] == lines[-2]["utility"]
+    again = json.loads(typed(asked, fixtures)[1])  # finished: measured again
+    assert again == lines[-1]
+    code, out, err = typed("attack --shadows 0 --json", fixtures)
+    assert (code, err) == (0, "")
+    result = json.loads(out.splitlines()[-1])
+    assert result["event"] == "result"
+    assert result["verdict"] in (
+        "leaks",
+        "reversed",
+        "no evidence",
+        "underpowered",
+    )
+    assert len(result["auroc"]["n"]) == 2
+    assert Path(result["path"], "audit.json").exists()
+    assert Path(result["report"]).exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet"])
+def test_errors_stay_on_the_error_stream(option: str, fixtures: Fixtures) -> None:
+    code, out, err = typed(f"train --trainer promptlf {option}", fixtures)
+    assert (code, out) == (2, "")
+    assert err.startswith("privaudit: ")
+
+
+def test_plain_lines_are_written_where_no_terminal_is(fixtures: Fixtures) -> None:
+    asked = "train --trainer zero-shot --rounds 2 --clients 2 --name a"
+    code, out, err = typed(asked, fixtures)
+    assert (code, out) == (0, f"zero-shot: {runs_folder() / 'a'}\n")
+    first, second = err.splitlines()
+    assert first.startswith("a: round 1/2, loss ")
+    assert second.endswith("epsilon 0 for server, server-aggregate, peer, released, "
+                           "delta 1e-5")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pty")
+def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
+    ours, theirs = pty.openpty()
+    threads = str(torch.get_num_threads())  # a run is resumed with as many
+    words = "train --trainer promptfl:epochs=1 --rounds 300 --clients 2 --name a"
+    command = [sys.executable, "-c", "from privaudit.cli.main import run; run()"]
+    with subprocess.Popen(
+        [*command, *words.split()],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": threads},
+        # A shell's background jobs ignore Ctrl-C, and hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        os.close(theirs)
+        shown = read_until(ours, b"rounds")
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        shown += read_until(ours, None)
+    os.close(ours)
+    assert process.returncode == 130
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")  # cursor is back
+    assert shown.rstrip().endswith(b"the same command with --resume goes on.")
+    done = load_run("a").header["progress"]["rounds"]
+    assert 0 < done < 300
+    rounds: dict[str, Any] = {"rounds": 300, "clients": 2, "epochs": 1}
+    with pytest.raises(KeyboardInterrupt):
+        train("promptfl", name="a", resume=True, watcher=stop, **rounds)
+    assert load_run("a").header["progress"]["rounds"] == done + 1
+
+
+def stop(event: object) -> None:
+    raise KeyboardInterrupt
+
+
+def read_until(terminal: int, text: bytes | None) -> bytes:
+    """Return what a terminal shows up to a text, or to its end."""
+    shown = b""
+    while text is None or text not in shown:
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not more:
+            break
+        shown += more
+    return shown

@@ -1,0 +1,125 @@
+"""What starts the command line, and which words it takes for values."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+
+from privaudit.cli.main import app
+from tests.conftest import call
+
+Words = tuple[str, ...]
+
+
+def options(command: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield a command's options, and whether they take a path."""
+    hints = get_type_hints(command.callback)
+    for option in command.params:
+        if option.param_type_name == "option":
+            yield (
+                option,
+                Path in (hints.get(option.name), *get_args(hints[option.name])),
+            )
+
+
+def required(command: Any, but: Any) -> Words:
+    """Return words for what a command cannot be called without."""
+    hints = get_type_hints(command.callback)
+    needed: list[str] = []
+    for one in command.params:
+        if one.required and one is not but:
+            is_option = one.param_type_name == "option"
+            value = next((c for c in get_args(hints[one.name]) if str(c) == c), "x")
+            needed += [one.opts[0], value] if is_option else [value]
+    return tuple(needed)
+
+
+TOP: Any = typer.main.get_command(app)
+
+
+def commands_of(group: Any, words: Words = ()) -> Iterator[tuple[Words, Any]]:
+    """Yield the commands below a group, with the words that call them."""
+    for name, one in group.commands.items():
+        if hasattr(one, "commands"):
+            yield from commands_of(one, (*words, name))
+        else:
+            yield (*words, name), one
+
+
+COMMANDS: dict[Words, Any] = dict(commands_of(TOP))
+PATHS = [
+    ((*words, *required(command, option)), option.opts[0])
+    for words, command in COMMANDS.items()
+    for option, is_path in options(command)
+    if is_path
+]
+
+
+def start(module: str, *words: str, here: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=here)
+
+
+@pytest.mark.parametrize("module", ["privaudit", "privaudit.cli.main"])
+def test_a_module_is_the_command_with_its_exit_codes_and_its_name(
+    module: str, tmp_path: Path
+) -> None:
+    shown = start(module, "gate", "--help", here=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Usage: privaudit gate " in shown.stdout
+    unknown = start(module, "gate", "--nothing", here=tmp_path)
+    assert unknown.returncode == 2
+    assert "Usage: privaudit gate " in unknown.stderr
+    bad = start(module, "gate", "nobody", "--max-auroc", "1", here=tmp_path)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("privaudit: ")
+    assert "nobody holds no run" in bad.stderr
+
+
+def test_many_commands_take_paths() -> None:
+    assert (("export",), "--public") in PATHS
+    assert len({words for words, _ in PATHS}) > 15
+
+
+@pytest.mark.parametrize(("words", "option"), PATHS)
+def test_no_option_is_taken_for_a_path(
+    words: Words,
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
+    code, out, err = call(*words, option, "--help", **tools)
+    assert (code, err) == (0, "")
+    assert "Usage: privaudit" in out
+    for value in ("--quiet", "-1"):
+        code, _, err = call(*words, option, value, **tools)
+        assert code == 2
+        assert err.startswith(f"privaudit: {option} was given '{value}'")
+        assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [("gate", "--baseline", "--json"), ("train", "--name", "--resume")]
+)
+def test_no_option_is_taken_for_a_name(
+    words: Words, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert f"{words[1]} was given '{words[2]}'" in err
+
+
+def test_a_negative_number_is_a_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tradeoff", "--epsilons", "-1,x")
+    _, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert "--epsilons -1,x holds 'x'" in err

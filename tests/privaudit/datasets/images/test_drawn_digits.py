@@ -1,0 +1,47 @@
+import torch
+
+from privaudit.cli.list import names_of
+from privaudit.datasets.dataset import Dataset, PixelImages
+from privaudit.datasets.images.digits import digits
+from privaudit.datasets.images.drawn_digits import drawn_digits
+from privaudit.models.clip.loading import load_model
+from privaudit.models.feature_cache import encoded_features
+
+
+def pixels(dataset: Dataset) -> torch.Tensor:
+    assert isinstance(dataset.images, PixelImages)
+    return dataset.images.pixels
+
+
+def test_they_have_the_form_of_digits() -> None:
+    drawn, real = drawn_digits(), digits()
+    assert drawn.class_names == real.class_names
+    assert drawn.template == real.template
+    assert pixels(drawn).shape == (1000, 1, 8, 8)
+    assert torch.bincount(drawn.labels).tolist() == [100] * 10
+    levels = pixels(drawn) * 16
+    assert torch.equal(levels, levels.round())
+    assert pixels(drawn).min().item() == 0
+    assert pixels(drawn).max().item() == 1
+
+
+def test_they_are_the_same_at_every_load_and_none_is_blank_or_twice() -> None:
+    drawn = drawn_digits()
+    assert drawn.hash == drawn_digits().hash
+    flat = pixels(drawn).flatten(1)
+    assert flat.sum(dim=1).min() > 2
+    assert len(flat.unique(dim=0)) > 990
+    real = pixels(digits()).flatten(1)
+    assert not (flat[:, None] == real[None]).all(dim=2).any()
+
+
+def test_the_untrained_model_reads_them_as_well_as_is_said() -> None:
+    model, drawn = load_model("tiny-clip", None), drawn_digits()
+    features = encoded_features(model, drawn.pictures, range(len(drawn)))
+    texts = model.template_features(drawn.class_names, drawn.template)
+    right = (features @ texts.T).argmax(dim=1) == drawn.labels
+    assert abs(right.float().mean() - 0.56) < 0.02
+
+
+def test_the_list_of_data_sets_names_them() -> None:
+    assert "drawn-digits" in [line[0] for line in names_of("datasets")]

@@ -1,0 +1,110 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, FeatureBank
+from privaudit.datasets.images.feature_bank import read_feature_bank
+from privaudit.datasets.sources import load_dataset
+
+NAMES = np.array(["cat", "stop_sign"])
+LABELS = np.array([0, 1, 1, 0])
+FLOATS = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+
+
+def write(path: Path, **arrays: Any) -> Path:
+    base = {"embeddings": FLOATS, "labels": LABELS, "class_names": NAMES}
+    kept = {k: v for k, v in {**base, **arrays}.items() if v is not None}
+    np.savez(path / "bank.npz", **kept)
+    return path / "bank.npz"
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_floats_are_taken_as_they_are(kind: type, tmp_path: Path) -> None:
+    dataset = read_feature_bank(write(tmp_path, embeddings=FLOATS.astype(kind)))
+    assert isinstance(dataset.images, FeatureBank)
+    assert torch.equal(dataset.images.embeddings, torch.from_numpy(FLOATS))
+    assert dataset.class_names == ("cat", "stop sign")
+    assert dataset.labels.tolist() == LABELS.tolist()
+    assert (dataset.split, dataset.domains) == (None, None)
+
+
+def test_bytes_are_multiplied_by_the_scale_and_other_names_do_too(
+    tmp_path: Path,
+) -> None:
+    """The folder is enough where it holds one bank."""
+    path = write(
+        tmp_path, embeddings=None, labels=None, class_names=None,
+        emb=FLOATS.astype(np.uint8), scale=np.float64(0.5), label=LABELS.astype("i1"),
+        classnames=NAMES, split=np.array(["train", "val", "test", "train"]),
+        domain=np.array([0, 0, 1, 1], dtype="i1"), domains=np.array(["art_work", "b"]),
+        fname=np.array(["1", "2", "3", "4"]),
+    )  # fmt: skip
+    dataset = load_dataset("feature-bank", path.parent)
+    assert isinstance(dataset.images, FeatureBank)
+    assert torch.equal(dataset.images.embeddings, torch.from_numpy(FLOATS / 2))
+    assert dataset.split is not None
+    assert dataset.split.tolist() == [TRAIN, VALIDATION, TEST_SPLIT, TRAIN]
+    assert dataset.domain_names == ("art work", "b")
+    assert dataset.domains is not None
+    assert dataset.domains.tolist() == [0, 0, 1, 1]
+
+
+def test_domains_may_name_themselves(tmp_path: Path) -> None:
+    path = write(tmp_path, domains=np.array(["b", "a", "b", "b"]), split=LABELS)
+    dataset = read_feature_bank(path)
+    assert dataset.domain_names == ("a", "b")
+    assert dataset.domains is not None
+    assert dataset.domains.tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"labels": None}, "and no labels"),
+        ({"labels": LABELS[:3]}, "4 records and 3 numbers of their label"),
+        ({"labels": LABELS + 1}, "numbers go from 1 to 2, and there are 2 names"),
+        ({"labels": LABELS - 1}, "numbers go from -1 to 0"),
+        ({"domains": NAMES}, "4 labels, and domains for 2"),
+        ({"labels": LABELS * 2}, "numbers go from 0 to 2, and there are 2 names"),
+        ({"labels": LABELS.astype(float)}, "labels in .* are float64"),
+        ({"labels": LABELS * 0}, r"Class 1 \('stop sign'\) has no record"),
+        ({"class_names": np.array(["cat", " "])}, "The name of class 1 is blank"),
+        ({"class_names": np.array(["cat", "cat"])}, "both called 'cat'"),
+        ({"embeddings": FLOATS.astype(np.uint8)}, "there is no scale"),
+        ({"embeddings": FLOATS.astype(int)}, "embeddings in .* are int64"),
+        ({"embeddings": FLOATS[0]}, r"of shape \(3,\)"),
+        ({"embeddings": FLOATS * np.nan}, "Embedding 0 in .* is all zeros or not"),
+        ({"embeddings": FLOATS * (LABELS == 0)[:, None]}, "Embedding 1 in .* zeros"),
+        ({"split": np.array(["a", "b", "c", "d"])}, "split in .* holds 'a'"),
+        ({"split": LABELS[:2]}, "4 labels, and split for 2"),
+        ({"split": LABELS + 5}, "split numbers go from 5 to 6"),
+        ({"domains": LABELS}, "does not name them"),
+        ({"domains": LABELS, "domain_names": NAMES[:1]}, "domain numbers go from 0"),
+        ({"template": np.array("no place")}, "has no place for a class name"),
+        ({"labels": np.array([None] * 4)}, "holds Python objects"),
+    ],
+)
+def test_banks_that_do_not_go_together_are_one_clear_line(
+    arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **arrays)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_dataset("feature-bank", path)
+    assert str(path) in str(caught.value)
+
+
+def test_damaged_missing_and_several_files_are_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match=r"no \.npz file in"):
+        read_feature_bank(tmp_path)
+    path = write(tmp_path)
+    (tmp_path / "other.npz").write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ConfigError, match=r"holds 2 \.npz files"):
+        read_feature_bank(tmp_path)
+    for damaged in (path.read_bytes()[:-50], b"", b"text", b"\x80\x04N."):
+        (tmp_path / "other.npz").write_bytes(damaged)
+        with pytest.raises(ConfigError, match=r"other\.npz cannot be read"):
+            read_feature_bank(tmp_path / "other.npz")

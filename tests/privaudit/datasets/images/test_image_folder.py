@@ -1,0 +1,141 @@
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
+from privaudit.datasets.images.image_folder import read_image_folder
+from privaudit.datasets.images.picture_files import PictureFiles
+from privaudit.datasets.sources import load_dataset
+from tests.privaudit.datasets.conftest import (
+    Bring,
+    picture,
+    tree,
+    write_archive,
+    write_folder,
+)
+
+
+def test_folders_are_classes_in_the_order_of_the_alphabet(bring: Bring) -> None:
+    dataset = read_image_folder(bring(tree("zebra", "ant_lion")))
+    assert dataset.class_names == ("ant lion", "zebra")
+    assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.split is None
+    greys = [int(dataset.images[i][0, 0, 0]) for i in range(6)]  # type: ignore[index]
+    assert greys == [3, 4, 5, 0, 1, 2]
+
+
+def test_a_first_level_of_parts_is_the_split(bring: Bring) -> None:
+    dataset = read_image_folder(bring(tree("Train/a", "Train/b", "val/a", "test/b")))
+    assert dataset.class_names == ("a", "b")
+    by_part = {
+        part: dataset.labels[dataset.split == part].unique().tolist()
+        for part in (TRAIN, VALIDATION, TEST_SPLIT)
+    }
+    assert by_part == {TRAIN: [0, 1], VALIDATION: [0], TEST_SPLIT: [1]}
+
+
+def test_folders_in_front_of_all_pictures_do_not_count(bring: Bring) -> None:
+    dataset = read_image_folder(bring(tree("my/pets/train/cat", "my/pets/train/dog")))
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.split is None
+
+
+def test_folder_and_archives_have_one_hash_and_another_picture_changes_it(
+    tmp_path: Path,
+) -> None:
+    files = tree("a", "b")
+    places = [write_archive(tmp_path / kind, files) for kind in ("x.tar", "x.zip")]
+    places.append(write_folder(tmp_path / "same", files))
+    assert len({read_image_folder(place).hash for place in places}) == 1
+    other = write_folder(tmp_path / "other", files | {"a/1.png": picture(99)})
+    assert read_image_folder(other).hash != read_image_folder(places[0]).hash
+
+
+def test_a_picture_is_rgb_bytes_of_its_own_size_whatever_its_kind(
+    tmp_path: Path,
+) -> None:
+    files = tree("a")
+    for mode in ("L", "RGBA", "P", "1", "CMYK"):
+        buffer = io.BytesIO()
+        Image.new(mode, (5, 7)).save(buffer, "tiff" if mode == "CMYK" else "png")
+        files[f"b/{mode}.{'tif' if mode == 'CMYK' else 'png'}"] = buffer.getvalue()
+    images = read_image_folder(write_folder(tmp_path, files)).images
+    assert isinstance(images, PictureFiles)
+    assert images[0].shape == (3, 4, 6)
+    for index in range(3, 8):
+        assert images[index].shape == (3, 7, 5)
+        assert images[index].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("broken", [b"", b"no picture", picture(kind="jpeg")[:-200]])
+def test_a_broken_picture_is_named(broken: bytes, bring: Bring) -> None:
+    images = read_image_folder(bring({**tree("a", "b"), "b/9.jpg": broken})).images
+    assert isinstance(images, PictureFiles)
+    with pytest.raises(ConfigError, match=r"b/9\.jpg in .*home.* is not a picture"):
+        images[6]
+
+
+def test_grey_levels_beyond_bytes_are_refused_and_not_made_white(
+    bring: Bring,
+) -> None:
+    deep = io.BytesIO()
+    levels = np.arange(24, dtype=np.uint16).reshape(4, 6) * 2000
+    Image.fromarray(levels).save(deep, "png")
+    files = {**tree("a", "b"), "b/9.png": deep.getvalue()}
+    images = read_image_folder(bring(files)).images
+    assert isinstance(images, PictureFiles)
+    with pytest.raises(ConfigError, match=r"b/9\.png .* I;16, of more than 8 bits"):
+        images[6]
+
+
+def test_a_picture_that_goes_away_is_named(tmp_path: Path) -> None:
+    images = read_image_folder(write_folder(tmp_path, tree("a", "b"))).images
+    (tmp_path / "a" / "0.png").unlink()
+    with pytest.raises(MissingFileError, match=r"no a/0\.png in"):
+        images[0]  # type: ignore[index]
+
+
+def test_a_class_folder_without_pictures_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path, {**tree("a", "b"), "c/notes.txt": b""})
+    with pytest.raises(ConfigError, match=r"The folder c in .* holds no picture"):
+        load_dataset("image-folder", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a/notes.txt": b""}, "holds no picture"),
+        (tree("a"), "holds 1 class: a"),
+        ({**tree("a", "b"), "stray.png": b""}, r"stray\.png in .* lies in 0 folders"),
+        (tree("a_b", "a b"), r"both called 'a b'"),
+        (tree("a", "_"), r"The name of class 0 is blank"),
+    ],
+)
+def test_folders_that_are_no_data_set_are_one_clear_line(
+    files: dict[str, bytes], message: str, tmp_path: Path
+) -> None:
+    path = write_folder(tmp_path / "place", files)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_dataset("image-folder", path)
+    assert str(path) in str(caught.value)
+
+
+def test_several_archives_in_a_folder_are_not_guessed_from(tmp_path: Path) -> None:
+    for kind in ("x.tar", "y.zip"):
+        write_archive(tmp_path / kind, tree("a", "b"))
+    with pytest.raises(ConfigError, match=r"holds 2 archives: x\.tar, y\.zip"):
+        read_image_folder(tmp_path)
+    assert len(read_image_folder(tmp_path / "y.zip")) == 6
+
+
+def test_the_digest_is_that_of_the_files_by_hand(tmp_path: Path) -> None:
+    files = tree("a", "b", each=1)
+    images = read_image_folder(write_folder(tmp_path, files)).images
+    hashes = [hashlib.sha256(files[name]).digest() for name in ("a/0.png", "b/0.png")]
+    assert images.digest == hashlib.sha256(b"".join(hashes)).hexdigest()

@@ -1,0 +1,165 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked
+from privaudit.datasets.canaries import Canaries, crafted_norm
+from privaudit.federated.batches import Batch
+from privaudit.federated.runs.config import build_trainer, make_config
+from privaudit.federated.runs.population import populate
+from privaudit.federated.trainer import PublicTask
+from privaudit.tuning.prompts.gradients import ContextGradients
+from privaudit.tuning.prompts.learning import prompt_losses
+from privaudit.tuning.prompts.private_prompts import context_losses
+from privaudit.tuning.prompts.record_gradients import RecordGradients
+from tests.conftest import toy_records
+
+SHAPE = (4, 8)
+
+
+def drawn(kind: str, per_client: int = 3) -> Canaries:
+    parts = [np.arange(0, 20), np.arange(20, 50)]
+    return Canaries.draw(kind, parts, per_client, Seeds(0), SHAPE, 7.0)  # type: ignore[arg-type]
+
+
+def test_each_client_gets_as_many_of_its_own() -> None:
+    found = drawn("gradient").indices
+    assert (found < 20).sum() == (found >= 20).sum() == 3
+
+
+def test_wrong_labels_are_wrong_and_all_others_stay() -> None:
+    canaries, labels = drawn("mislabelled"), torch.arange(60) % 5
+    wrong = canaries.mislabel(labels, 5)
+    changed = (wrong != labels).nonzero().flatten().numpy()
+    np.testing.assert_array_equal(changed, canaries.indices)
+    assert int(wrong.max()) < 5
+    assert canaries.gradients(canaries.indices) is None
+
+
+def test_gradients_have_one_norm_and_follow_their_record() -> None:
+    canaries = drawn("gradient")
+    some = np.array([canaries.indices[2], 59, canaries.indices[0]])
+    found = canaries.gradients(some)
+    assert found is not None
+    torch.testing.assert_close(found.flatten(1).norm(dim=1), torch.tensor([7.0, 0, 7]))
+    again = canaries.gradients(some[::-1].copy())
+    assert again is not None
+    assert torch.equal(found, again.flip(0))
+    labels = torch.arange(60) % 5
+    assert torch.equal(canaries.mislabel(labels, 5), labels)
+
+
+def test_more_canaries_than_candidates_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one has 20 candidates"):
+        drawn("gradient", 21)
+
+
+def crafted_batch(task: PublicTask) -> tuple[torch.Tensor, Batch]:
+    """Three records of two clients; the second of each is a canary."""
+    shape = (task.prompts.context_tokens, task.prompts.width)
+    generator = torch.Generator().manual_seed(0)
+    contexts = torch.randn(2, *shape, generator=generator) * 0.02
+    records = toy_records(6)
+    crafted = torch.zeros(2, 3, *shape)
+    crafted[:, 1] = torch.randn(shape, generator=generator)
+    return contexts, Batch(
+        records.features.view(2, 3, -1),
+        records.labels.view(2, 3),
+        torch.ones(2, 3, dtype=torch.bool),
+        crafted=crafted,
+    )
+
+
+def test_a_canary_s_gradient_is_the_one_it_was_crafted_with(task: PublicTask) -> None:
+    contexts, batch = crafted_batch(task)
+    assert batch.crafted is not None
+    closed = ContextGradients.forward(task, contexts, batch)
+    by_record = torch.cat([part for part, _ in closed.by_record()], dim=1)
+    torch.testing.assert_close(by_record[:, 1], batch.crafted[:, 1])
+
+    def losses(parameters: Stacked, some: Batch) -> torch.Tensor:
+        return context_losses(task, parameters["context"], some)
+
+    asked = RecordGradients.forward({"context": contexts}, losses, batch)
+    other = torch.cat([part["context"] for part, _ in asked.by_record()], dim=1)
+    torch.testing.assert_close(by_record, other, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        closed.of_batch(), by_record.sum(dim=1), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_the_mean_loss_has_the_mean_gradient(task: PublicTask) -> None:
+    contexts, batch = crafted_batch(task)
+    leaf = contexts.clone().requires_grad_()
+    prompt_losses(task, leaf, batch).sum().backward()
+    closed = ContextGradients.forward(task, contexts, batch).of_batch() / 3
+    torch.testing.assert_close(leaf.grad, closed, atol=1e-4, rtol=1e-4)
+
+
+def test_records_that_are_not_crafted_are_untouched(task: PublicTask) -> None:
+    contexts, batch = crafted_batch(task)
+    plain = replace(batch, crafted=None)
+    with_canary = ContextGradients.forward(task, contexts, batch)
+    without = ContextGradients.forward(task, contexts, plain)
+    one = torch.cat([part for part, _ in with_canary.by_record()], dim=1)
+    other = torch.cat([part for part, _ in without.by_record()], dim=1)
+    torch.testing.assert_close(one[:, [0, 2]], other[:, [0, 2]])
+
+
+def test_a_population_plants_them_among_the_candidates() -> None:
+    planted = populate(make_config("dp-fpl", canary="mislabelled", canaries=5))
+    assert planted.canaries is not None
+    changed = (planted.records.labels != planted.dataset.labels).nonzero().flatten()
+    np.testing.assert_array_equal(changed.numpy(), planted.canaries.indices)
+    owner = planted.deal.owner[planted.canaries.indices]
+    np.testing.assert_array_equal(np.bincount(owner), np.full(10, 5))
+    crafted = populate(make_config("dp-fpl", canary="gradient", canaries=5))
+    records = crafted.candidates("client-3")
+    assert records.crafted is not None
+    norms = records.crafted.flatten(1).norm(dim=1)
+    torch.testing.assert_close(norms[norms > 0], torch.ones(5))  # nothing is clipped
+    asked = crafted.asked_about("client-3", canaries=False)
+    assert len(asked) == len(records) - 5
+    assert not np.isin(asked, crafted.canaries.indices).any()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "records", "norm"),
+    [
+        ({}, 9, 1.0),
+        ({"epsilon": 8.0}, 9, 9_000.0),
+        ({"epsilon": 8.0, "clip_global": 50.0}, 2, 10_000.0),
+        ({"mode": "published-paper"}, 9, 9_000.0),
+    ],
+)
+def test_a_crafted_gradient_is_clipped_whatever_it_is_beside(
+    settings: dict[str, Any], records: int, norm: float
+) -> None:
+    assert crafted_norm(build_trainer("dp-fpl", settings), records) == norm
+
+
+def test_canaries_do_not_enter_the_mean_loss(task: PublicTask) -> None:
+    contexts, batch = crafted_batch(task)
+    told = ContextGradients.forward(task, contexts, batch).losses
+    assert torch.equal(told, ContextGradients.forward(task, contexts * 1, batch).losses)
+    assert (told > 0).all()
+    assert (prompt_losses(task, contexts, batch) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "message"),
+    [
+        ("pfedmoap", {"canary": "gradient"}, "does not take them"),
+        ("promptfl", {"canary": "gradient", "canaries": 500}, "500 canaries"),
+    ],
+)
+def test_what_cannot_be_planted_is_refused(
+    trainer: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        populate(make_config(trainer, **fields))

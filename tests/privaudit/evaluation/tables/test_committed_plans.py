@@ -1,0 +1,80 @@
+"""The plans of docs/tables: of the papers' tables, ready to run."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from privaudit.evaluation.tables.plan import read_plan
+from privaudit.evaluation.tables.schedule import schedule
+
+PLANS = sorted((Path(__file__).parents[3] / "docs" / "tables").glob("*.toml"))
+
+
+@pytest.fixture
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let a plan's variables stand for a folder, with whatever it names in it."""
+    for name in ("PRIVAUDIT_DATA", "PRIVAUDIT_SURROGATES", "PRIVAUDIT_PROJECTORS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
+
+
+def test_there_are_plans() -> None:
+    assert len(PLANS) >= 21
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_committed_plan_can_be_run(path: Path, somewhere: Path) -> None:
+    for place in re.findall(r"\$PRIVAUDIT_\w+/([^\"]+)", path.read_text()):
+        (somewhere / place).mkdir(parents=True, exist_ok=True)
+    plan = read_plan(path)
+    assert len(plan.seeds) >= 3
+    assert schedule(plan).runs
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_committed_plan_names_no_place_of_one_machine(path: Path) -> None:
+    plan = read_plan(path)
+    for name in {"data", "model"} & set(plan.fields):
+        place = re.sub("^(surrogate|language):", "", str(plan.fields[name]))
+        assert place.startswith("$PRIVAUDIT_") or place == "tiny-llava"
+    assert plan.source
+    assert plan.notes
+
+
+def digests(name: str) -> dict[str, set[str]]:
+    """Return the runs of each row of a plan, whose model is attacked left out."""
+    planned = schedule(read_plan(PLANS[0].parent / f"{name}.toml"))
+    found: dict[str, set[str]] = {}
+    for (row, _, _), digest in planned.places.items():
+        found.setdefault(re.sub(r" \((server|client)\)", "", row), set()).add(digest)
+    return found
+
+
+def test_the_tables_of_one_paper_share_their_runs() -> None:
+    first = digests("fedrand-1-scenes")
+    assert len(set.union(*first.values())) == 18
+    assert digests("fedrand-2-far") == first
+    leaks = digests("fedrand-4-leaks")
+    assert set.union(*leaks.values()) == set.union(*first.values())
+    assert digests("fedrand-3-ablations")["FedRand"] == first["FedRand"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pfedmoap-6-dp", "trains 10 steps"),
+        ("dp-fpl-ranks", "tested with it"),
+        ("fedrand-4-leaks", "equals 'image, 0 %'"),
+        ("fedrand-flickr", "equals 'image, 0 %'"),
+    ],
+)
+def test_a_plan_that_compares_unlike_things_says_so(name: str, says: str) -> None:
+    (path,) = (path for path in PLANS if path.stem == name)
+    notes = tomllib.loads(path.read_text(encoding="utf-8"))["notes"]
+    marked = [note for note in notes if note.startswith("Unlike things: ")]
+    assert any(says in note for note in marked)
+    results = (path.parents[1] / "results.md").read_text(encoding="utf-8")
+    section = results.split(f"{name}.toml`", 1)[1].split("\n### ", 1)[0]
+    assert "⚠" in section

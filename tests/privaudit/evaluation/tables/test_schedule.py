@@ -1,0 +1,112 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.schedule import schedule
+from privaudit.federated.runs.config import make_config
+
+
+def plan_of(**changes: Any) -> Plan:
+    asked: dict[str, Any] = {
+        "title": "t",
+        "seeds": [4, 5],
+        "fields": {"clients": 3, "rounds": 2},
+        "settings": {"epochs": 7, "epsilon": 8.0},
+        "rows": [
+            {"label": "PromptFL", "trainer": "promptfl", "fields": {"rounds": 3}},
+            {"label": "DP-FPL", "trainer": "dp-fpl", "settings": {"rank": 1}},
+        ],
+        "columns": [
+            {"label": "3"},
+            {"label": "2", "fields": {"clients": 2, "rounds": 1}},
+        ],
+    }
+    return Plan.model_validate(asked | changes)
+
+
+def test_the_columns_fields_stand_over_the_rows_and_those_over_the_plans() -> None:
+    runs = {run.label: run for run in schedule(plan_of()).runs}
+    assert runs["PromptFL, 3, seed 4"].fields == {"clients": 3, "rounds": 3, "seed": 4}
+    assert runs["PromptFL, 2, seed 5"].fields == {"clients": 2, "rounds": 1, "seed": 5}
+    assert runs["DP-FPL, 3, seed 4"].fields == {"clients": 3, "rounds": 2, "seed": 4}
+
+
+def test_shared_parameters_go_to_those_trainers_that_have_them() -> None:
+    runs = {run.label: run for run in schedule(plan_of()).runs}
+    assert runs["PromptFL, 3, seed 4"].settings == {"epochs": 7}
+    assert runs["DP-FPL, 3, seed 4"].settings == {"epsilon": 8.0, "rank": 1}
+
+
+def test_runs_come_seed_by_seed_with_the_digest_of_their_configuration() -> None:
+    planned = schedule(plan_of())
+    assert [run.fields["seed"] for run in planned.runs] == [4] * 4 + [5] * 4
+    for run in planned.runs:
+        config = make_config(run.trainer, run.settings, **run.fields)
+        assert run.digest == config.digest
+    assert len(planned.places) == 8
+
+
+def test_a_run_that_two_cells_show_is_trained_once() -> None:
+    columns = [{"label": "a"}, {"label": "b", "settings": {}}]
+    planned = schedule(plan_of(columns=columns))
+    assert len(planned.runs) == 4
+    assert (
+        planned.places["DP-FPL", "a", 4]
+        == planned.places["DP-FPL", "b", 4]
+        != planned.places["DP-FPL", "b", 5]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"settings": {"epoch": 3}}, "'epoch', and no row's trainer has that"),
+        ({"fields": {"client": 3}}, "PromptFL, 3, seed 4: The run cannot take client"),
+        ({"columns": [{"label": "c", "settings": {"rank": 1}}]}, "no parameter 'rank'"),
+        ({"columns": [{"label": "c", "fields": {"rounds": 0}}]}, "rounds = 0"),
+        ({"rows": [{"label": "a", "trainer": "promptfll"}]}, "mean 'promptfl'"),
+        ({"fields": {"model": "x:$NOT_SET_ANYWHERE/y"}}, "variable NOT_SET_ANYWHERE"),
+    ],
+)
+def test_a_run_that_cannot_be_configured_is_refused(
+    changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        schedule(plan_of(**changes))
+
+
+def test_an_unknown_trainer_is_named_as_everywhere() -> None:
+    with pytest.raises(UnknownNameError):
+        schedule(plan_of(rows=[{"label": "a", "trainer": "nobody"}], settings={}))
+
+
+def test_variables_and_the_home_folder_are_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "weights").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path))
+    for model in ("open_clip:~/models", "open_clip:${SOMEWHERE}/models"):
+        fields = {"model": model, "checkpoint": "$SOMEWHERE/weights"}
+        run = schedule(plan_of(fields=fields)).runs[0]
+        assert run.fields["model"] == f"open_clip:{tmp_path}/models"
+        assert run.fields["checkpoint"] == str(tmp_path / "weights")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": "open_clip:$SOMEWHERE/gone"}, {"checkpoint": "gone.npz"}]
+)
+def test_a_path_that_is_not_there_is_refused_before_anything_runs(
+    fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path))
+    with pytest.raises(MissingFileError, match=r"gone(\.npz)?, which"):
+        schedule(plan_of(fields=fields))
+
+
+def test_a_models_name_is_no_path() -> None:
+    schedule(plan_of(fields={"model": "open_clip:hf-hub:laion/CLIP-ViT-B-16"}))

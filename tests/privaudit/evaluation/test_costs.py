@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.costs import measure_costs
+from privaudit.evaluation.local_costs import measure_round
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.training import train
+from tests.conftest import call, common_cache
+
+TOKENS, WIDTH, CLIENTS, ROUNDS = 8, 64, 10, 2
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with common_cache(tmp_path_factory):
+        folder = tmp_path_factory.mktemp("runs")
+        yield train("fedpt", folder=folder, rounds=ROUNDS, epochs=1)
+
+
+def test_bytes_are_those_of_the_tensors(run: Run) -> None:
+    found = measure_costs(run, probe=False)
+    upload = 4 * TOKENS * WIDTH + 4  # and a weight
+    assert found.per_upload == upload
+    assert found.up_per_client == ROUNDS * upload
+    assert found.down_per_client == (ROUNDS + 1) * (upload - 4)
+    assert found.bytes_total == CLIENTS * (found.up_per_client + found.down_per_client)
+    assert found.local is None
+    assert found.queries is None
+
+
+def test_a_target_is_reached_in_the_first_round_that_has_it(run: Run) -> None:
+    first = run.metrics[0]["local_accuracy"]
+    assert measure_costs(run, target=first, probe=False).rounds_to_target == 1
+    assert measure_costs(run, target=1.0, probe=False).rounds_to_target is None
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        measure_costs(run, target=1.5, probe=False)
+
+
+def test_equal_models_differ_by_the_clients_mixtures_only(run: Run) -> None:
+    fair = measure_costs(run, probe=False).fairness
+    assert fair.clients == CLIENTS
+    assert 0 <= fair.spread.low <= fair.spread.value <= fair.spread.high < 0.1
+    assert fair.ratio is not None
+    assert fair.ratio.value == pytest.approx(fair.lowest / fair.highest)
+
+
+def test_flops_grow_with_the_epochs(run: Run) -> None:
+    once = measure_round(run)
+    largest = max(len(run.ledger.members_of(n)) for n in range(CLIENTS))
+    assert once.records == largest
+    assert once.learned == TOKENS * WIDTH
+    assert once.idle_bytes <= once.peak_bytes
+    twice = train("fedpt", folder=run.path.parent, rounds=ROUNDS, epochs=2)
+    assert measure_round(twice).flops == 2 * once.flops > 0
+
+
+def test_the_counter_counts_a_product_forwards_and_backwards() -> None:
+    """What the figure rests on: 2 n m k, and twice that for the gradients of both."""
+    a, b = torch.ones(3, 5, requires_grad=True), torch.ones(5, 7, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        (a @ b).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * 3 * 5 * 7
+
+
+def test_attention_is_counted_by_hand() -> None:
+    q = torch.ones(1, 2, 6, 4, requires_grad=True)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+    forwards = 2 * (2 * 6 * 6 * 4) * 2  # two heads, two products
+    assert counter.get_total_flops() == 3 * forwards
+
+
+def test_a_target_that_was_not_looked_for_each_round_is_said_to_be(run: Run) -> None:
+    late = train("fedpt", folder=run.path.parent, rounds=2, epochs=1, measured_rounds=1)
+    found = measure_costs(late, target=0.5, probe=False)
+    assert found.rounds_to_target == 2
+    assert not found.seen_every_round
+    assert measure_costs(run, target=0.5, probe=False).seen_every_round
+
+
+def test_the_command_says_it_in_lines(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("costs", run.name, "--runs", str(run.path.parent), "--target", "0.5")
+    code, said, complaint = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0, complaint
+    assert "target 0.5                 after round 1" in said
+    assert "numbers learned            512" in said
+    assert "539 test records, 10 clients" in said.replace("n = ", "")
+
+
+def test_an_unfinished_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("costs", "nothing", "--runs", str(tmp_path))
+    code, _, said = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "nothing" in said

@@ -1,0 +1,255 @@
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from privaudit import Auditor, Run, train
+from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.cli.main import app
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.seeds import Seeds
+from privaudit.evaluation.distribution_shift import _deal, _untuned, measure_shift
+from privaudit.evaluation.distribution_shift_verdict import Shift
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.transcript import Message
+from privaudit.statistics.comparisons import Comparison
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
+
+SHIFT = "distribution shift, not membership"
+MEMBERSHIP = "membership shows beyond the distribution shift"
+BLIND = "a blind attacker tells them as well"
+
+
+def about(value: float) -> Estimate:
+    return Estimate(value, value - 0.05, value + 0.05, (100, 100), "made up")
+
+
+@pytest.mark.parametrize(
+    ("inside", "foreign", "untuned", "blind", "told"),
+    [
+        (0.7, 0.8, 0.6, 0.5, MEMBERSHIP),
+        (0.7, 0.8, 0.6, 0.6, MEMBERSHIP),
+        (0.7, 0.4, 0.3, 0.5, MEMBERSHIP),
+        (0.7, 0.8, 0.6, 0.9, f"{MEMBERSHIP}, though {BLIND}"),
+        (0.7, 0.8, 0.8, 0.5, f"{SHIFT}: the untuned model tells them as well"),
+        (0.5, 0.8, 0.6, 0.9, f"{SHIFT}: {BLIND}"),
+        (
+            0.5, 0.8, 0.8, 0.9,
+            f"{SHIFT}: the untuned model and a blind attacker tell them as well",
+        ),
+        (0.5, 0.8, 0.6, 0.6, f"{SHIFT}: members do not stand out in their own "
+         "distribution"),
+        (0.7, 0.52, 0.5, 0.5, "nothing tells members from these foreign records"),
+        (0.5, 0.3, 0.4, 0.9, "nothing tells members from these foreign records"),
+        (0.7, 0.57, 0.54, 0.53, "undecided between distribution shift and membership"),
+    ],
+)  # fmt: skip
+def test_the_sentence_says_no_more_than_the_controls_allow(
+    inside: float, foreign: float, untuned: float, blind: float, told: str
+) -> None:
+    found = Shift(
+        "token-loss",
+        about(inside),
+        about(foreign),
+        about(untuned),
+        Comparison(about(foreign - untuned), 0.5),
+        about(blind),
+        Comparison(about(foreign - blind), 0.5),
+    )
+    assert found.sentence == told
+
+
+def test_foreign_records_are_dealt_to_one_client_each() -> None:
+    parts = _deal(records=100, most=70, clients=8, seed=3)
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together) == 70
+    assert {len(part) for part in parts} == {8, 9}
+    for part, again in zip(parts, _deal(100, 70, 8, 3), strict=True):
+        np.testing.assert_array_equal(part, again)
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("shift")
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+        return train("zero-shot", folder=folder, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def of_nothing(untrained: Run) -> list[Shift]:
+    return measure_shift(untrained)
+
+
+def test_what_a_model_without_training_shows_is_called_shift(
+    of_nothing: list[Shift],
+) -> None:
+    """The attack's AUROC is far from 0.5, and the model never saw a record."""
+    named = {found.attack: found for found in of_nothing}
+    found = named["loss-threshold"]
+    assert found.foreign.low > 0.6
+    assert found.foreign == found.untuned
+    assert found.beyond.estimate.value == 0
+    assert not found.inside.excludes(0.5)
+    assert found.blind.low > 0.8
+    for one in of_nothing:
+        assert one.sentence.startswith(SHIFT)
+
+
+def test_cheap_attacks_that_read_classes_are_made_and_no_other(
+    untrained: Run, of_nothing: list[Shift]
+) -> None:
+    plan = find_scenario("server-reconstruct", 0).reading("classes")
+    assert [found.attack for found in of_nothing] == list(plan.attacks)
+    with pytest.raises(UnknownNameError, match="No attack is called 'shadow'"):
+        measure_shift(untrained, attacks=["shadow"])
+
+
+def test_every_number_is_kept_with_its_interval(of_nothing: list[Shift]) -> None:
+    kept = json.loads(json.dumps(of_nothing[0].to_dict()))
+    for name in ("inside", "foreign", "untuned", "beyond", "blind", "beyond_blind"):
+        estimate = Estimate.from_dict(kept[name])
+        assert estimate.low <= estimate.value <= estimate.high
+        assert estimate.n[1] == (300 if name != "inside" else estimate.n[1])
+    assert kept["inside_sentence"]
+    assert 0 <= kept["p_value_blind"] <= 1
+
+
+def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
+    untrained: Run, of_nothing: list[Shift]
+) -> None:
+    """Naive twin: zero-shot log-likelihoods, client by client."""
+    from privaudit.federated.runs.population import records_elsewhere
+
+    population = untrained.population
+    task, ledger = population.task, untrained.ledger
+    foreign = records_elsewhere(untrained.config, "drawn-digits")
+    groups = []
+    parts = _deal(len(foreign), 300, len(task.clients), 0)
+    for client, part in zip(task.clients, parts, strict=True):
+        mine = population.indices(client)
+        known = population.records.pick(torch.from_numpy(mine[ledger.is_member[mine]]))
+        likely = [
+            (task.logit_scale * some.features @ task.zero_shot.T)
+            .log_softmax(dim=1)[torch.arange(len(some)), some.labels]
+            .numpy()
+            for some in (known, foreign.pick(torch.from_numpy(part)))
+        ]
+        groups.append((likely[0], likely[1]))
+    assert of_nothing[0].foreign.value == pytest.approx(
+        pooled_auroc(groups).value, abs=1e-4
+    )
+
+
+def test_the_untuned_model_is_the_same_for_every_trainer(whole: Path) -> None:
+    adversary, targets = Auditor(Run(whole)).prepare(
+        find_scenario("server-reconstruct", 0)
+    )
+    base, plain = _untuned(adversary, targets)
+    assert {id(target.rebuilt) for target in plain} == {id(plain[0].rebuilt)}
+    assert torch.equal(plain[0].rebuilt.model["text"], base.task.zero_shot)
+    assert [target.client for target in plain] == [t.client for t in targets]
+
+
+def test_the_command_prints_and_keeps_all_numbers(whole: Path) -> None:
+    command = ["shift", "whole", "--attacks", "loss-threshold", "--most", "100"]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    for words in ("foreign non-members", "untuned model", "blind attacker, without"):
+        assert words in said.output
+    kept = json.loads((whole / "audits/shift-drawn-digits.json").read_text())
+    assert list(kept) == ["loss-threshold"]
+    assert kept["loss-threshold"]["blind"]["n"][1] == 100
+
+
+def test_data_sets_that_cannot_be_foreign_are_refused(whole: Path) -> None:
+    run = Run(whole)
+    with pytest.raises(ConfigError, match="digits is what the run was trained on"):
+        measure_shift(run, "digits")
+    with pytest.raises(ConfigError, match="8 of the 8 classes of scenes-far are none"):
+        measure_shift(run, "scenes-far")
+    with pytest.raises(ConfigError, match="10 clients need one each"):
+        measure_shift(run, most=9)
+
+
+class Deaf:
+    """An attack that does not ask the target's model."""
+
+    trains_shadows: ClassVar[bool] = False
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        scored = [target.candidates.features[:, 0].numpy() for target in targets]
+        return [Scores(scores, scores > 0, "none") for scores in scored]
+
+
+def test_an_attack_that_does_not_ask_the_model_is_refused(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the untuned model it would do the same, and hide behind it."""
+    plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
+    module = import_module("privaudit.shift")
+    monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
+    with pytest.raises(ConfigError, match="deaf does not ask its target's model"):
+        measure_shift(Run(whole), "drawn-digits")
+
+
+def test_attacks_on_uploads_are_refused_in_plain_words(whole: Path) -> None:
+    with pytest.raises(ConfigError, match="update-alignment does not ask its target"):
+        measure_shift(Run(whole), scenario="update-watch", attacks=["update-alignment"])
+
+
+@pytest.mark.slow
+def test_a_model_tuned_on_others_records_is_not_said_to_show_membership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuning moves data sets apart, whoever's records it is on.
+
+    The run's clients are attacked through a federation that trained on public records:
+    it never saw a candidate, and yet does better than the untuned model.
+    """
+    run = train("promptfl", folder=tmp_path, rounds=4, seed=1)
+    messages, task = _tuned_elsewhere(run), run.population.task
+    prepare = Auditor.prepare
+
+    def others(
+        self: Auditor, scenario: Scenario, *, seed: int = 0
+    ) -> tuple[Adversary, list[Target]]:
+        adversary, targets = prepare(self, scenario, seed=seed)
+        view = adversary.threat(messages)
+        rebuilt = [run.trainer.rebuild(task, view, t.client) for t in targets]
+        found = [replace(t, rebuilt=r) for t, r in zip(targets, rebuilt, strict=True)]
+        return replace(adversary, view=view), found
+
+    monkeypatch.setattr(Auditor, "prepare", others)
+    for found in measure_shift(run):
+        assert found.foreign.low > 0.55
+        assert not found.inside.excludes(0.5)
+        assert found.sentence.startswith(SHIFT)
+
+
+def _tuned_elsewhere(run: Run) -> list[Message]:
+    """Train as many records as the run's members, all of them public."""
+    task = run.population.task
+    order = torch.randperm(len(task.public), generator=torch.Generator().manual_seed(1))
+    size = int(run.ledger.is_member.sum()) // len(task.clients)
+    shards = {
+        client: task.public.pick(order[size * n : size * (n + 1)])
+        for n, client in enumerate(task.clients)
+    }
+    federation = Federation.begin(run.trainer, task, shards, Seeds(100))
+    messages: list[Message] = []
+    for index in range(task.rounds):
+        (record,) = run_round(run.trainer, task, [federation], index)
+        messages.extend(record.messages)
+    return messages

@@ -1,0 +1,108 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.partition import ByDomain, Dirichlet, Pathological
+from privaudit.datasets.split import PUBLIC, TEST, Deal, Shares, deal_records
+from privaudit.federated.runs.config import make_config, parameters_of
+
+NOT_FINITE = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf"])
+
+
+@NOT_FINITE
+@pytest.mark.parametrize(
+    ("trainer", "name"),
+    [
+        ("promptfl", "learning_rate"),
+        ("promptfl", "momentum"),
+        ("coop", "learning_rate"),
+        *(
+            ("dp-fpl", name)
+            for name in (
+                "learning_rate_global",
+                "learning_rate_local",
+                "epsilon",
+                "delta",
+                "clip_norm",
+                "clip_local",
+                "clip_global",
+                "local_share",
+            )
+        ),
+    ],
+)
+def test_a_trainers_parameters_are_finite(trainer: str, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"cannot take {name} = "):
+        make_config(trainer, {name: value})
+
+
+@NOT_FINITE
+@pytest.mark.parametrize(
+    "name", ["alpha", "participation", "test_share", "public_share"]
+)
+def test_a_runs_fields_are_finite(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"The run cannot take {name} = "):
+        make_config("zero-shot", **{name: value})
+
+
+def test_a_trainers_parameters_are_known_by_name() -> None:
+    assert parameters_of("zero-shot") == frozenset()
+    assert {"epsilon", "mode", "rank"} <= parameters_of("dp-fpl")
+    with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
+        parameters_of("promptlf")
+
+
+def deal(test_share: float, public_share: float) -> Deal:
+    return deal_records(
+        np.repeat(np.arange(10), 20),
+        Dirichlet(100.0),
+        Shares(test_share, public_share),
+        clients=2,
+        seeds=Seeds(0),
+    )
+
+
+def test_a_deal_needs_a_test_record_and_ten_public_ones() -> None:
+    """Of 200 records, 0.002 are none; 0.045 are 9, and 0.05 are 10."""
+    with pytest.raises(ConfigError, match=r"200 records leave 0 for tests"):
+        deal(0.002, 0.4)
+    with pytest.raises(ConfigError, match=r"for tests and 9 public ones"):
+        deal(0.3, 0.045)
+    dealt = deal(0.005, 0.05)
+    assert (len(dealt.of(TEST)), len(dealt.of(PUBLIC))) == (1, 10)
+
+
+def test_an_infinite_concentration_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite number"):
+        Dirichlet(math.inf)
+
+
+def test_places_are_made_whole_since_a_run_is_read_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_config("zero-shot", data="pets", model="surrogate:folder")
+    assert config.data == str(tmp_path / "pets")
+    assert config.model == f"surrogate:{tmp_path / 'folder'}"
+    assert make_config("zero-shot").data is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("shots", 0), ("members", "none"), ("test_share", 0)]
+)
+def test_options_of_the_deal_have_their_ranges(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"The run cannot take {name} = "):
+        make_config("zero-shot", **{name: value})
+
+
+def test_each_partition_has_its_name() -> None:
+    found = [
+        make_config("zero-shot", partition=name, alpha=2.0).deal()
+        for name in ("dirichlet", "pathological", "domains")
+    ]
+    assert found == [Dirichlet(2.0), Pathological(), ByDomain(2.0)]

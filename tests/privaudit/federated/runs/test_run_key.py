@@ -1,0 +1,296 @@
+"""A run's secret key: what follows from it, and who can guess it."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import train
+from privaudit.cli.progress import Event
+from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.core.seeds import Seeds
+from privaudit.core.streams import KEY
+from privaudit.core.tensors import Tensors
+from privaudit.federated.masked_sum import Masking, masked_sum
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.run_key import RUN_KEY, masking_of
+from privaudit.federated.runs.runs import Run
+from privaudit.privacy.certificate import is_repeatable
+from privaudit.privacy.secure_aggregation.client import Client
+from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.identities import Roster
+from privaudit.privacy.secure_aggregation.randomness import RunKey
+from privaudit.report.export.export import export_public
+from tests.conftest import common_cache
+
+QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
+SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
+MASKED: dict[str, Any] = {"seed": 0, **SYSTEM}
+NOISED: dict[str, Any] = {
+    "trainer": "dp-fpl",
+    "epsilon": 8,
+    "rounds": 3,
+    "clients": 4,
+    "participation": 0.5,
+}
+STEP = FixedPoint(3).step
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train two runs of one seed that differ, in the clear and masked, and a third."""
+    folder = tmp_path_factory.mktemp("keys")
+    with common_cache(tmp_path_factory):
+        for rate in (0.01, 0.02):
+            train(folder=folder, name=f"clear-{rate}", learning_rate=rate, **QUICK)
+            train(folder=folder, name=f"masked-{rate}", learning_rate=rate, **MASKED)
+        train(folder=folder, name="system", **SYSTEM)
+    return folder
+
+
+def stop(event: Event) -> None:
+    raise KeyboardInterrupt
+
+
+def first(run: Run, kind: str) -> Tensors:
+    return next(m.tensors for m in run.transcript if m.kind == kind)
+
+
+def same_difference(masked: Sequence[Tensors], clear: Sequence[Tensors]) -> bool:
+    """Say whether two masked uploads differ as much as the two in the clear."""
+    return all(
+        torch.allclose(
+            (masked[0][name] - masked[1][name]).double() * STEP,
+            (clear[0][name] - clear[1][name]).double(),
+            atol=2 * STEP + 1e-6,
+        )
+        for name in clear[0]
+    )
+
+
+def test_two_runs_of_one_seed_share_no_mask(runs: Path) -> None:
+    pairs = [
+        [first(Run(runs / f"{name}-{rate}"), kind) for rate in (0.01, 0.02)]
+        for name, kind in (("masked", "masked"), ("clear", "update"))
+    ]
+    assert not same_difference(*pairs)
+
+
+@pytest.mark.parametrize("runs_apart", [False, True])
+def test_without_the_run_in_the_key_a_difference_of_uploads_shows(
+    runs_apart: bool,
+) -> None:
+    """Must fail: keys of the seed alone, as masks are for two sums of one seed."""
+    generator = torch.Generator().manual_seed(0)
+    sent = [
+        {c: {"x": torch.randn(5, generator=generator)} for c in "abc"} for _ in range(2)
+    ]
+    masked = []
+    for number, uploads in enumerate(sent):
+        key = RunKey.of_seed(Seeds(7), str(number) if runs_apart else "")
+        found = masked_sum(uploads, Masking(secrets=key), Seeds(7), 0)
+        masked.append(next(m.tensors for m in found.messages if m.kind == "masked"))
+    clear = [uploads["a"] for uploads in sent]
+    assert same_difference(masked, clear) != runs_apart
+
+
+def test_a_key_is_of_all_that_a_runs_uploads_depend_on(runs: Path) -> None:
+    header = Run(runs / "masked-0.01").header
+    options: dict[str, Any] = {
+        "secure_aggregation": "masked",
+        "randomness": "seed",
+        "rounds": 2,
+        "clients": 3,
+    }
+
+    def key(header: dict[str, Any], **fields: Any) -> Any:
+        config = make_config("promptfl", **options, **fields)
+        found = masking_of(config, header, bytes)
+        assert found is not None
+        assert isinstance(found.secrets, RunKey)
+        return found.secrets
+
+    same = {"python": "3.12.0", "progress": {}, "files": {"a": "b"}}
+    assert key({**header, **same}) == key(header)
+    others = [
+        key(header, seed=1),
+        key(header, dropout=0.1),
+        key(header, settings={"learning_rate": 0.5}),
+        *(key({**header, name: "0"}) for name in ("data_hash", "model_hash")),
+        *(key({**header, name: "0"}) for name in ("libraries", "threads", "privaudit")),
+    ]
+    assert len({one.secret for one in [key(header), *others]}) == 1 + len(others)
+
+
+def is_found(run: Run, seeds: int) -> bool:
+    """Try seeds as a server would: does one give a client's public keys?
+
+    It knows run.json but for the seed; the ledger's hash in it follows from the seed.
+    """
+    keys = first(run, "keys")["keys"].numpy().tobytes()
+    for seed in range(seeds):
+        config = run.config.model_copy(update={"seed": seed, "randomness": "seed"})
+        header = {**run.header, "config": config.model_dump()}
+        masking = masking_of(config, header, bytes)
+        assert masking is not None
+        entropy = masking.entropy(Seeds(seed), 0, "client-0")
+        identity = masking.identity(Seeds(seed), "client-0")
+        client = Client(0, identity, Roster((identity.public,), ""), 2, entropy)
+        if client.advertise()["keys"].tobytes() == keys:
+            return True
+    return False
+
+
+def test_a_seed_that_can_be_guessed_gives_the_masks_away_and_a_systems_key_does_not(
+    runs: Path,
+) -> None:
+    assert is_found(Run(runs / "masked-0.01"), seeds=3)
+    assert not is_found(Run(runs / "system"), seeds=3)
+
+
+def test_the_systems_key_changes_masks_and_nothing_else(runs: Path) -> None:
+    run = Run(runs / "system")
+    seeded = train(folder=runs, name="seeded", **MASKED)
+    for kind, equal in (("masked", False), ("keys", False), ("sum", True)):
+        ours, theirs = first(run, kind), first(seeded, kind)
+        assert all(torch.equal(ours[n], theirs[n]) for n in ours) == equal
+    key = run.path / RUN_KEY
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert len(key.read_bytes()) == 32
+    assert RUN_KEY in run.header["files"]
+    assert key.read_bytes().hex() not in repr(run.masking)
+    assert not (seeded.path / RUN_KEY).exists()
+
+
+@pytest.mark.parametrize("fields", [SYSTEM, NOISED], ids=["masked", "noised"])
+def test_a_resumed_run_has_its_key_and_a_fresh_one_another(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Killed after a round, twice resumed: the same bytes; anew: others."""
+    with pytest.raises(KeyboardInterrupt):
+        train(folder=tmp_path, name="one", watcher=stop, **fields)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    one, two = (
+        train(folder=tmp_path, name=name, resume=True, **fields)
+        for name in ("one", "two")
+    )
+    for path in (one.path / "transcript").iterdir():
+        assert (two.path / "transcript" / path.name).read_bytes() == path.read_bytes()
+    before, head = (one.path / RUN_KEY).read_bytes(), one.transcript.head
+    assert train(folder=tmp_path, name="one", **fields).transcript.head == head
+    assert (one.path / RUN_KEY).read_bytes() == before
+    fresh = train(folder=tmp_path, name="one", fresh=True, **fields)
+    assert (one.path / RUN_KEY).read_bytes() != before
+    assert fresh.transcript.head != head
+    assert {c["randomness"] for c in fresh.privacy["certified"].values()} == {"system"}
+    assert (fresh.path / RUN_KEY).stat().st_mode & 0o777 == 0o600
+
+
+def test_noise_of_a_named_seed_repeats_and_is_marked(tmp_path: Path) -> None:
+    first, again = (
+        train(folder=tmp_path, name=name, seed=7, **NOISED) for name in ("one", "two")
+    )
+    assert first.transcript.head == again.transcript.head
+    assert not (first.path / RUN_KEY).exists()
+    certified = first.privacy["certified"]
+    assert {c["randomness"] for c in certified.values()} == {"seed"}
+    assert is_repeatable(certified["released"])
+    assert not is_repeatable(certified["server"])  # proves nothing in any case
+    export_public(first, tmp_path / "out")
+    text = (tmp_path / "out" / "README.txt").read_text()
+    assert "Repeatable, not private" in text
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["privacy"]["certified"]["released"]["randomness"] == "seed"
+
+
+def test_equal_keys_give_equal_transcripts_and_the_deal_stays_the_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(name: str, key: bytes) -> Run:
+        monkeypatch.setattr(
+            "privaudit.federated.runs.run_key.os.urandom", lambda count: key
+        )
+        return train(folder=tmp_path, name=name, **NOISED)
+
+    one, two, other = (
+        trained(name, key * KEY)
+        for name, key in (("1", b"a"), ("2", b"a"), ("3", b"b"))
+    )
+    assert one.transcript.head == two.transcript.head != other.transcript.head
+    assert one.ledger.hash == other.ledger.hash
+
+
+@pytest.mark.parametrize("content", [None, b"0" * 32])
+def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(folder=tmp_path, name="cut", watcher=stop, **SYSTEM)
+    key = tmp_path / "cut" / RUN_KEY
+    if content is None:
+        key.unlink()
+    else:
+        key.write_bytes(content)
+    before = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
+    with pytest.raises((MissingFileError, TranscriptError), match=r"run\.key"):
+        train(folder=tmp_path, name="cut", resume=True, **SYSTEM)
+    after = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_an_export_says_where_secrets_come_from_and_holds_no_key(
+    runs: Path, tmp_path: Path
+) -> None:
+    run = Run(runs / "system")
+    found = export_public(run, tmp_path / "out")
+    text = "".join(path.read_text() for path in (tmp_path / "out").iterdir())
+    key = (run.path / RUN_KEY).read_bytes()
+    assert json.loads((tmp_path / "out" / "card.json").read_text())
+    assert key.hex() not in text
+    assert run.header["files"][RUN_KEY] not in text
+    assert found.card["run"]["config"]["randomness"] == "system"
+    assert found.files["secret key of the run"] == 1
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "wanted"),
+    [
+        ("promptfl", {}, "seed"),
+        ("promptfl", {"secure_aggregation": "masked"}, "system"),
+        ("promptfl", {"secure_aggregation": "masked", "seed": 0}, "seed"),
+        ("promptfl", {"randomness": "system"}, "system"),
+        ("dp-fpl", {}, "seed"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}}, "system"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}, "seed": 0}, "seed"),
+        ("dp-fpl", {"settings": {"epsilon": 8.0}, "randomness": "seed"}, "seed"),
+        (
+            "dp-fpl",
+            {"settings": {"epsilon": 8.0}, "seed": 0, "randomness": "system"},
+            "system",
+        ),
+        ("dp-fedpt", {"settings": {"epsilon": 8.0}}, "system"),
+        ("fedpt-dhapa", {}, "seed"),
+        ("fedpt-dhapa", {"settings": {"statistics_noise": 1.0, "gamma": 0}}, "system"),
+    ],
+)
+def test_a_key_is_the_systems_where_something_is_to_be_hidden_and_no_seed_is_named(
+    trainer: str, fields: dict[str, Any], wanted: str
+) -> None:
+    assert make_config(trainer, **fields).randomness == wanted
+
+
+def test_a_run_that_hides_nothing_has_one_name() -> None:
+    names = [
+        make_config("promptfl", **fields).digest
+        for fields in ({}, {"randomness": "seed"}, {"seed": 0})
+    ]
+    assert len(set(names)) == 1
+
+
+def test_another_source_of_randomness_is_refused() -> None:
+    with pytest.raises(ConfigError, match="randomness = 'dice'"):
+        make_config("promptfl", randomness="dice")

@@ -1,0 +1,188 @@
+"""What guards a run: its lock, its names, and the checks before anything is dropped."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from privaudit import train
+from privaudit.cli.progress import Event, Watcher
+from privaudit.core.errors import (
+    ConfigError,
+    PrivauditError,
+    TranscriptError,
+)
+from privaudit.core.storage import file_hash
+from privaudit.federated.runs.run_files import TRACKED
+from privaudit.federated.runs.runs import Run
+from tests.owner_changes import sign_again
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from privaudit.federated.runs.run_lock import lock_run
+with lock_run(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def stop_after(rounds: int) -> Watcher:
+    def watcher(event: Event) -> None:
+        if event.done == rounds:
+            raise KeyboardInterrupt
+
+    return watcher
+
+
+def content(run: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(run)): file_hash(path)
+        for path in sorted(run.rglob("*"))
+        if path.is_file()
+    }
+
+
+def resume(match: str, error: type[PrivauditError] = TranscriptError) -> None:
+    with pytest.raises(error, match=match):
+        train(name="cut", rounds=3, epochs=1, resume=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_only_one_process_trains_a_run_and_a_kill_frees_it(cut: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(cut)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        before = content(cut)
+        resume("Another process is training .*cut", ConfigError)
+        with pytest.raises(ConfigError, match="Another process is training"):
+            train(name="cut", rounds=3, epochs=1, fresh=True)
+        assert content(cut) == before
+        os.kill(holder.pid, signal.SIGKILL)
+    assert train(name="cut", rounds=3, epochs=1, resume=True).is_complete
+
+
+def test_a_run_cannot_be_trained_from_within_itself(cut: Path) -> None:
+    def again(event: Event) -> None:
+        train(name="cut", rounds=3, epochs=1, resume=True)
+
+    with pytest.raises(ConfigError, match="Another process"):
+        train(name="cut", rounds=3, epochs=1, fresh=True, watcher=again)
+
+
+def test_a_finished_run_is_returned_without_a_lock(whole: Path) -> None:
+    (whole / ".lock").unlink()
+    assert train(name="whole", rounds=2, epochs=1).is_complete
+    assert not (whole / ".lock").exists()
+
+
+def test_nothing_is_written_if_the_configuration_cannot_run() -> None:
+    with pytest.raises(ConfigError):
+        train(name="none", clients=30, partition="pathological")
+    assert not Path(os.environ["PRIVAUDIT_RUNS"]).exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: lines[:3],
+        lambda lines: [lines[1], lines[0], *lines[2:]],
+        lambda lines: [lines[0], b"garbage", *lines[2:]],
+        lambda lines: [lines[0], b"\xff" + lines[1], *lines[2:]],
+        lambda lines: [],
+    ],
+)
+def test_a_damaged_manifest_is_refused_before_anything_is_dropped(
+    damage: Callable[[list[bytes]], list[bytes]], cut: Path
+) -> None:
+    manifest = cut / "transcript" / "manifest.jsonl"
+    lines = manifest.read_bytes().splitlines()
+    manifest.write_bytes(b"".join(line + b"\n" for line in damage(lines)))
+    before = content(cut)
+    resume(r"manifest\.jsonl")
+    assert content(cut) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["transcript/round-0001.safetensors", "kept/after-0002.safetensors"]
+)
+def test_altered_tensors_are_refused_before_anything_is_dropped(
+    name: str, cut: Path
+) -> None:
+    altered = bytearray((cut / name).read_bytes())
+    altered[-1] ^= 1
+    (cut / name).write_bytes(bytes(altered))
+    before = content(cut)
+    resume(Path(name).name)
+    assert content(cut) == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text.splitlines()[0],
+        lambda text: "\n".join(reversed(text.splitlines())),
+        lambda text: "garbage\n" + text,
+        lambda text: "[]\n" + text,
+        lambda text: text.replace('"mechanisms": []', '"mechanisms": [1]', 1),
+    ],
+)
+def test_metrics_that_lack_a_round_certify_nothing(
+    damage: Callable[[str], str], cut: Path
+) -> None:
+    metrics = cut / "metrics.jsonl"
+    metrics.write_text(damage(metrics.read_text()))
+    before = content(cut)
+    resume(r"metrics\.jsonl does not hold its 2 rounds")
+    assert content(cut) == before
+    with pytest.raises(TranscriptError, match=r"metrics\.jsonl"):
+        _ = Run(cut).metrics
+
+
+def test_lines_after_the_last_round_that_counts_are_dropped(cut: Path) -> None:
+    with (cut / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "mech')
+    with (cut / "transcript" / "manifest.jsonl").open("ab") as file:
+        file.write(b'{"round": 2, \xff')
+    run = train(name="cut", rounds=3, epochs=1, resume=True)
+    assert [entry["round"] for entry in Run(run.path).metrics] == [0, 1, 2]
+    assert len(run.transcript) == run.header["progress"]["length"]
+
+
+def test_a_fresh_run_keeps_nothing_of_the_old_one(whole: Path) -> None:
+    for name in ("audits/old/audit.json", "kept/after-0009.safetensors"):
+        (whole / name).parent.mkdir(exist_ok=True)
+        (whole / name).write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        train(name="whole", rounds=2, fresh=True, epochs=1, watcher=stop_after(1))
+    assert not list((whole / "audits").iterdir())
+    assert [p.name for p in (whole / "kept").iterdir()] == ["after-0001.safetensors"]
+    assert not (whole / "privacy.json").exists()
+    assert len(Run(whole).metrics) == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "sub/x", "../x", "latest", ".hidden", "a\nb"])
+def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        train(name=name, rounds=1, epochs=1)
+
+
+def test_other_threads_or_versions_do_not_go_on_silently(cut: Path) -> None:
+    there = torch.get_num_threads()
+    sign_again(cut, threads=there + 1)
+    resume(
+        f"trained with {there + 1} threads.*OMP_NUM_THREADS={there + 1}", ConfigError
+    )
+    versions = {name: version(name) for name in TRACKED}
+    sign_again(cut, threads=there, libraries=versions | {"torch": "0.1"})
+    before = content(cut)
+    resume(r"trained with torch 0\.1, .* is installed.*--fresh", ConfigError)
+    assert content(cut) == before

@@ -1,0 +1,117 @@
+import pytest
+import torch
+
+from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.core.seeds import Seeds
+from privaudit.federated.federation import (
+    Federation,
+    give_away,
+    participants_of,
+    run_round,
+)
+from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.transcript import SERVER
+from privaudit.trainers.coop import CoOp
+from privaudit.trainers.promptfl import PromptFL
+
+
+def test_one_full_batch_step_everywhere_is_one_step_on_the_union(
+    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+) -> None:
+    """With one local step, federated averaging is plain gradient descent."""
+    trainer = PromptFL(epochs=1, batch_size=0, learning_rate=0.1)
+    split = Federation.begin(trainer, task, shards, seeds)
+    union = Records(
+        torch.cat([s.features for s in shards.values()]),
+        torch.cat([s.labels for s in shards.values()]),
+    )
+    whole = Federation.begin(trainer, task, {"client-0": union}, seeds)
+    for index in range(3):
+        run_round(trainer, task, [split], index)
+        run_round(trainer, task, [whole], index)
+    torch.testing.assert_close(split.server["context"], whole.server["context"])
+
+
+@pytest.mark.parametrize("trainer", [PromptFL(batch_size=4), CoOp(batch_size=4)])
+def test_training_a_cohort_equals_training_its_clients_one_by_one(
+    trainer: PromptFL | CoOp, task: PublicTask, shards: dict[str, Records]
+) -> None:
+    together = Federation.begin(trainer, task, shards, Seeds(3))
+    alone = Federation.begin(trainer, task, shards, Seeds(3))
+    for index in range(2):
+        (first,) = run_round(trainer, task, [together], index, cohort_size=64)
+        (second,) = run_round(trainer, task, [alone], index, cohort_size=1)
+        for one, other in zip(first.messages, second.messages, strict=True):
+            assert (one.sender, one.receiver) == (other.sender, other.receiver)
+            for name in one.tensors:
+                torch.testing.assert_close(one.tensors[name], other.tensors[name])
+
+
+def test_federations_side_by_side_equal_each_alone(
+    task: PublicTask, shards: dict[str, Records]
+) -> None:
+    """Only the names of random streams tell shadow federations apart."""
+    trainer = PromptFL(batch_size=0)
+    pair = [
+        Federation.begin(trainer, task, shards, Seeds(n), name=f"s{n}")
+        for n in range(2)
+    ]
+    lone = Federation.begin(trainer, task, shards, Seeds(1), name="s1")
+    run_round(trainer, task, pair, 0)
+    run_round(trainer, task, [lone], 0)
+    torch.testing.assert_close(pair[1].server["context"], lone.server["context"])
+
+
+def test_a_round_records_what_went_down_and_what_came_up(
+    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+) -> None:
+    trainer = PromptFL()
+    federation = Federation.begin(trainer, task, shards, seeds)
+    (record,) = run_round(trainer, task, [federation], 0, participation=0.7)
+    assert len(record.at.participants) == 2
+    assert [m.sender for m in record.messages] == [
+        SERVER,
+        SERVER,
+        *record.at.participants,
+    ]
+
+
+def test_who_sends_nothing_leaves_no_message(
+    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+) -> None:
+    federation = Federation.begin(CoOp(), task, shards, seeds)
+    (record,) = run_round(CoOp(), task, [federation], 0)
+    assert record.messages == ()
+
+
+def test_personal_models_are_published_only_on_demand(
+    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+) -> None:
+    federation = Federation.begin(PromptFL(), task, shards, seeds)
+    models, messages = give_away(PromptFL(), task, federation, 3, publish=False)
+    assert set(models) == set(shards)
+    assert {m.kind for m in messages} == {"broadcast"}
+
+
+def test_a_loss_that_is_not_finite_stops_the_round_and_keeps_the_state(
+    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+) -> None:
+    trainer = PromptFL(learning_rate=1e38)
+    federation = Federation.begin(trainer, task, shards, seeds)
+    before = federation.server["context"].clone()
+    with pytest.raises(TrainingError, match="Round 0, client-0: the loss or an update"):
+        run_round(trainer, task, [federation], 0)
+    assert torch.equal(federation.server["context"], before)
+
+
+def test_participation_draws_a_fixed_number_anew_in_each_round() -> None:
+    clients = [f"client-{i}" for i in range(10)]
+    draws = [participants_of(clients, 0.3, Seeds(0), i) for i in range(20)]
+    assert {len(draw) for draw in draws} == {3}
+    assert len(set(draws)) > 10
+    assert all(list(draw) == sorted(draw) for draw in draws)
+
+
+def test_no_participation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        participants_of(["a"], 0.0, Seeds(0), 0)

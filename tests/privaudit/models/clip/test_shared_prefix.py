@@ -1,0 +1,275 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from privaudit.models.clip.plain_text import plain_prompt_features
+from privaudit.models.clip.prompt_tokens import PromptTokens
+from privaudit.models.clip.shared_prefix import Packing, SharedPrefixText
+from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.clip.torchvision_shim import import_open_clip
+
+Build = Callable[..., nn.Module]
+END = 49407
+
+TOWERS: list[dict[str, Any]] = [
+    {},
+    {"quick_gelu": True},
+    {"ls_init_value": 0.3},
+    {"pool_type": "eos", "eos_id": END},
+    {"kind": "CustomTextCLIP"},
+    {"kind": "CustomTextCLIP", "proj_type": "none", "width": 24, "heads": 3},
+    {"kind": "CustomTextCLIP", "proj_bias": True},
+    {"norm_kwargs": {"eps": 0.1}},
+]
+
+
+def tokens_of(
+    lengths: list[int], context_tokens: int, length: int = 40
+) -> PromptTokens:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    ids = torch.zeros(len(lengths), length, dtype=torch.long)
+    for row, count in zip(ids, lengths, strict=True):
+        end = 1 + context_tokens + count
+        row[:end] = torch.randint(1, 400, (end,), generator=generator)
+        row[0] = END - 1
+        row[end] = END
+    return PromptTokens(ids, 1, context_tokens)
+
+
+def contexts_for(
+    prompts: int,
+    tokens: PromptTokens,
+    width: int = 32,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    shape = (prompts, tokens.context_tokens, width)
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def gradient(features: Tensor, contexts: Tensor, weights: Tensor) -> Tensor:
+    return torch.autograd.grad((features * weights).sum(), contexts)[0]
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("options", TOWERS, ids=str)
+def test_every_causal_tower_equals_the_plain_path(
+    build: Build, options: dict[str, Any]
+) -> None:
+    clip = build(**options).double()
+    tower, tokens = text_tower(clip), tokens_of([2, 5, 1, 2, 3], context_tokens=4)
+    assert tower.shares_prefixes()
+    contexts = contexts_for(3, tokens, tower.width).requires_grad_()
+    shared = SharedPrefixText(tower, tokens)(contexts)
+    plain = plain_prompt_features(clip, tokens, contexts)
+    weights = torch.linspace(-1, 1, plain.numel(), dtype=torch.float64).view_as(plain)
+    torch.testing.assert_close(shared, plain, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        gradient(shared, contexts, weights),
+        gradient(plain, contexts, weights),
+        rtol=1e-8,
+        atol=1e-8,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"no_causal_mask": True},
+        {"pool_type": "last"},
+        {"pool_type": "first", "no_causal_mask": True},
+        {"qk_norm": True},
+        {"scale_fc": True},
+        {"kind": "CoCa", "embed_cls": True, "output_tokens": True},
+    ],
+    ids=str,
+)
+def test_towers_that_cannot_share_a_prefix_are_told_apart(
+    build: Build, options: dict[str, Any]
+) -> None:
+    clip = build(**options)
+    tokens = tokens_of([1, 2], context_tokens=2)
+    assert not text_tower(clip).shares_prefixes()
+    contexts = contexts_for(2, tokens, dtype=torch.float32)
+    features = plain_prompt_features(clip, tokens, contexts)
+    assert features.shape == (2, 2, 24)
+    changed = plain_prompt_features(clip, tokens, -contexts)
+    assert (features - changed).abs().amax(dim=-1).min() > 1e-4
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    context_tokens=st.integers(0, 8),
+    prompts=st.integers(1, 3),
+)
+def test_any_mix_of_lengths_equals_the_plain_path(
+    lengths: list[int], context_tokens: int, prompts: int
+) -> None:
+    clip = _small_clip()
+    tokens = tokens_of(lengths, context_tokens)
+    contexts = contexts_for(prompts, tokens)
+    shared = SharedPrefixText(text_tower(clip), tokens)(contexts)
+    plain = plain_prompt_features(clip, tokens, contexts)
+    torch.testing.assert_close(shared, plain, rtol=1e-9, atol=1e-9)
+
+
+_built: list[nn.Module] = []
+
+
+def _small_clip() -> nn.Module:
+    if not _built:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            clip = import_open_clip().CLIP(
+                embed_dim=24,
+                vision_cfg={"layers": 1, "width": 8, "head_width": 8, "image_size": 16},
+                text_cfg={
+                    "context_length": 40,
+                    "width": 32,
+                    "heads": 4,
+                    "layers": 2,
+                },
+            )
+        _built.append(clip.double().eval().requires_grad_(False))
+    return _built[0]
+
+
+def test_a_stack_of_prompts_equals_one_by_one(build: Build) -> None:
+    clip = build().double()
+    tokens = tokens_of([1, 3, 3], context_tokens=5)
+    shared = SharedPrefixText(text_tower(clip), tokens)
+    contexts = contexts_for(4, tokens)
+    one_by_one = torch.cat([shared(context[None]) for context in contexts])
+    torch.testing.assert_close(shared(contexts), one_by_one, rtol=1e-10, atol=1e-10)
+
+
+def test_features_follow_their_classes_when_these_are_reordered(build: Build) -> None:
+    clip = build().double()
+    tokens = tokens_of([4, 1, 3, 2], context_tokens=2)
+    order = torch.tensor([2, 0, 3, 1])
+    reordered = PromptTokens(tokens.ids[order], 1, 2)
+    contexts = contexts_for(1, tokens)
+    tower = text_tower(clip)
+    torch.testing.assert_close(
+        SharedPrefixText(tower, reordered)(contexts),
+        SharedPrefixText(tower, tokens)(contexts)[:, order],
+    )
+
+
+def test_what_stands_behind_the_end_token_changes_nothing(build: Build) -> None:
+    tower = text_tower(build().double())
+    tokens = tokens_of([3, 1], context_tokens=2)
+    other = PromptTokens(tokens.ids.clone(), 1, 2)
+    other.ids[:, 10:] = 7
+    contexts = contexts_for(1, tokens)
+    assert torch.equal(
+        SharedPrefixText(tower, tokens)(contexts),
+        SharedPrefixText(tower, other)(contexts),
+    )
+
+
+@pytest.mark.parametrize("matmul_type", [None, torch.bfloat16])
+def test_batched_gradients_equal_one_gradient_at_a_time(
+    build: Build, matmul_type: torch.dtype | None
+) -> None:
+    tower = text_tower(build())
+    tokens = tokens_of([1, 2, 2], context_tokens=3)
+    shared = SharedPrefixText(tower, tokens, matmul_type)
+    contexts = contexts_for(2, tokens, dtype=torch.float32).requires_grad_()
+    features = shared(contexts)
+    directions = torch.randn(
+        5, *features.shape, generator=torch.Generator().manual_seed(2)
+    )
+    batched = torch.autograd.grad(
+        features, contexts, directions, is_grads_batched=True, retain_graph=True
+    )[0]
+    single = [
+        torch.autograd.grad(features, contexts, direction, retain_graph=True)[0]
+        for direction in directions
+    ]
+    tolerance = 1e-5 if matmul_type is None else 0.03
+    assert relative(batched, torch.stack(single)) < tolerance
+
+
+def test_it_runs_under_vmap_and_functional_gradients(build: Build) -> None:
+    tokens = tokens_of([1, 2], context_tokens=3)
+    shared = SharedPrefixText(text_tower(build().double()), tokens)
+    contexts = contexts_for(4, tokens)[:, None]
+    torch.testing.assert_close(
+        torch.func.vmap(shared)(contexts), torch.stack([shared(c) for c in contexts])
+    )
+
+    def total(context: Tensor) -> Tensor:
+        return shared(context).square().sum()
+
+    mapped = torch.func.vmap(torch.func.grad(total))(contexts)
+    single = torch.stack([torch.func.grad(total)(context) for context in contexts])
+    torch.testing.assert_close(mapped, single)
+
+
+def test_no_weight_gets_a_gradient(build: Build) -> None:
+    clip = build()
+    tokens = tokens_of([1, 2], context_tokens=3)
+    contexts = contexts_for(1, tokens, dtype=torch.float32).requires_grad_()
+    total = SharedPrefixText(text_tower(clip), tokens)(contexts).sum()
+    torch.autograd.backward(total)
+    assert contexts.grad is not None
+    assert all(parameter.grad is None for parameter in clip.parameters())
+
+
+def test_bfloat16_leaves_the_models_own_weights_alone(build: Build) -> None:
+    clip = build()
+    tokens = tokens_of([2, 3], context_tokens=4)
+    tower = text_tower(clip)
+    contexts = contexts_for(1, tokens, dtype=torch.float32)
+    rounded = SharedPrefixText(tower, tokens, torch.bfloat16)(contexts)
+    exact = SharedPrefixText(tower, tokens)(contexts)
+    assert rounded.dtype == exact.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    assert relative(rounded, exact) < 0.05
+    assert {p.dtype for p in clip.parameters()} == {torch.float32}
+
+
+def test_the_mask_shows_each_row_the_prefix_and_its_own_past() -> None:
+    packing = Packing(prefix=2, groups=((1, 1), (1, 2)))
+    o, x = 0.0, float("-inf")
+    expected = torch.tensor(
+        [
+            [o, x, x, x],  # start
+            [o, o, x, x],  # context
+            [o, o, o, x],  # the short class
+            [o, o, o, x],  # the long class
+            [o, o, o, o],
+        ]
+    )
+    assert torch.equal(packing.mask(ends_only=False), expected)
+    assert torch.equal(packing.mask(ends_only=True), expected[[2, 4]])
+
+
+@pytest.mark.slow
+def test_the_text_tower_of_vit_b_16_equals_open_clips_own() -> None:
+    open_clip: Any = import_open_clip()
+    options = open_clip.get_model_config("ViT-B-16")
+    options["vision_cfg"] |= {"layers": 1}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        clip = open_clip.CLIP(**options).eval().requires_grad_(False)
+    tokens = tokens_of([1, 2, 2, 4], context_tokens=16, length=77)
+    contexts = 0.02 * contexts_for(1, tokens, 512, torch.float32)
+    contexts.requires_grad_()
+    shared = normalize(SharedPrefixText(text_tower(clip), tokens)(contexts), dim=-1)
+    plain = normalize(plain_prompt_features(clip, tokens, contexts), dim=-1)
+    weights = torch.randn(plain.shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(shared, plain, rtol=0, atol=1e-5)
+    found = gradient(shared, contexts, weights)
+    assert relative(found, gradient(plain, contexts, weights)) < 1e-4

@@ -1,0 +1,59 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from privaudit.models.clip import torchvision_shim
+
+ROOT = Path(__file__).parents[3]
+DECLARES = """
+import torch
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+LACKS = """
+import torch
+@torch.library.register_fake("torchvision::nms")
+def nms(dets, scores, iou_threshold):
+    return dets
+"""
+BROKEN = "raise RuntimeError('built for another planet')"
+
+
+def imported_beside(torchvision: str, folder: Path) -> str:
+    """Return what declaring prints, in a process that has this torchvision."""
+    (folder / "torchvision").mkdir()
+    (folder / "torchvision" / "__init__.py").write_text(torchvision)
+    code = (
+        f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]\n"
+        "from privaudit.models import torchvision_shim as shim\n"
+        "shim.declare_missing_operators(); shim.declare_missing_operators()\n"
+        "import torch, torchvision\n"
+        "print(len(shim._declared), hasattr(torch.ops.torchvision, 'nms'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_open_clip_imports_whatever_torchvision_was_built_for() -> None:
+    first = torchvision_shim.import_open_clip()
+    assert first is torchvision_shim.import_open_clip()
+    assert "ViT-B-16" in first.list_models()
+
+
+@pytest.mark.parametrize(
+    ("torchvision", "printed"),
+    [
+        (DECLARES, "0 True"),  # a second declaration would abort
+        (LACKS, "2 True"),
+        (BROKEN, "RuntimeError: built for another planet"),
+    ],
+)
+def test_operators_are_declared_only_where_they_are_missing(
+    torchvision: str, printed: str, tmp_path: Path
+) -> None:
+    assert imported_beside(torchvision, tmp_path) == printed

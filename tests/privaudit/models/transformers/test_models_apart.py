@@ -1,0 +1,145 @@
+"""Several models in one pass are each of them alone, in every family."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.dialogues import Words
+from privaudit.models.interfaces import LanguageModel, Tower, Tuning
+from privaudit.models.transformers.tunable_loading import load_tunable
+from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from tests.small_records import picture_data, text_data
+from tests.small_transformers import NAMES, save
+
+FAMILIES = (
+    "encoder-bert",
+    "encoder-roberta",
+    "encoder-distilbert",
+    "encoder-electra",
+    "vit-ViT",
+    "vit-Dinov2",
+    "vit-DeiT",
+    "clip-",
+    "decoder-gpt2",
+    "decoder-llama",
+    "seq2seq-t5",
+    "seq2seq-bart",
+    "blip-opt",
+    "blip-t5",
+)
+K, ROWS = 2, 3
+
+
+class Family:
+    """A model, and how it is run on some of K models' rows."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        loaded: Any = load_tunable(save(folder, name))
+        self.pictures, self.words = None, None
+        if name.startswith(("encoder", "vit", "clip")):
+            self.model: Any = loaded.tower(NAMES, "a {}")
+        else:
+            self.model = loaded.language
+        if name.startswith(("vit", "clip", "blip")):
+            pixels: Any = picture_data().images
+            images = torch.stack([pixels[i] for i in range(K * ROWS)])
+            encode = getattr(loaded, "encode_tokens", loaded.encode_images)
+            tokens = encode(loaded.preprocess_batch(images))
+            self.pictures = tokens.unflatten(0, (K, ROWS))
+        if name.startswith("encoder"):
+            self.words = _stacked(loaded.words(text_data(K * ROWS).images))
+        elif not name.startswith(("vit", "clip")):
+            self.words = _stacked(loaded.words(text_data(K * ROWS).dialogues))
+        if self.pictures is None:
+            self.pictures = torch.zeros(K, ROWS, 0, self.model.width)
+
+    def __call__(self, tuning: Tuning, some: slice = slice(None)) -> Tensor:
+        assert self.pictures is not None
+        words = None if self.words is None else self.words[some]
+        if isinstance(self.model, Tower):
+            pictures = self.pictures[some]
+            features = torch.zeros(len(pictures), ROWS, 1)
+            return self.model.logits(features, pictures, words, tuning)
+        assert words is not None
+        return self.model.logits(self.pictures[some], words, tuning)
+
+
+def _stacked(words: Words) -> Words:
+    return Words(words.ids.unflatten(0, (K, ROWS)), words.kinds.unflatten(0, (K, ROWS)))
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Family:
+    return Family(tmp_path_factory.mktemp("model"), request.param)
+
+
+def learned(family: Family, mechanism: str, k: int = K) -> dict[str, Tensor]:
+    """Return a mechanism's parameters for k models, moved from where they start."""
+    options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
+    stream = Seeds(3).stream("learned")
+    start = MECHANISMS.find(mechanism)(options).start(family.model, stream)
+    moved = {
+        name: t + 0.3 * stream.normal_tensor((k, *t.shape)) for name, t in start.items()
+    }
+    head = getattr(family.model, "head", None)
+    if head is not None:  # the same for all: they differ by the mechanism only
+        weight = stream.normal_tensor((head.classes, head.width))
+        moved["head.weight"] = weight.expand(k, -1, -1).clone()
+        moved["head.bias"] = torch.zeros(k, head.classes)
+    return moved
+
+
+def tuning_of(family: Family, mechanism: str, parameters: dict[str, Tensor]) -> Tuning:
+    options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
+    head = {n[5:]: t for n, t in parameters.items() if n.startswith("head.")}
+    rest = {n: t for n, t in parameters.items() if not n.startswith("head.")}
+    made = MECHANISMS.find(mechanism)(options).tuning(family.model, rest)
+    return Tuning(made.changes, made.prompt, made.prefix, made.weights, head)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.names())
+def test_models_together_are_each_alone_and_touch_no_other(
+    mechanism: str, family: Family
+) -> None:
+    parameters = learned(family, mechanism)
+    leaves = {n: t.requires_grad_() for n, t in parameters.items()}
+    together = family(tuning_of(family, mechanism, leaves))
+    assert together.isfinite().all()
+    for number in range(K):
+        some = slice(number, number + 1)
+        own = {n: t[some] for n, t in parameters.items()}
+        alone = family(tuning_of(family, mechanism, own), some)
+        assert torch.allclose(together[number], alone[0], atol=1e-4)
+    first = together[0].square().sum()
+    gradients = torch.autograd.grad(first, list(leaves.values()))
+    assert all(not g[1:].any() for g in gradients)
+    if mechanism != "full":  # a bias of keys, for one, changes nothing
+        assert all(g[0].any() for g in gradients)
+    assert any(g[0].any() for g in gradients)
+
+
+def test_without_gradients_rows_in_parts_are_the_same(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = learned(family, "soft-prompt")
+    whole = family(tuning_of(family, "soft-prompt", parameters))
+    monkeypatch.setattr("privaudit.models.transformers.row_tower.POSITIONS_AT_ONCE", 1)
+    with torch.no_grad():
+        parts = family(tuning_of(family, "soft-prompt", parameters))
+    assert torch.allclose(whole, parts, atol=1e-5)
+
+
+def test_every_family_is_what_trainers_ask_for(family: Family) -> None:
+    assert isinstance(family.model, Tower | LanguageModel)
+    assert family.model.targets
+    assert len(set(family.model.sites.values())) == 1
+    drawn = family.model.start_vectors(5, Seeds(0).stream("vectors"))
+    again = family.model.start_vectors(5, Seeds(0).stream("vectors"))
+    assert drawn.shape == (5, family.model.width)
+    assert torch.equal(drawn, again)

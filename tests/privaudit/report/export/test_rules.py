@@ -1,0 +1,100 @@
+"""Every text that code can write of a privacy record has a rule that knows it."""
+
+import itertools
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privaudit.federated.trainer import TRAINERS, PublicTask
+from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.privacy.discrete_gaussian import Grid
+from privaudit.privacy.events import MechanismEvent, NoiseAt, Release
+from privaudit.report.export.allow_list import OMITTED, Sieve, entries, number
+from privaudit.report.export.rules import AUDIT, CONFIG, HEADER, LEAK, PRIVACY
+from privaudit.report.export.texts import CLAIM, MECHANISM, WHY
+
+CANARY = "a red hat"
+Json = st.recursive(
+    st.none() | st.booleans() | st.just(CANARY) | st.lists(st.just(CANARY)),
+    lambda below: st.lists(below) | st.dictionaries(st.just(CANARY), below),
+)
+RULES = {"audit": AUDIT, "leak": LEAK, "header": HEADER, "privacy": PRIVACY}
+
+
+def test_an_unknown_key_is_left_out_with_all_below_it() -> None:
+    sieve = Sieve()
+    kept = entries({"known": number})(sieve, {"known": 1, "new": {"known": 2}}, "file")
+    assert kept == {"known": 1}
+    assert sieve.unknown == ["file/new"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.sampled_from(sorted(RULES)))
+def test_whatever_stands_under_a_known_key_no_free_text_gets_through(
+    data: st.DataObject, name: str
+) -> None:
+    keys = st.sampled_from(
+        ["utility", "local", "value", "method", "n", "config", "settings", "trainer",
+         "claimed", "source", "certified", "server", "why", "one_run", "bound",
+         "rounds", "attack", "auroc", "by_client", "client-1", "progress", "head",
+         "verdict", "kind", "rebuilt", "missing", "closeness", "cosine", CANARY]
+    )  # fmt: skip
+    tree = st.recursive(Json, lambda below: st.dictionaries(keys, below))
+    kept = RULES[name](Sieve(), data.draw(tree), name)
+    assert kept is OMITTED or CANARY not in json.dumps(kept)
+
+
+@pytest.mark.parametrize("view", get_args(CertifiedView))
+def test_what_certificates_say_is_known(view: CertifiedView) -> None:
+    kinds = itertools.product(get_args(Release), get_args(NoiseAt), (0.0, 1.0))
+    for release, noise_at, noise in kinds:
+        if release == "local" and noise_at in ("server", "distributed"):
+            continue
+        event = MechanismEvent(release, noise, 1.0, 1.0, 0.5, "poisson", noise_at, 2)
+        discrete = event.on(Grid.of(1.0), 10)
+        for rounds in ([[event]], [[event], []], [], [[discrete]]):
+            said = certify(rounds, view, 1e-5)
+            for rule, text in ((WHY, said.why), (MECHANISM, said.mechanism)):
+                assert rule(Sieve(), text, "") == text
+
+
+@pytest.mark.parametrize("name", TRAINERS.names())
+def test_what_trainers_claim_and_take_is_known(name: str, task: PublicTask) -> None:
+    from privaudit.federated.runs.config import make_config, parameters_of
+
+    options: list[dict[str, Any]] = [{}]
+    if "epsilon" in parameters_of(name):
+        options = [
+            {"epsilon": 8.0, "mode": mode} for mode in ("sound", "published-paper")
+        ]
+        options.append({"epsilon": None})
+    for chosen in options:
+        config = make_config(name, chosen)
+        source = config.build_trainer().claim(task).source
+        assert CLAIM(Sieve(), source, "") == source
+        sieve = Sieve()
+        kept = CONFIG(sieve, config.model_dump(), "config")
+        assert (sieve.odd, sieve.unknown) == ([], [])
+        assert sorted(sieve.withheld) == [
+            "config/checkpoint",
+            "config/data",
+            "config/seed",
+        ]
+        assert kept["settings"] == config.settings
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        ("tiny-clip", "tiny-clip"),
+        ("surrogate:/home/ann/weights", "surrogate"),
+        ("llava:ann/secret-model", "llava"),
+        ("open_clip:ViT-B-16@openai", "open_clip:ViT-B-16@openai"),
+        ("open_clip:/home/ann", OMITTED),
+    ],
+)
+def test_a_models_folder_stays_here(model: str, kept: Any) -> None:
+    assert CONFIG(Sieve(), {"model": model}, "config").get("model", OMITTED) == kept

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from privaudit import train
+from privaudit.cli.main import app
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.runs import Run
+from privaudit.report.figures.attention_figure import (
+    attention_figure,
+    attention_shares,
+    write_attention_figure,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs")
+    return train("pfedmoap", folder=folder, rounds=2, clients=4, epochs=2, name="mixed")
+
+
+def test_shares_sum_to_one_and_others_fall(run: Run) -> None:
+    local, *others = attention_shares(run)
+    assert len(others) == 3
+    assert local.n == (4,)
+    values = [share.value for share in others]
+    assert values == sorted(values, reverse=True)
+    assert local.value + sum(values) == pytest.approx(1, abs=1e-5)
+
+
+def test_shares_are_means_over_clients_by_hand(run: Run) -> None:
+    trainer, population = run.trainer, run.population
+    means = []
+    for client, model in run.personal_models.items():
+        tests = population.tests.pick(population.own_records(client))
+        shares = trainer.expert_shares(population.task, model, tests)  # type: ignore[attr-defined]
+        largest = shares[:, 1:].max(dim=1).values
+        means.append([float(shares[:, 0].mean()), float(largest.mean())])
+    local, first, *_ = attention_shares(run)
+    expected = np.mean(means, axis=0)
+    assert [local.value, first.value] == pytest.approx(expected, rel=1e-5)
+    assert torch.isfinite(torch.tensor([local.low, local.high])).all()
+
+
+def test_each_run_gets_a_panel(run: Run) -> None:
+    assert len(attention_figure([run, run]).axes) == 2
+
+
+def test_the_picture_is_one_command_away(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "shares.svg"
+    done = CliRunner().invoke(
+        app, ["figure", "attention", str(run.path), "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    assert out.read_text().startswith("<svg")
+    write_attention_figure([run], tmp_path / "shares.png")
+    assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_without_experts_and_odd_names_are_refused(
+    run: Run, tmp_path: Path
+) -> None:
+    plain = train("promptfl", folder=tmp_path, rounds=1, clients=4, epochs=1)
+    with pytest.raises(ConfigError, match="mixes experts"):
+        attention_shares(plain)
+    with pytest.raises(ConfigError, match="ends with"):
+        write_attention_figure([run], tmp_path / "shares.pdf")

@@ -1,0 +1,140 @@
+import re
+from collections.abc import Callable, Sequence
+from xml.etree import ElementTree
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.figure_style import new_figure, to_png, to_svg
+from privaudit.report.figures.figures import tradeoff_plot
+from privaudit.report.figures.label_placement import label_points
+from privaudit.report.figures.roc_figure import roc_plot
+from privaudit.report.figures.row_figures import client_plot
+
+PLOTS = (tradeoff_plot, roc_plot, client_plot)
+Plot = Callable[[Sequence[Audit]], Figure]
+
+
+@pytest.fixture
+def audits(make_audit: Callable[..., Audit]) -> list[Audit]:
+    return [
+        make_audit("zero-shot", shift=0.0, local=0.6, epsilons=(0.0, 0.0)),
+        make_audit("promptfl", shift=0.6, seed=1),
+        make_audit("a <$b$> & “c”", shift=0.3, noise=1.0, seed=2),
+    ]
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_figures_are_whole_xml_and_the_same_every_time(
+    plot: Plot, count: int, audits: list[Audit]
+) -> None:
+    first, second = (
+        to_svg(plot(audits[:count]), "name", 'a "description" & more') for _ in range(2)
+    )
+    assert first == second
+    root = ElementTree.fromstring(first)
+    assert root.get("aria-label") == 'a "description" & more'
+    assert "<text" not in first  # paths, which need no font
+    assert "<dc:date" not in first
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_ids_of_two_figures_on_one_page_differ(plot: Plot, audits: list[Audit]) -> None:
+    def ids(svg: str) -> set[str]:
+        return set(re.findall(r'\bid="([^"]+)"', svg))
+
+    one, two = (to_svg(plot(audits), name, "") for name in ("one", "two"))
+    assert ids(one)
+    assert not ids(one) & ids(two)
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) <= ids(one)
+
+
+def test_figures_have_no_title_that_repeats_the_caption(audits: list[Audit]) -> None:
+    for plot in PLOTS:
+        figure = plot(audits)
+        assert not figure.get_suptitle()
+        assert not any(axes.get_title() for axes in figure.axes)
+
+
+def test_drawing_leaves_the_settings_of_others_alone(audits: list[Audit]) -> None:
+    before = dict(matplotlib.rcParams)
+    to_png(tradeoff_plot(audits))
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_every_run_is_named_in_the_tradeoff(audits: list[Audit]) -> None:
+    written = {text.get_text() for text in tradeoff_plot(audits).axes[0].texts}
+    assert written == {"zero-shot", "promptfl", "a <$b$> & “c”"}
+
+
+def test_the_rates_that_few_nonmembers_leave_open_are_shaded(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audit = make_audit(candidates=120)
+    axes, curve = roc_plot([audit]).axes[0], audit.headline.roc()
+    few, none, missed = (
+        shade.get_extents().transformed(axes.transData.inverted())
+        for shade in axes.patches
+    )
+    assert few.x1 == pytest.approx(10 / curve.nonmembers, rel=0.01)
+    assert none.x1 == pytest.approx(1 / curve.nonmembers, rel=0.01)
+    assert missed.y1 == pytest.approx(1 / curve.members, rel=0.01)
+    legend = axes.get_legend()
+    assert legend is not None
+    said = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+    assert said[-2:] == [
+        "unresolved: fewer than 10 false alarms expected",
+        f"less than 1 of {curve.nonmembers} others, or than 1 of {curve.members} "
+        "members",
+    ]
+
+
+def test_enough_nonmembers_leave_nothing_shaded(
+    make_audit: Callable[..., Audit],
+) -> None:
+    audit = make_audit(candidates=8, clients=1)
+    assert roc_plot([audit]).axes[0].get_xlim()[0] == pytest.approx(0.1)
+
+
+def test_a_curve_stands_for_each_run_or_each_attack_of_one(
+    audits: list[Audit],
+) -> None:
+    def names(figure: Figure) -> list[str]:
+        legend = figure.axes[0].get_legend()
+        assert legend is not None
+        return [text.get_text() for text in legend.get_texts()]
+
+    assert names(roc_plot(audits))[:2] == ["zero-shot", "promptfl"]
+    assert names(roc_plot(audits[1:2]))[:3] == ["shadow", "loss-threshold", "coin toss"]
+
+
+def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:
+    axes = client_plot(audits).axes[0]
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["client-0", "client-1", "client-2", "average"]
+    assert axes.yaxis_inverted()
+
+
+def test_labels_of_crowded_points_do_not_overlap() -> None:
+    figure = new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    points = [(0.5 + 0.002 * k, 0.7 + 0.002 * k) for k in range(6)]
+    axes.set(xlim=(0.4, 0.7), ylim=(0.5, 0.9))
+    crosses = [((x - 0.05, x + 0.05), (y - 0.05, y + 0.05)) for x, y in points]
+    label_points(
+        figure, axes, points, [f"a run, number {k}" for k in range(6)], crosses
+    )
+    boxes = [
+        super(type(text), text).get_window_extent()  # the text without its arrow
+        for text in axes.texts
+    ]
+    assert len(boxes) == 6
+    for k, box in enumerate(boxes):
+        for other in boxes[:k]:
+            assert Bbox.intersection(box, other) is None
+        assert axes.bbox.x0 <= box.x0
+        assert box.x1 <= axes.bbox.x1

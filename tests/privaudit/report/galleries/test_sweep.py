@@ -1,0 +1,242 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+from privaudit.auditing.audit import Audit
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
+from privaudit.evaluation.tradeoff.result import judge_sweep
+from privaudit.report.figures.sweep_figure import epsilon_curves
+from privaudit.report.galleries.sweep import write_sweep
+from privaudit.statistics.estimate import Estimate, mean_with_t
+from tests.privaudit.report.test_page import Page
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value - 0.01, value + 0.01, (100,), "")
+
+
+def found(
+    mode: str, epsilon: float | None, seed: int, success: float = 0.5
+) -> SweepPoint:
+    return SweepPoint(
+        mode=mode,
+        epsilon=epsilon,
+        seed=seed,
+        success=exactly(success),
+        auroc=exactly(0.6),
+        local=exactly(0.8),
+        neighbour=exactly(0.4),
+        gain=exactly(0.1),
+        certified=None if mode == "published-paper" else epsilon,
+    )
+
+
+@pytest.fixture
+def points(rng: np.random.Generator) -> list[SweepPoint]:
+    return [
+        found(mode, epsilon, seed, float(rng.uniform(0.5, 0.6)))
+        for seed in range(3)
+        for mode in ("published-paper", "sound")
+        for epsilon in (0.1, None, 8.0, 1.0)
+    ]
+
+
+def test_cells_hold_means_over_seeds(points: list[SweepPoint]) -> None:
+    cells = aggregate(points)
+    assert len(cells) == 8
+    for cell in cells:
+        own = [
+            p.success.value
+            for p in points
+            if (p.mode, p.epsilon) == (cell.mode, cell.epsilon)
+        ]
+        assert cell.success == mean_with_t(own)
+        assert cell.seeds == (0, 1, 2)
+
+
+def test_cells_go_from_no_noise_to_the_most(points: list[SweepPoint]) -> None:
+    cells = aggregate(points)[:4]
+    assert [cell.epsilon for cell in cells] == [None, 8.0, 1.0, 0.1]
+
+
+def test_a_seed_twice_in_a_cell_is_no_replicate() -> None:
+    with pytest.raises(ConfigError, match="a copy is no replicate"):
+        aggregate([found("sound", 1.0, 0), found("sound", 1.0, 0)])
+    with pytest.raises(ConfigError, match="there are none"):
+        aggregate([])
+
+
+def test_one_uncertified_seed_leaves_its_cell_uncertified() -> None:
+    cells = aggregate([found("sound", 1.0, 0), found("sound", None, 1)])
+    assert [cell.certified for cell in cells] == [None, 1.0]
+
+
+def test_a_sweep_is_written_as_picture_table_and_numbers(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    page = write_sweep(judge_sweep(points), tmp_path / "sweep")
+    ElementTree.parse(tmp_path / "sweep" / "sweep.svg")
+    assert (tmp_path / "sweep" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    read = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert (len(read["points"]), len(read["cells"])) == (24, 8)
+    assert "| sound | 0.1 | 3 |" in (tmp_path / "sweep" / "sweep.md").read_text()
+    assert "<svg" in page.read_text()
+
+
+def test_the_lowest_success_is_called_the_lowest_of_so_many(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    write_sweep(judge_sweep([*points, found("other", 1.0, 0, success=0.31)]), tmp_path)
+    text = (tmp_path / "sweep.md").read_text()
+    assert "0.310" in text
+    assert "the lowest of 9 cells, found after looking" in text
+
+
+def test_none_is_drawn_to_the_right_of_every_epsilon(points: list[SweepPoint]) -> None:
+    axes = epsilon_curves(aggregate(points)).axes[-1]
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    assert names == ["0.1", "1", "8", "none"]
+    assert list(axes.get_xticks()) == sorted(axes.get_xticks())
+
+
+def test_a_single_seed_has_no_interval_and_is_drawn_all_the_same(
+    tmp_path: Path,
+) -> None:
+    write_sweep(judge_sweep([found("sound", 1.0, 0)]), tmp_path)
+    assert "needs 2 replicates" in (tmp_path / "sweep.md").read_text()
+
+
+def test_a_point_is_made_of_an_audit(make_audit: Callable[..., Audit]) -> None:
+    audit = make_audit(epsilons=(8.0, 9.31))
+    point = SweepPoint.of(audit, "sound", 8.0)
+    assert (point.auroc, point.certified) == (audit.auroc, 9.31)
+    assert point.success == audit.headline.success
+
+
+def at_levels(levels: dict[tuple[str, float | None], float]) -> list[SweepPoint]:
+    """Return three seeds of each mode and epsilon, at AUROC level + seed / 100."""
+    return [
+        replace(found(mode, epsilon, seed), auroc=exactly(level + seed / 100))
+        for seed in range(3)
+        for (mode, epsilon), level in levels.items()
+    ]
+
+
+def test_differences_are_to_the_same_mode_without_noise_paired_by_seed() -> None:
+    """By hand: modes start at 0.6 and 0.8, and lose 0.1 and 0.2 by noise."""
+    points = at_levels(
+        {
+            ("sound", None): 0.6,
+            ("sound", 1.0): 0.5,
+            ("published-paper", None): 0.8,
+            ("published-paper", 1.0): 0.6,
+        }
+    )
+    cells = aggregate(points)
+    assert [cell.reference for cell in cells] == [
+        None, ("sound", None), None, ("published-paper", None),
+    ]  # fmt: skip
+    changes = [cell.change for cell in cells if cell.change]
+    assert [change.value for change in changes] == pytest.approx([-0.1, -0.2])
+    assert changes[0].high < -0.09
+    assert {change.confidence for change in changes} == {0.975}  # Bonferroni, of two
+
+
+def test_a_mode_without_a_run_without_noise_is_compared_with_the_first_row() -> None:
+    points = at_levels({("sound", 8.0): 0.7, ("sound", 1.0): 0.5, ("other", 1.0): 0.4})
+    cells = aggregate(points)
+    assert [cell.reference for cell in cells] == [None, ("sound", 8.0), ("sound", 8.0)]
+    assert cells[2].change is not None
+    assert cells[2].change.value == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize(
+    ("levels", "title", "remark"),
+    [
+        (
+            {("sound", None): 0.6, ("sound", 1.0): 0.5},
+            "| AUROC less that without noise |",
+            "of sound to the same mode without noise. They are paired by seed",
+        ),
+        (
+            {("sound", 8.0): 0.6, ("sound", 1.0): 0.5},
+            "| AUROC less the first row's |",
+            "of sound to the first row, sound at ε 8. They are paired by seed",
+        ),
+        (
+            {("sound", None): 0.6, ("sound", 1.0): 0.5, ("other", 1.0): 0.5},
+            "| AUROC less the reference's |",
+            "mode without noise; of other to the first row, sound at ε none. They are",
+        ),
+    ],
+)
+def test_a_table_says_what_its_differences_are_to(
+    levels: dict[tuple[str, float | None], float],
+    title: str,
+    remark: str,
+    tmp_path: Path,
+) -> None:
+    page = write_sweep(judge_sweep(at_levels(levels)), tmp_path)
+    text = (tmp_path / "sweep.md").read_text()
+    assert title in text
+    assert remark in text
+    assert "Bonferroni" in page.read_text()
+
+
+def test_the_run_without_noise_is_a_point_of_its_own_modes_curve(
+    points: list[SweepPoint],
+) -> None:
+    axes = epsilon_curves(aggregate(points)).axes[0]
+    curves = {
+        str(bars.get_label()): len(np.asarray(bars.lines[0].get_xdata()))
+        for bars in axes.containers
+        if isinstance(bars, ErrorbarContainer)
+    }
+    assert curves == {"published-paper": 4, "sound": 4}
+
+
+def test_a_certified_epsilon_stands_with_unit_adjacency_and_delta(
+    make_audit: Callable[..., Audit], tmp_path: Path
+) -> None:
+    audit = make_audit(epsilons=(8.0, 9.31))
+    write_sweep(judge_sweep([SweepPoint.of(audit, "sound", 8.0)]), tmp_path)
+    told = "for one record (neighbours: add/remove-one) at δ = 1e-5."
+    assert told in (tmp_path / "sweep.md").read_text()
+
+
+def test_differences_can_all_be_to_the_first_row() -> None:
+    points = [
+        found(mode, epsilon, seed)
+        for mode, epsilon in (("promptfl", None), ("sound", None), ("sound", 1.0))
+        for seed in range(3)
+    ]
+    cells = aggregate(points, against_first=True)
+    assert [cell.reference for cell in cells] == [
+        None,
+        ("promptfl", None),
+        ("promptfl", None),
+    ]
+
+
+def test_the_page_says_first_what_was_decided(
+    points: list[SweepPoint], tmp_path: Path
+) -> None:
+    alike = write_sweep(judge_sweep(points), tmp_path).read_text()
+    assert "None of 8 settings can be called worse than another on these seeds" in alike
+    alone = write_sweep(judge_sweep([found("sound", 1.0, 0)]), tmp_path).read_text()
+    assert "One setting was tried" in alone
+    worse = [
+        replace(found("loud", 1.0, seed), auroc=exactly(0.9 + 0.001 * seed))
+        for seed in range(3)
+    ]
+    fine = [found("fine", 1.0, seed) for seed in range(3)]
+    page = Page(write_sweep(judge_sweep([*worse, *fine]), tmp_path).read_text()).words
+    assert "1 of 2 settings leak more, or are less use, than another" in page
+    assert "Not dominated: fine, ε 1." in page

@@ -1,0 +1,87 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.figure_style import colour
+from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
+from privaudit.report.tables.by_round import (
+    corrected,
+    first_round_above,
+    round_sentences,
+    source_sentence,
+)
+from privaudit.statistics.comparisons import p_above_chance
+
+MakeAudit = Callable[..., Audit]
+
+
+def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate(
+    make_watched: MakeAudit,
+) -> None:
+    assert round_sentences(make_watched()) == [
+        "update-alignment, this round's uploads alone: first above 0.5 in round 4, "
+        "Holm-corrected over 5 rounds (p < 0.001). The largest of 5 rounds, 0.620 in "
+        "round 6, was picked and is no estimate."
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10])
+def test_a_round_must_stand_out_among_as_many_as_there_are(
+    make_watched: MakeAudit, count: int
+) -> None:
+    """0.551 [0.501, 0.601] alone has p = 0.046: enough of one round, not of two."""
+    (told,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).rounds
+    assert corrected(told)[0] == pytest.approx(count * p_above_chance(told.by_round[0]))
+    assert first_round_above(told) == (0 if count == 1 else None)
+
+
+def test_where_no_round_stands_out_none_is_named(make_watched: MakeAudit) -> None:
+    (told,) = round_sentences(make_watched(by_round=[0.5, 0.49, 0.53]))
+    assert (
+        "no round can be named, Holm-corrected over 3 rounds (smallest p = 0." in told
+    )
+
+
+def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> None:
+    told = source_sentence(make_watched())
+    assert "for 30.0 % [23.7, 36.9] of 200 records trained on" in told
+    assert "for 20.0 % [14.7, 26.2] of 200 candidates that nobody trained on" in told
+    assert "(by chance 20.0 %)" in told
+    assert "the difference, +0.100 [" in told
+    assert told.endswith("beyond what its class tells.")
+
+
+def test_audits_that_did_not_ask_say_nothing(make_audit: MakeAudit) -> None:
+    audit = make_audit()
+    assert round_sentences(audit) == []
+    assert source_sentence(audit) == ""
+    assert rounds_plot([audit]) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_run_has_a_panel_with_lines_and_bands(
+    make_watched: MakeAudit, count: int
+) -> None:
+    audits = [make_watched(), make_watched("coop", by_round=(0.6, 0.7))][:count]
+    figure = rounds_plot(audits)
+    assert figure is not None
+    assert len(figure.axes) == count
+    lines = [line for line in figure.axes[0].lines if len(xs(line)) == 5]
+    assert [to_hex(line.get_color()) for line in lines] == [colour(0).lower()]
+    (band,) = figure.axes[0].collections
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((0.45, 0.67))
+
+
+def xs(line: Line2D) -> list[float]:
+    return list(np.asarray(line.get_xdata()))
+
+
+def test_the_picture_is_read_aloud_with_numbers(make_watched: MakeAudit) -> None:
+    told = rounds_alt([make_watched()])
+    assert "promptfl, update-alignment: 0.500 [0.450, 0.550], n = 200 + 200" in told
+    assert "0.580 [0.530, 0.630], n = 200 + 200 in round 8" in told

@@ -1,0 +1,80 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
+from privaudit.report.tables.one_run_table import bound_rows, one_run_sentences
+
+MakeAudit = Callable[..., Audit]
+
+
+def test_the_verdict_comes_first_and_then_what_the_canaries_were(
+    make_claimed: MakeAudit,
+) -> None:
+    audit = make_claimed()
+    assert audit.one_run is not None
+    verdict, canaries = one_run_sentences(audit)
+    assert verdict == audit.one_run.verdict.sentence
+    assert verdict.startswith("UNDERPOWERED: claimed is epsilon 8")
+    assert canaries == (
+        "Canaries: crafted in gradient space: no real record is as strong. "
+        "Scored by: movement against its gradient."
+    )
+
+
+def test_only_the_bound_of_the_verdict_is_named_beforehand(
+    make_claimed: MakeAudit, make_audit: MakeAudit
+) -> None:
+    first, second = bound_rows([make_claimed(), make_audit()], ["a", "b"])
+    assert (first.run, first.named, second.named) == ("a", True, False)
+    assert (first.value, first.ceiling, first.counts) == ("0.77", "3.50", "101 + 99")
+    assert (first.confidence, first.delta, first.holds) == ("95 %", "1e-5", "any")
+    assert "refutes nothing" in second.holds
+
+
+def test_audits_without_canaries_say_nothing(make_audit: MakeAudit) -> None:
+    audit = make_audit()
+    assert one_run_sentences(audit) == []
+    assert bound_rows([audit], ["a"]) == []
+    assert epsilon_plot([audit]) is None
+
+
+def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are(
+    make_claimed: MakeAudit,
+) -> None:
+    figure = epsilon_plot([make_claimed(0.77), make_claimed(0.3, claimed=0.1)])
+    assert figure is not None
+    (axes,) = figure.axes
+    bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert [bar.get_width() for bar in bars] == [3.5, 0.77, 3.5, 0.3]
+    marks = [
+        line for line in axes.lines if not line.get_gid()
+    ]  # of others it is a text
+    lines = [(line.get_label(), np.asarray(line.get_xdata())) for line in marks]
+    drawn = sorted((name, x[0]) for name, x in lines if len(x) == 1)
+    assert drawn == [
+        ("certified: at most", 1.1),
+        ("certified: at most", 9.0),
+        ("claimed", 0.1),
+        ("claimed", 8.0),
+    ]
+    assert axes.get_xlim()[1] > 9
+
+
+@pytest.mark.parametrize("claimed", [None, 0.1, 500.0])
+def test_the_axis_reaches_every_promise(
+    make_claimed: MakeAudit, claimed: float | None
+) -> None:
+    figure = epsilon_plot([make_claimed(claimed=claimed)])
+    assert figure is not None
+    assert figure.axes[0].get_xlim()[1] > max(3.5, claimed or 0)
+
+
+def test_the_picture_is_read_aloud_with_numbers(make_claimed: MakeAudit) -> None:
+    assert epsilon_alt([make_claimed(claimed=None)]) == (
+        "Epsilon from one run. dp-fpl: shown 0.77, ceiling 3.50, claimed none, "
+        "certified none."
+    )

@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.tables.other_attacks import others_sentence, strongest_other
+from privaudit.statistics.estimate import Estimate
+
+MakeAudit = Callable[..., Audit]
+NAMES = ("loss-threshold", "shadow", "lira", "rmia")
+
+
+def with_aurocs(audit: Audit, *halves: tuple[float, float]) -> Audit:
+    """Give each attack an AUROC and a half-width."""
+    leaks = {
+        name: replace(
+            leak, auroc=Estimate(value, value - half, value + half, (75, 81), "AUROC")
+        )
+        for (name, leak), (value, half) in zip(audit.leaks.items(), halves, strict=True)
+    }
+    return replace(audit, leaks=leaks)
+
+
+@pytest.fixture
+def audit(make_audit: MakeAudit) -> Audit:
+    return make_audit(attacks=NAMES, shift=0.0)
+
+
+def test_a_leak_that_only_lira_shows_is_told(audit: Audit) -> None:
+    """The interval of 0.667 [0.619, 0.715] is z = 6: far beyond any correction."""
+    told = with_aurocs(audit, (0.5, 0.05), (0.52, 0.06), (0.667, 0.048), (0.55, 0.06))
+    assert told.headline.attack == "loss-threshold"
+    assert others_sentence(told) == (
+        "strongest of the 3 other attacks, lira 0.667 [0.619, 0.715] on 3 clients "
+        "(n = 75 + 81); above 0.5 at p < 0.001, Holm-corrected over 3."
+    )
+
+
+def test_what_three_attacks_find_by_chance_is_not_told(audit: Audit) -> None:
+    """One interval in isolation is just above 0.5: p = 0.039, and 0.117 of three."""
+    told = with_aurocs(audit, (0.5, 0.05), (0.5, 0.06), (0.562, 0.059), (0.5, 0.06))
+    assert told.leaks["lira"].auroc.low > 0.5
+    assert others_sentence(told) == ""
+
+
+def test_the_headline_is_none_of_the_others(audit: Audit) -> None:
+    told = with_aurocs(audit, (0.8, 0.05), (0.5, 0.06), (0.5, 0.06), (0.5, 0.06))
+    assert strongest_other(told) is None
+
+
+def test_of_several_that_show_a_leak_the_largest_is_named(audit: Audit) -> None:
+    """Though the narrower interval has the smaller p-value."""
+    told = with_aurocs(audit, (0.5, 0.05), (0.5, 0.06), (0.7, 0.06), (0.69, 0.02))
+    found = strongest_other(told)
+    assert found is not None
+    assert (found.leak.attack, found.shown, found.tried) == ("lira", 2, 3)
+
+
+def test_a_single_other_attack_needs_no_correction(make_audit: MakeAudit) -> None:
+    told = with_aurocs(make_audit(), (0.5, 0.05), (0.562, 0.059))
+    assert others_sentence(told).startswith("the other attack, loss-threshold 0.562 [")
+    assert others_sentence(told).endswith("; above 0.5 at p = 0.039.")
+
+
+def test_one_attack_alone_has_no_others(make_audit: MakeAudit) -> None:
+    assert others_sentence(make_audit(attacks=("shadow",), shift=2.0)) == ""

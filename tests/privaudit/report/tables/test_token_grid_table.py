@@ -1,0 +1,95 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import Place, places
+from privaudit.report.tables.rebuilding import gain_of_rebuilding, rebuilding
+from privaudit.report.tables.table import Cell
+from privaudit.report.tables.token_grid_table import (
+    grid_tables,
+    headline_rows,
+    outside_grid,
+)
+
+MakeAudit = Callable[..., Audit]
+
+
+@pytest.fixture(scope="module")
+def audit(make_writer: MakeAudit) -> Audit:
+    return make_writer()
+
+
+def test_there_is_a_table_for_each_order_and_the_second_comes_first(
+    audit: Audit,
+) -> None:
+    tables = grid_tables([audit], ["a run"])
+    assert [table.order for table in tables] == ["2", "½", "1", "∞"]
+
+
+def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
+    first = grid_tables([audit], ["a run"])[0]
+    server, clients = first.rows
+    assert (server.who, clients.who) == ("server", "clients")
+    columns = [(part, k) for part in ("image", "description") for k in (0, 10, 100)]
+    for number, (part, share) in enumerate(columns):
+        name = Place(part, share, 2.0).attack
+        assert server.cells[number] == Cell.of(audit.aggregate[name].auroc)
+        assert clients.cells[number] == Cell.of(audit.leaks[name].auroc)
+
+
+def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None:
+    assert list(outside_grid(audit.leaks)) == ["max-renyi", "min-k"]
+    assert len(audit.leaks) == len(places()) + 2
+
+
+def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> None:
+    alone = replace(audit, aggregate={})
+    assert [row.who for row in grid_tables([alone], ["a"])[0].rows] == ["clients"]
+    assert headline_rows([alone], ["a"]) == []
+    assert rebuilding(alone) == ""
+
+
+def test_runs_without_a_grid_have_no_table(make_audit: MakeAudit) -> None:
+    assert grid_tables([make_audit()], ["a"]) == []
+
+
+def test_the_column_of_the_headline_attack_is_known_by_its_settings(
+    audit: Audit,
+) -> None:
+    place = Place("description", 10, 2.0).attack
+    headline = replace(audit.headline, settings=audit.leaks[place].settings)
+    same = replace(audit, leaks={**audit.leaks, "max-renyi": headline})
+    named = [table.named for table in grid_tables([same], ["a"])]
+    assert named == [4, None, None, None]
+
+
+def test_the_gain_of_rebuilding_is_the_difference_of_both_aurocs(audit: Audit) -> None:
+    """By hand: pairs are weighed alike on both sides, so values subtract."""
+    gain, name = gain_of_rebuilding(audit), audit.headline.attack
+    assert gain is not None
+    expected = audit.auroc.value - audit.aggregate[name].auroc.value
+    assert gain.value == pytest.approx(expected)
+    assert "On the same records that is" in rebuilding(audit)
+
+
+def test_rebuilding_the_very_same_model_gains_nothing(audit: Audit) -> None:
+    same = replace(audit, aggregate=audit.leaks)
+    gain = gain_of_rebuilding(same)
+    assert gain is not None
+    assert gain.value == 0
+    assert "no clear difference" in rebuilding(same)
+
+
+def test_clients_without_both_sorts_have_no_gain(audit: Audit) -> None:
+    def members_only(audit: Audit) -> Audit:
+        clients = [
+            replace(c, is_member=np.ones_like(c.is_member))
+            for c in audit.headline.clients
+        ]
+        leak = replace(audit.headline, clients=clients)
+        return replace(audit, leaks={"max-renyi": leak}, aggregate={"max-renyi": leak})
+
+    assert gain_of_rebuilding(members_only(audit)) is None

@@ -1,0 +1,53 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from privaudit.statistics.captions.corpus import Corpus
+
+# Wall-clock limits per example fail on a busy machine.
+settings.register_profile("captions", deadline=None, max_examples=40)
+settings.load_profile("captions")
+
+SHARED = Path(__file__).parents[3] / "../shared"
+GOLDEN = SHARED / "golden/captions.npz"
+TEXTS = SHARED / "data/caption_metric_golden"
+
+
+def words(*captions: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(caption.split()) for caption in captions)
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, np.ndarray]:
+    """BLEU, ROUGE-L, CIDEr and CIDEr-D of coco-caption and pycocoevalcap."""
+    if not GOLDEN.exists():
+        pytest.skip("needs shared/golden/captions.npz beside the checkout")
+    with np.load(GOLDEN, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(scope="session", params=[0, 1, 2])
+def case(
+    request: pytest.FixtureRequest, golden: dict[str, np.ndarray]
+) -> tuple[Corpus, dict[str, np.ndarray]]:
+    """A corpus whose captions are words already, and what its metrics should be."""
+    start = f"c{request.param}_"
+    found = {k.removeprefix(start): golden[k] for k in golden if k.startswith(start)}
+    candidates = words(*map(str, found["cands"]))
+    references: list[list[tuple[str, ...]]] = [[] for _ in candidates]
+    for text, image in zip(found["refs"], found["ref_image"], strict=True):
+        references[image].append(tuple(str(text).split()))
+    return Corpus(candidates, tuple(map(tuple, references))), found
+
+
+def read_text(name: str) -> Any:
+    """Return the lines or the JSON of a text whose metrics were published."""
+    path = TEXTS / name
+    if not path.exists():
+        pytest.skip("needs shared/data/caption_metric_golden beside the checkout")
+    text = path.read_text()
+    return json.loads(text) if path.suffix == ".json" else text.strip().splitlines()

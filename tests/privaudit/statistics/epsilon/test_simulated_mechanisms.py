@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from privaudit.core.errors import ConfigError
+from privaudit.statistics.epsilon.simulated_mechanisms import (
+    GaussianCanaries,
+    Mechanism,
+    RandomisedResponse,
+    RareDisclosure,
+    Silence,
+)
+
+COINS = np.arange(40_000).reshape(1, -1) % 2 == 0
+ALL: list[Mechanism] = [
+    Silence(),
+    GaussianCanaries(2.0),
+    RandomisedResponse(1.0),
+    RareDisclosure(1.0, 0.1),
+]
+
+
+@pytest.mark.parametrize("mechanism", ALL)
+def test_a_seed_repeats_the_scores(mechanism: Mechanism) -> None:
+    first, again = (mechanism.score(COINS, np.random.default_rng(3)) for _ in range(2))
+    assert (first == again).all()
+    assert first.shape == COINS.shape
+
+
+def test_gaussian_scores_are_mu_apart(rng: np.random.Generator) -> None:
+    mechanism = GaussianCanaries(4.0)
+    scores = mechanism.score(COINS, rng)
+    gap = scores[COINS].mean() - scores[~COINS].mean()
+    assert gap == pytest.approx(mechanism.mu, abs=0.05)
+    assert mechanism.epsilon_at(1e-5) == pytest.approx(4.0)
+
+
+def test_answers_are_right_as_often_as_epsilon_allows(
+    rng: np.random.Generator,
+) -> None:
+    scores = RandomisedResponse(1.0).score(COINS, rng)
+    assert (scores == COINS).mean() == pytest.approx(expit(1.0), abs=0.02)
+
+
+@given(epsilon=st.floats(0, 8), delta=st.floats(0, 1, exclude_max=True))
+def test_randomised_response_spends_delta_exactly(epsilon: float, delta: float) -> None:
+    """delta = max(0, q - e^eps' (1 - q)), Kairouz, Oh and Viswanath's hockey stick."""
+    q, found = expit(epsilon), RandomisedResponse(epsilon).epsilon_at(delta)
+    spent = q - np.exp(found) * (1 - q)
+    if found > 0:
+        assert spent == pytest.approx(delta, abs=1e-9)
+    else:
+        assert spent <= delta + 1e-9
+
+
+def test_a_disclosure_strikes_whole_audits(rng: np.random.Generator) -> None:
+    coins = rng.random((2000, 50)) < 0.5
+    scores = RareDisclosure(0.0, 0.1).score(coins, rng)
+    told = (scores == coins).all(1).mean()
+    assert told == pytest.approx(0.1, abs=0.03)
+    with pytest.raises(ConfigError, match=r"no epsilon at delta 0\.01"):
+        RareDisclosure(0.0, 0.1).epsilon_at(0.01)
+
+
+def test_silence_has_epsilon_0() -> None:
+    assert Silence().epsilon_at(0.0) == 0

@@ -1,0 +1,184 @@
+"""Each mechanism in our stacked pass, and in peft's own model: the same logits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, stack
+from privaudit.datasets.dialogues import INSTRUCTION, Words
+from privaudit.models.hugging_face import import_peft
+from privaudit.models.interfaces import Tunable, Tuning
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+
+OPTIONS = MechanismOptions(virtual_tokens=5, rank=3, lora_alpha=6.0, encoder_width=12)
+PROMPTS = ["soft-prompt", "p-tuning", "prefix"]
+ALL = [*PROMPTS, "lora", "full"]
+OF_PEFT = {"soft-prompt": "PROMPT_TUNING", "p-tuning": "P_TUNING"}
+
+
+def drawn(name: str, model: Tunable, options: MechanismOptions = OPTIONS) -> Stacked:
+    """Return two models' parameters, all of them moved away from their start."""
+    stream = Seeds(4).stream("starts")
+    starts = [MECHANISMS.find(name)(options).start(model, stream) for _ in range(2)]
+    return {
+        n: t + 0.2 * stream.normal_tensor(t.shape) for n, t in stack(starts).items()
+    }
+
+
+def tuning(
+    name: str,
+    model: Tunable,
+    parameters: Stacked,
+    options: MechanismOptions = OPTIONS,
+) -> Tuning:
+    return MECHANISMS.find(name)(options).tuning(model, parameters)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings("ignore:Position ids are not supported")
+@pytest.mark.parametrize(
+    ("name", "projected"), [(n, False) for n in PROMPTS] + [("prefix", True)]
+)
+def test_logits_are_those_of_pefts_own_model(
+    name: str,
+    projected: bool,
+    kind: str,
+    build: Callable[[str], Any],
+    language: StackedLanguageModel,
+    words: Words,
+    nothing: Tensor,
+) -> None:
+    options = MechanismOptions(5, 3, 6.0, 12, projected)
+    parameters = drawn(name, language, options)
+    added = tuning(name, language, parameters, options)
+    ours = language.logits(nothing, words, added)
+    config = MECHANISMS.find(name)(options).config(language)
+    config.task_type = import_peft().TaskType.CAUSAL_LM
+    peft = import_peft().get_peft_model(build(kind), config).eval()
+    encoder = peft.prompt_encoder["default"]
+    for number in range(2):
+        encoder.load_state_dict({n: t[number] for n, t in parameters.items()})
+        with torch.no_grad():
+            theirs = peft(input_ids=words.ids[number]).logits
+        behind = theirs[:, -words.length :]
+        assert torch.allclose(ours[number], behind, atol=2e-5)
+    assert not torch.allclose(ours[0], ours[1], atol=0.01)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_models_together_are_each_alone(
+    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    parameters = drawn(name, language)
+    together = language.logits(nothing, words, tuning(name, language, parameters))
+    for number in range(2):
+        own = {n: t[[number]] for n, t in parameters.items()}
+        alone = language.logits(
+            nothing[:1], words[number : number + 1], tuning(name, language, own)
+        )
+        assert torch.allclose(together[[number]], alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_parameter_gets_a_gradient_from_its_own_model_only(
+    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    leaves = {n: t.requires_grad_() for n, t in drawn(name, language).items()}
+    logits = language.logits(nothing, words, tuning(name, language, leaves))
+    found = torch.autograd.grad(logits[0].square().sum(), list(leaves.values()))
+    for gradient in found:
+        assert gradient[0].abs().sum() > 0
+        assert gradient[1].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_some_positions_are_those_of_all(
+    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    added = tuning(name, language, drawn(name, language))
+    some = torch.tensor([3, 5])
+    whole = language.logits(nothing, words, added)
+    found = language.logits(nothing, words, added, some)
+    assert torch.allclose(found, whole[:, :, some], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_answers_with_a_cache_are_those_without(
+    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    added = tuning(name, language, drawn(name, language))
+    asked = Words(words.ids[..., :4], torch.full_like(words.ids[..., :4], INSTRUCTION))
+    found = language.generate_ids(nothing, asked, added, 4)
+    for number in range(2):
+        for row in range(3):
+            said = _without_cache(
+                language,
+                Words(asked.ids[number, row], asked.kinds[number, row]),
+                number,
+                added,
+            )
+            assert found[number][row] == said
+
+
+def _without_cache(
+    language: StackedLanguageModel, row: Words, number: int, added: Tuning
+) -> list[int]:
+    ids, said = row.ids.expand(2, 1, -1), list[int]()
+    empty = torch.zeros(2, 1, 0, language.width)
+    for _ in range(4):
+        kinds = torch.full_like(ids, INSTRUCTION)
+        logits = language.logits(empty, Words(ids, kinds), added)
+        said.append(int(logits[number, 0, -1].argmax()))
+        if said[-1] == 2:
+            break
+        ids = torch.cat([ids, torch.full((2, 1, 1), said[-1])], dim=2)
+    return said
+
+
+def test_a_start_is_the_same_for_equal_streams(
+    language: StackedLanguageModel,
+) -> None:
+    for name in ALL:
+        first, second, other = (
+            MECHANISMS.find(name)(OPTIONS).start(language, Seeds(seed).stream("start"))
+            for seed in (1, 1, 2)
+        )
+        assert all(torch.equal(first[n], second[n]) for n in first)
+        if name != "full":
+            assert any(not torch.equal(first[n], other[n]) for n in first)
+
+
+@pytest.mark.parametrize("name", ["lora", "full"])
+def test_nothing_is_changed_before_training(
+    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    stream = Seeds(0).stream("start")
+    start = stack([MECHANISMS.find(name)(OPTIONS).start(language, stream)] * 2)
+    found = language.logits(nothing, words, tuning(name, language, start))
+    assert torch.allclose(found, language.logits(nothing, words, Tuning()), atol=1e-6)
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(
+    language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    long = MechanismOptions(virtual_tokens=20)
+    for name in PROMPTS:
+        added = tuning(name, language, drawn(name, language, long), long)
+        with pytest.raises(ConfigError, match="7 tokens behind 20 of a prompt"):
+            language.logits(nothing, words, added)
+
+
+def test_a_prefix_for_no_such_layer_is_refused(
+    language: StackedLanguageModel, words: Words, nothing: Tensor
+) -> None:
+    pair = next(
+        iter(tuning("prefix", language, drawn("prefix", language)).prefix.values())
+    )
+    with pytest.raises(ConfigError, match="'nowhere', which is no layer"):
+        language.logits(nothing, words, Tuning(prefix={"nowhere": pair}))

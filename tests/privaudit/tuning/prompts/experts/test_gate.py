@@ -1,0 +1,221 @@
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.tuning.prompts.experts.gate import (
+    PARTS,
+    attention,
+    attention_match,
+    gate_size,
+    linear_match,
+    linear_shares,
+    pool,
+    start_attention,
+    start_linear,
+)
+
+GOLDEN = Path(__file__).parents[4] / "shared/golden/pfedmoap_gate.npz"
+CASES = ("small", "vit", "small_scale1")
+golden = pytest.mark.skipif(
+    not GOLDEN.exists(), reason=f"needs the golden vectors at {GOLDEN}"
+)
+
+
+class Golden:
+    """One case of the published code's gate, with a client axis in front."""
+
+    def __init__(self, case: str) -> None:
+        with np.load(GOLDEN, allow_pickle=False) as archive:
+            prefix = f"{case}_"
+            names = [n for n in archive if n.startswith(prefix)]
+            if case == "small":
+                names = [n for n in names if not n.startswith("small_scale1")]
+            self.values = {
+                n.removeprefix(prefix): torch.from_numpy(archive[n].astype(np.float64))
+                for n in names
+            }
+        self.local = self["text_features_local"].requires_grad_()
+        self.gate = {
+            f"{part}_{kind}": self[f"W_{part[0]}_{kind}"].unsqueeze(0).requires_grad_()
+            for part in PARTS
+            for kind in ("weight", "bias")
+        }
+        self.size = int(self["gate_dim"])
+        self.images = normalize(self["image_features"], dim=-1).unsqueeze(0)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values[name]
+
+    @property
+    def experts(self) -> Tensor:
+        text = torch.cat([self.local.unsqueeze(0), self["text_features_nonlocal"]])
+        return normalize(text, dim=-1).transpose(0, 1).unsqueeze(0)
+
+    @property
+    def heads(self) -> int:
+        return int(self["heads"])
+
+    @property
+    def scale(self) -> float:
+        return float(self["scaling"])
+
+    def logits(self, mixing: float) -> Tensor:
+        images, experts = self.images, self.experts
+        of_mixture = attention_match(
+            self.gate,
+            pool(images, self.size),
+            pool(experts, self.size),
+            heads=self.heads,
+            scale=self.scale,
+        )
+        of_local = torch.einsum("kbd,kcd->kbc", images, experts[:, :, 0])
+        return (self["logit_scale"] * (of_mixture + mixing * of_local))[0]
+
+
+@golden
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mixing", ["0p0", "0p5", "1p0"])
+def test_logits_and_losses_are_those_of_the_published_code(
+    case: str, mixing: str
+) -> None:
+    known = Golden(case)
+    logits = known.logits(float(mixing.replace("p", ".")))
+    loss = cross_entropy(logits, known["labels"].long())
+    expected = known[f"logits_lambda{mixing}"]
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
+    expected = known[f"loss_lambda{mixing}"]
+    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-9)
+
+
+@golden
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_published_code(case: str) -> None:
+    known = Golden(case)
+    cross_entropy(known.logits(0.5), known["labels"].long()).backward()
+    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
+    close(known.local.grad, known["grad_text_local"])
+    checked = 0
+    for name, tensor in known.gate.items():
+        part, _, kind = name.partition("_")
+        if f"grad_W_{part[0]}_{kind}" in known.values:
+            assert tensor.grad is not None
+            expected = known[f"grad_W_{part[0]}_{kind}"]
+            close(tensor.grad[0], expected)
+            checked += 1
+    assert checked >= 4
+
+
+@golden
+@pytest.mark.parametrize("case", CASES)
+def test_attention_is_that_of_the_published_code(case: str) -> None:
+    known = Golden(case)
+    pooled = pool(known.experts, known.size)
+    expected = known["experts_kv"].unsqueeze(0)
+    torch.testing.assert_close(pooled, expected, rtol=1e-9, atol=1e-9)
+    shares = attention(
+        known.gate,
+        pool(known.images, known.size),
+        pooled,
+        heads=known.heads,
+        scale=known.scale,
+    )
+    expected = known["attn_mean_heads"].transpose(0, 1)
+    torch.testing.assert_close(shares.mean(dim=1)[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def toy_gate(clients: int, size: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    stream = Seeds(3).stream("gate")
+    gates = [start_attention(size, stream) for _ in range(clients)]
+    gate = {name: torch.stack([g[name] for g in gates]) for name in gates[0]}
+    images = normalize(stream.normal_tensor((clients, 5, size)), dim=-1)
+    text = normalize(stream.normal_tensor((clients, 4, 3, size)), dim=-1)
+    return gate, images, text
+
+
+def test_the_order_of_experts_does_not_matter_to_attention() -> None:
+    gate, images, text = toy_gate(2, 8)
+    one = attention_match(gate, images, text, heads=2, scale=10.0)
+    other = attention_match(gate, images, text.flip(2), heads=2, scale=10.0)
+    torch.testing.assert_close(one, other)
+
+
+def test_one_client_s_gate_has_no_part_in_another_s_logits() -> None:
+    gate, images, text = toy_gate(2, 8)
+    before = attention_match(gate, images, text, heads=2, scale=10.0)
+    changed = {name: tensor.clone() for name, tensor in gate.items()}
+    for tensor in changed.values():
+        tensor[0] += 1.0
+    after = attention_match(changed, images, text, heads=2, scale=10.0)
+    assert torch.equal(before[1], after[1])
+    assert not torch.allclose(before[0], after[0])
+
+
+def test_equal_experts_share_attention_by_hand() -> None:
+    """Equal keys get equal shares, and the mixture is the value of any of them."""
+    gate, images, text = toy_gate(1, 8)
+    same = text[:, :, :1].expand_as(text)
+    shares = attention(gate, images, same, heads=4, scale=10.0)
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / 3))
+    value = same[0, :, 0] @ gate["value_weight"][0].T + gate["value_bias"][0]
+    mixture = value @ gate["output_weight"][0].T + gate["output_bias"][0]
+    found = attention_match(gate, images, same, heads=4, scale=10.0)
+    torch.testing.assert_close(found[0], images[0] @ mixture.T)
+
+
+def test_scaled_by_the_root_divides_by_the_size_of_a_head() -> None:
+    gate, images, text = toy_gate(1, 8)
+    torch.testing.assert_close(
+        attention(gate, images, text, heads=2, scale="sqrt"),
+        attention(gate, images, text, heads=2, scale=0.5),
+    )
+
+
+def test_heads_that_do_not_divide_the_size_are_made_fewer() -> None:
+    gate, images, text = toy_gate(1, 12)
+    assert attention(gate, images, text, heads=8, scale=1.0).shape[1] == 4
+
+
+def test_a_linear_gate_mixes_by_hand() -> None:
+    gate = {"share_weight": torch.zeros(1, 3, 2), "share_bias": torch.zeros(1, 3)}
+    gate["share_bias"][0, 1] = float(np.log(3))
+    images = torch.tensor([[[1.0, 0.0, 2.0, 0.0]]])
+    text = torch.zeros(1, 1, 2, 4)
+    text[0, 0, 0, 0], text[0, 0, 1, 2] = 4.0, 1.0
+    # Two experts of three: weights 1/4 and 3/4, products 4 and 2.
+    assert linear_match(gate, images, text, size=2).item() == pytest.approx(2.5)
+    shares = linear_shares(gate, images, 2, size=2)[0, 0]
+    assert shares.tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_a_linear_gate_leaves_out_experts_beyond_its_own() -> None:
+    stream = Seeds(0).stream("gate")
+    gate = {n: t.unsqueeze(0) for n, t in start_linear(4, 2, stream).items()}
+    images = stream.normal_tensor((1, 3, 4))
+    text = stream.normal_tensor((1, 2, 5, 4))
+    torch.testing.assert_close(
+        linear_match(gate, images, text, size=4),
+        linear_match(gate, images, text[:, :, :2], size=4),
+    )
+    shares = linear_shares(gate, images, 5, size=4)
+    assert torch.equal(shares[..., 2:], torch.zeros(1, 3, 3))
+
+
+def test_pooling_takes_every_nth_feature() -> None:
+    assert pool(torch.arange(12.0), 4).tolist() == [0, 3, 6, 9]
+    with pytest.raises(ConfigError, match="Take one of 32, 48, 64, 96, 192"):
+        gate_size(100, 192)
+
+
+def test_a_gate_begins_as_torch_begins_linear_layers() -> None:
+    gate = start_attention(64, Seeds(0).stream("gate"))
+    for tensor in gate.values():
+        assert tensor.abs().max() <= 1 / 8
+    assert gate["query_weight"].std() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)
+    assert len(gate) == 8
