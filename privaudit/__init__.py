@@ -2,15 +2,11 @@
 
 A trainer writes a transcript, a threat model is a view of it, an attack turns the
 view into one score per candidate, and an audit turns the scores into numbers with
-confidence intervals. Each of those words is a module of this package.
+confidence intervals.
 
-The names below are imported on first use. Where a function is called as its module is,
-``privaudit.compare`` is the function; ``from privaudit.evaluation.compare.compare import ...`` still finds
-what else is in the module.
+The names below are all that a user needs, imported on first use.
 """
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -93,18 +89,3 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'privaudit' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
     return getattr(import_module(module), attribute)
-
-
-class _Package(ModuleType):
-    """A package whose functions come before its modules, whichever is asked for first.
-
-    Importing a module binds its name in the package, so that `from privaudit import
-    compare` would depend on who imported what before.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

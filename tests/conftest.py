@@ -131,7 +131,7 @@ def call(
     *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
     """Run the command line; return its exit code and what it printed."""
-    from privaudit.cli.main import main as cli
+    from privaudit.cli import main as cli
 
     monkeypatch.setattr(sys, "argv", ["privaudit", *words])
     with pytest.raises(SystemExit) as end:

@@ -95,8 +95,8 @@ def tokens_of_logits(
 ) -> TokenTable:
     """Return what a causal language model says of texts, token by token.
 
-    :mod:`privaudit.auditing.signals.token_scores` makes one score per text of it, with "description" for
-    the part that labels name. The mean log-likelihood is minus the loss that
+    :mod:`privaudit.auditing.signals.token_scores` makes one score per text of it, with
+    "description" for the part that labels name. The mean log-likelihood is minus the loss that
     transformers gives for the same labels.
 
     Args:

@@ -197,7 +197,3 @@ def _written_out() -> Iterator[None]:
         raise StorageError(
             f"The output cannot be written: {reason_of(error)}. Send it elsewhere."
         ) from None
-
-
-if __name__ == "__main__":  # python -m privaudit.cli.main
-    run()

@@ -19,7 +19,8 @@ from privaudit.federated.trainer import PublicTask, Records, Trainer
 
 STATISTIC = "weight by "
 """Begins the name of such a tensor. What begins with "weight" is no part of a model,
-and attacks that compare uploads leave it out: see :func:`privaudit.federated.weighted_mean.moves`."""
+and attacks that compare uploads leave it out: see
+:func:`privaudit.federated.weighted_mean.moves`."""
 UNCERTAINTY = STATISTIC + "uncertainty"
 EMBEDDING = STATISTIC + "mean embedding"
 IMPROVEMENT = STATISTIC + "improvement"

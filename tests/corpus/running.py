@@ -156,7 +156,7 @@ def _bound() -> None:
 
 
 def _command(argv: Sequence[str]) -> None:
-    from privaudit.cli.main import main as cli
+    from privaudit.cli import main as cli
 
     sys.argv = ["privaudit", *argv]
     cli.run()

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 from PIL import Image
 
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 
 CLASSES = ("cat", "dog")
 TRAIN = ("--rounds", "1", "--clients", "2")

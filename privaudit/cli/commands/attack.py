@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit

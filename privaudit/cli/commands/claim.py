@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:

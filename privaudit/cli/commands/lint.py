@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.checks.lint import Finding

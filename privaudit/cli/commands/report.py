@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 from privaudit.core.errors import MissingFileError
 
 Subjects = Annotated[

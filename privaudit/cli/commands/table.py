@@ -5,7 +5,7 @@ Nothing here imports torch before the command is called.
 
 import typer
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 
 
 def table(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from privaudit.cli.main import options
+from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:

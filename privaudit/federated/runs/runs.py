@@ -85,10 +85,8 @@ class Run:
         try:
             return RunConfig(**self.header["config"])
         except (KeyError, TypeError, ValidationError) as error:
-            if isinstance(error, ValidationError):
-                reason = readable(error, "run")
-            else:
-                reason = repr(error)
+            known = isinstance(error, ValidationError)
+            reason = readable(error, "run") if known else repr(error)
             raise TranscriptError(
                 f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."

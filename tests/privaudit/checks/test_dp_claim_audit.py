@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privaudit.checks.dp_claim_audit import ClaimAudit, audit_claim
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import Population, populate

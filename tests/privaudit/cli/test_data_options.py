@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from privaudit import load_run
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.core.errors import TranscriptError
 from privaudit.datasets.split import PUBLIC, TEST, UNUSED
 from privaudit.federated.runs.runs import latest_runs

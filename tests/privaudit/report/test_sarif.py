@@ -21,7 +21,7 @@ from jsonschema import Draft7Validator, ValidationError
 from privaudit import train
 from privaudit.checks.gate.settings import Place
 from privaudit.checks.lint import Finding
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.report.sarif import gate_sarif, lint_sarif
 from tests.privaudit.report.gate_results import NASTY, made
 

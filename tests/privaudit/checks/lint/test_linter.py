@@ -10,7 +10,7 @@ import pytest
 
 from privaudit import Run, load_run, train
 from privaudit.checks.lint import RULES, lint
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
 from tests.conftest import common_cache
 

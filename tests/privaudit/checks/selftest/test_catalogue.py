@@ -12,7 +12,7 @@ import pytest
 
 from privaudit.checks.selftest.catalogue import CHECKS
 from privaudit.checks.selftest.check import Check, run_checks
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.statistics import (
     bootstrap,
     change,

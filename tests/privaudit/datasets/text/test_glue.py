@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.sources import load_dataset

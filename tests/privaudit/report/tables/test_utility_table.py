@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.cli.main import main as cli
+from privaudit.cli import main as cli
 from privaudit.evaluation.tables.outcomes import Outcome
 from privaudit.evaluation.tables.plan import Plan
 from privaudit.evaluation.tables.schedule import schedule
