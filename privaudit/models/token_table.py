@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from privaudit.auditing.signals.token_statistics import (
+from privaudit.models.token_statistics import (
     ALPHAS,
     IGNORED,
     TokenStatistics,

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.auditing.signals.token_statistics import (
+from privaudit.models.token_statistics import (
     ALPHAS,
     TokenStatistics,
     token_statistics,
@@ -32,7 +32,7 @@ CLAMP = 1e-10
 MEMORY = """
 from pathlib import Path
 import torch
-from privaudit.auditing.signals.token_statistics import token_statistics
+from privaudit.models.token_statistics import token_statistics
 torch.set_num_threads(1)
 def largest():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privaudit.auditing.signals.token_statistics import (
+from privaudit.models.token_statistics import (
     ALPHAS,
     TokenStatistics,
     token_statistics,
