@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
     from privaudit.federated.runs.runs import Run, load_run
     from privaudit.federated.runs.training import train
+    from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries
     from privaudit.statistics.epsilon.one_run import OneRunGuesses
@@ -54,6 +55,7 @@ __all__ = [
     "tokens_of_logits",
     "tradeoff",
     "train",
+    "write_tradeoff",
 ]
 
 _HOMES = {
@@ -78,6 +80,7 @@ _HOMES = {
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",
+    "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 
 

@@ -4,7 +4,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,8 +13,9 @@ import yaml  # type: ignore[import-untyped]
 
 from privaudit.checks.gate.settings import make_settings
 from privaudit.cli.main import app
+from tests.places import ROOT
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 CI = (DOCS / "ci.md").read_text(encoding="utf-8")
 GATE = (DOCS / "gate.md").read_text(encoding="utf-8")
 

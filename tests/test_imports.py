@@ -1,22 +1,55 @@
-"""Imports point one way, and nothing that attacks can reach the truth."""
+"""Imports point downwards, and nothing that attacks can reach the truth."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = ("attacks", "scenarios", "trainers")
-CORE = sorted(
-    path
-    for path in (ROOT / "privaudit").rglob("*.py")
-    if not set(FOLDERS) & set(path.relative_to(ROOT / "privaudit").parts)
+from tests.places import ROOT
+
+METHODS = ("attacks", "scenarios", "trainers")
+LEVELS = (  # each may import what stands before it; what shares a line knows not its peer
+    {"core"},
+    {"statistics"},
+    {"privacy"},
+    {"datasets"},
+    {"models"},
+    {"federated"},
+    {"auditing", "tuning"},
+    {"evaluation"},
+    {"checks"},
+    {"report"},
+    {"cli"},
 )
+LEVEL = {folder: n for n, level in enumerate(LEVELS) for folder in level}
+REACH = {  # what a method may import
+    "attacks": {"auditing"} | {name for name, n in LEVEL.items() if n < 6},
+    "trainers": {"tuning"} | {name for name, n in LEVEL.items() if n < 6},
+    "scenarios": {"auditing"} | {name for name, n in LEVEL.items() if n < 6},
+}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted((ROOT / "privaudit").rglob("*.py"))
+    if not set(METHODS) & set(path.relative_to(ROOT / "privaudit").parts)
+}
+TRUTH = {
+    f"privaudit.{name}"
+    for name in (
+        "federated.runs.ledger",
+        "federated.runs.population",
+        "federated.runs.runs",
+        "federated.runs.training",
+        "auditing.audit",
+        "auditing.auditor",
+    )
+}
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(text: str) -> set[str]:
+    """Every import of a module, also those in functions and for types only."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -24,60 +57,99 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_package_never_imports_from_the_three_folders(path: Path) -> None:
-    for folder in FOLDERS:
-        assert not any(
-            name.startswith(f"privaudit.{folder}") for name in imports_of(path)
-        )
+def folder_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else ""
 
 
-@pytest.mark.parametrize("folder", ["attacks", "trainers"])
-def test_methods_never_import_one_another(folder: str) -> None:
-    for path in (ROOT / folder).glob("*.py"):
-        others = {
-            name
-            for name in imports_of(path)
-            if name.startswith(("privaudit.attacks.", "privaudit.trainers."))
-        }
-        assert not others, path
+def upward(folder: str, text: str) -> Iterator[str]:
+    """Yield what a module in a folder imports that does not stand below it."""
+    for name in imports_of(text):
+        other = folder_of(name) if name.startswith("privaudit.") else folder
+        if other != folder and not LEVEL.get(other, len(LEVELS)) < LEVEL[folder]:
+            yield name
 
 
-@pytest.mark.parametrize("folder", ["attacks", "trainers"])
-def test_no_method_can_name_the_truth(folder: str) -> None:
-    hidden = ("ledger", "audit", "auditor", "runs", "training", "population")
-    for path in (ROOT / folder).glob("*.py"):
-        assert not imports_of(path) & {f"privaudit.{name}" for name in hidden}, path
+@pytest.mark.parametrize("module", [m for m in MODULES if folder_of(m) in LEVEL])
+def test_nothing_imports_upwards(module: str) -> None:
+    assert not list(upward(folder_of(module), MODULES[module].read_text()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from privaudit.auditing.auditor import Auditor",
+        "import privaudit.report.page",
+        "def late():\n    from privaudit.cli import main",
+        "if TYPE_CHECKING:\n    from privaudit.federated.runs.runs import Run",
+        "from privaudit.trainers.promptfl import PromptFL",
+    ],
+)
+def test_an_upward_import_is_found(line: str) -> None:
+    assert list(upward("models", line))
+    assert not list(upward("models", "from privaudit.core.errors import ConfigError"))
+
+
+@pytest.mark.parametrize("folder", ["auditing", "tuning"])
+def test_auditing_and_tuning_do_not_know_each_other(folder: str) -> None:
+    assert list(upward("auditing", "import privaudit.tuning"))
+    assert list(upward("tuning", "import privaudit.auditing"))
+    assert LEVEL[folder] == 6
+
+
+def test_every_folder_has_its_level() -> None:
+    folders = {folder_of(module) for module in MODULES} - {"__init__", "__main__"}
+    assert folders == set(LEVEL)
+    assert len(list((ROOT / "privaudit").glob("[!_]*"))) <= 17
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_import_only_what_is_meant_for_them(method: str) -> None:
+    for path in (ROOT / method).glob("[!_]*.py"):
+        names = {n for n in imports_of(path.read_text()) if n.startswith("privaudit.")}
+        assert {folder_of(name) for name in names} <= REACH[method], path
+
+
+@pytest.mark.parametrize("method", ["attacks", "trainers"])
+def test_no_method_can_name_the_truth(method: str) -> None:
+    for path in (ROOT / method).glob("*.py"):
+        assert not imports_of(path.read_text()) & TRUTH, path
 
 
 def test_what_attacks_use_cannot_name_the_truth_either() -> None:
-    """shadows, threats, prompt_learning … are in reach; none of them is the ledger."""
-    seen, todo = set(), ["attack", "shadows", "prompts.learning"]
+    """Shadow models and threat models are in reach; none of them is the ledger."""
+    seen: set[str] = set()
+    todo = [
+        "privaudit.auditing.attack",
+        "privaudit.auditing.shadow_models.training",
+        "privaudit.tuning.prompts.learning",
+    ]
     while todo:
         module = todo.pop()
-        path = ROOT / "privaudit" / f"{module.replace('.', '/')}.py"
-        if module in seen or not path.exists():
+        if module in seen or module not in MODULES:
             continue
         seen.add(module)
-        todo += [
-            name.removeprefix("privaudit.")
-            for name in imports_of(path)
-            if name.startswith("privaudit.")
-        ]
-    assert {"attack", "trainer", "federation", "threats"} <= seen
-    hidden = {"ledger", "audit", "auditor", "runs", "training", "population"}
-    assert not seen & hidden
+        todo += imports_of(MODULES[module].read_text())
+    assert {f"privaudit.federated.{n}" for n in ("trainer", "threat_models")} <= seen
+    assert not seen & TRUTH
 
 
 def test_only_the_federation_makes_messages() -> None:
-    """In its name, delivery does, and the protocol of masked sums.
+    """In its name, the exchange of messages does, and the protocol of masked sums.
 
     Shadows and views make some too: of an adversary's own, or derived.
     """
-    makers = {
-        path.name
-        for path in [*CORE, *(ROOT / "trainers").glob("*.py")]
-        if "Message(" in path.read_text()
+    paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
+    makers = {name for name, path in paths if "Message(" in path.read_text()}
+    sending = {"federation", "messages", "masked_sum", "threat_models", "transcript"}
+    assert makers <= {
+        *(f"privaudit.federated.{name}" for name in sending),
+        "privaudit.auditing.shadow_models.training",
     }
-    sending = {"federation.py", "delivery.py", "masked_sum.py"}
-    assert makers <= {*sending, "shadows.py", "threats.py", "transcript.py"}
+
+
+def test_folders_hold_fifteen_modules_at_most() -> None:
+    held: dict[Path, int] = {}
+    for path in MODULES.values():
+        if path.name not in ("__init__.py", "__main__.py"):
+            held[path.parent] = held.get(path.parent, 0) + 1
+    assert {str(folder): n for folder, n in held.items() if n > 15} == {}

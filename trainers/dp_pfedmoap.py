@@ -20,7 +20,6 @@ from privaudit.federated.batches import (
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
-    Claim,
     ClientId,
     Cohort,
     Events,
@@ -31,6 +30,7 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcript import Message
 from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.events import MechanismEvent
 from privaudit.tuning.prompts.experts.experts import PromptExperts

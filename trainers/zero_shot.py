@@ -11,7 +11,6 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
-    Claim,
     ClientId,
     Cohort,
     LocalResult,
@@ -24,6 +23,7 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import Tuning
+from privaudit.privacy.certificate import Claim
 from privaudit.tuning.prompts.learning import PromptTrainer
 from privaudit.tuning.transformers.learning import query_tokens
 from privaudit.tuning.transformers.lora import weight_changes

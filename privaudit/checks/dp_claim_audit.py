@@ -24,7 +24,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.trainer import Claim, Trainer
+from privaudit.federated.trainer import Trainer
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound

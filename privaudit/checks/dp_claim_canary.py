@@ -12,9 +12,9 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.datasets.canaries import crafted_norm
 from privaudit.federated.batches import Batch
 from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.runs.population import crafted_norm
 from privaudit.federated.trainer import PublicTask, Records, Trainer
 from privaudit.tuning.prompts.gradients import ContextGradients
 

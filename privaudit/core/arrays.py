@@ -2,15 +2,21 @@
 
 import io
 import math
+import zlib
 from collections.abc import Mapping
 from typing import cast
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from jaxtyping import Shaped
 
 from privaudit.core.limits import check_limit
 from privaudit.core.zip_files import open_zip
+
+DAMAGE = (  # what numpy and zipfile raise on a damaged file
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError,
+    BadZipFile, zlib.error,
+)  # fmt: skip
 
 Array = Shaped[np.ndarray, "..."]
 _HEADERS = {

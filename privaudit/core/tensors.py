@@ -1,5 +1,6 @@
 """Flat, named tensors: the form in which everything is sent, kept and stored."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -65,3 +66,10 @@ def stacks(
 def all_finite(tensors: Tensors) -> bool:
     """Say whether no tensor holds a NaN or an infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def digest(tensor: Tensor) -> str:
+    """Return the hash of a tensor's type, shape and content."""
+    head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
+    content = tensor.detach().cpu().contiguous().numpy().tobytes()
+    return hashlib.sha256(head + content).hexdigest()

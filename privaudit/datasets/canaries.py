@@ -22,21 +22,8 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Trainer
 
 CanaryKind = Literal["mislabelled", "gradient"]
-FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
-
-
-def crafted_norm(trainer: Trainer, records: int) -> float:
-    """Return a gradient's norm that is clipped, also in the mean over so many records.
-
-    1 where nothing is clipped: a larger one would be all that is learned.
-    """
-    if not getattr(trainer, "clips", False):
-        return 1.0
-    names = ("clip_norm", "clip_global", "clip_local")
-    return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
 
 
 @dataclass(frozen=True)

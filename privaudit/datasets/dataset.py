@@ -12,8 +12,8 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
+from privaudit.core.tensors import digest
 from privaudit.datasets.dialogues import Dialogue, check_dialogues
-from privaudit.federated.transcript import digest
 
 TRAIN, VALIDATION, TEST_SPLIT = 0, 1, 2
 

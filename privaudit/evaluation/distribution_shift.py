@@ -4,7 +4,8 @@ Published audits of fine-tuned models often take their non-members from another 
 set. Then whatever tells the data sets apart looks like a leak, also on a model that
 never saw a member. So each such number stands beside three others: the same attack on
 the untuned model, an attacker that sees no model at all
-(:mod:`privaudit.evaluation.blind_baseline`), and the audit's own number, whose non-members are dealt by a coin.
+(:mod:`privaudit.evaluation.blind_baseline`), and the audit's own number, whose
+non-members are dealt by a coin.
 
 The untuned model is the one that the ``zero-shot`` trainer releases: a language model
 without adapters, or CLIP with its hand-written prompt. It is the same for every trainer

@@ -21,12 +21,12 @@ from privaudit.core.tensors import Stacked, Tensors, unstack
 from privaudit.datasets.records import ClientId, Cohort, Records
 from privaudit.federated.threat_models import View
 from privaudit.models.interfaces import Classifier, LanguageModel, Prompts, Tunable
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.trace import Trace
 
 __all__ = [
     "TRAINERS",
-    "Claim",
     "ClientId",
     "Cohort",
     "Events",
@@ -217,21 +217,6 @@ class Rebuilt:
     estimated: bool = False
     suspects: tuple[Tensors, ...] = ()
     shared: Tensors | None = None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The epsilon a method claims by its own formula, not what is proved.
-
-    Attributes:
-        epsilon: None where the method claims nothing.
-        delta: Of the claim.
-        source: Whose formula it is, in words.
-    """
-
-    epsilon: float | None = None
-    delta: float = 1e-5
-    source: str = "no privacy mechanism"
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from privaudit.core.storage import (
     write_bytes,
     write_tensors,
 )
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, digest
 
 SERVER = "server"
 PUBLIC = "public"  # the receiver of what is given away
@@ -108,13 +108,6 @@ def bytes_sent(messages: Iterable[Message]) -> dict[str, int]:
         if message.kind != "sum":
             totals["down" if message.sender == SERVER else "up"] += size(message)
     return totals
-
-
-def digest(tensor: Tensor) -> str:
-    """Return the hash of a tensor's type, shape and content."""
-    head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
-    content = tensor.detach().cpu().contiguous().numpy().tobytes()
-    return hashlib.sha256(head + content).hexdigest()
 
 
 def chain(head: str, entry: Mapping[str, Any]) -> str:

@@ -12,11 +12,10 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, Texts
-from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import Records
+from privaudit.datasets.records import Records
 from privaudit.models.interfaces import Classifier, LanguageModel
 from privaudit.models.language.captioning_loading import is_captioner
-from privaudit.models.names import kind_of, reads_texts
+from privaudit.models.names import kind_of
 
 if TYPE_CHECKING:
     from privaudit.models.clip.promptable_clip import PromptableCLIP
@@ -27,45 +26,16 @@ if TYPE_CHECKING:
     FrozenModel = PromptableCLIP | CaptioningVLM | TunableClassifier | TextWriter
 
 
-def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a trainer, a model and a data set that do not go together.
+def load_frozen(
+    name: str, *, checkpoint: str | None = None, targets: str = "all-linear"
+) -> "FrozenModel":
+    """Load a model.
 
-    Raises:
-        ConfigError: They do not.
-    """
-    reads, writes = config.build_trainer().reads, is_captioner(config.model)
-    wanted = {"classes": False, "words": True}.get(reads, writes)
-    if wanted != writes:
-        kind = "answers in words" if writes else "classifies"
-        other = "tiny-clip" if writes else "tiny-llava"
-        raise ConfigError(
-            f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
-            f"such as {other}, or another trainer."
-        )
-    if reads == "classes" and kind_of(config.model) == "classifies":
-        raise ConfigError(
-            f"{config.trainer} learns prompts before class names, and {config.model} "
-            "has no such prompts. Train it with fedpt, or take a model such as "
-            "tiny-clip."
-        )
-    if writes and not dataset.dialogues:
-        raise ConfigError(
-            f"{config.model} answers questions in words, and {config.dataset} has none "
-            "about its records. Take a data set with captions or questions, such as "
-            "scenes."
-        )
-    texts, reader = isinstance(dataset.images, Texts), reads_texts(config.model)
-    if texts != reader:
-        has, takes = ("texts", "pictures") if texts else ("pictures", "texts")
-        other = "one named encoder:" if texts else "tiny-clip or tiny-llava"
-        raise ConfigError(
-            f"{config.dataset} has {has}, and {config.model} takes {takes}. Take a "
-            f"model that takes {has}, such as {other}, or another data set."
-        )
-
-
-def load_frozen(config: RunConfig) -> "FrozenModel":
-    """Load a run's model.
+    Args:
+        name: As `privaudit list models` writes it.
+        checkpoint: Its weights, where they are not its own or of a hub.
+        targets: Names of the layers that are changed, with commas between; or all
+            linear ones.
 
     Raises:
         UnknownNameError: There is none of that name.
@@ -76,34 +46,39 @@ def load_frozen(config: RunConfig) -> "FrozenModel":
     from privaudit.models.language.captioning_loading import load_captioner
     from privaudit.models.transformers.tunable_loading import load_tunable
 
-    if kind_of(config.model) is not None:
-        if config.checkpoint:
+    if kind_of(name) is not None:
+        if checkpoint:
             raise ConfigError(
-                f"{config.model} has its own weights, and a checkpoint is given: "
-                f"{config.checkpoint}. Leave it out."
+                f"{name} has its own weights, and a checkpoint is given: {checkpoint}. "
+                "Leave it out."
             )
-        return load_tunable(config.model, targets=_targets(config))
-    if is_captioner(config.model):
-        return load_captioner(config.model, targets=_targets(config))
-    if config.targets != "all-linear":
+        return load_tunable(name, targets=_layers(targets))
+    if is_captioner(name):
+        return load_captioner(name, targets=_layers(targets))
+    if targets != "all-linear":
         raise ConfigError(
-            f"Targets were named, and no layer of {config.model} is changed. Leave "
-            "--targets out, or take a model that is tuned: `privaudit list models`."
+            f"Targets were named, and no layer of {name} is changed. Leave --targets "
+            "out, or take a model that is tuned: `privaudit list models`."
         )
-    checkpoint = Path(config.checkpoint) if config.checkpoint else None
-    return load_model(config.model, checkpoint)
+    return load_model(name, Path(checkpoint) if checkpoint else None)
 
 
-def _targets(config: RunConfig) -> Literal["all-linear"] | Sequence[str]:
-    if config.targets == "all-linear":
+def _layers(targets: str) -> Literal["all-linear"] | Sequence[str]:
+    if targets == "all-linear":
         return "all-linear"
-    return [name.strip() for name in config.targets.split(",")]
+    return [name.strip() for name in targets.split(",")]
 
 
 def backbone_of(
-    config: RunConfig, model: "FrozenModel", dataset: Dataset
+    model: "FrozenModel", dataset: Dataset, context_tokens: int
 ) -> Classifier | LanguageModel:
-    """Return what trainers see of a model, bound to a data set's classes."""
+    """Return what trainers see of a model, bound to a data set's classes.
+
+    Args:
+        model: Whose.
+        dataset: Names the classes.
+        context_tokens: Of a prompt that is learned.
+    """
     from privaudit.models.clip.promptable_clip import PromptableCLIP
     from privaudit.models.transformers.tunable_classifiers import TunableClassifier
 
@@ -112,7 +87,7 @@ def backbone_of(
     if not isinstance(model, PromptableCLIP):
         return model.language
     return Classifier(
-        model.prompts(dataset.class_names, config.context_tokens),
+        model.prompts(dataset.class_names, context_tokens),
         model.logit_scale,
         model.template_features(dataset.class_names, dataset.template),
         partial(model.tower, dataset.class_names, dataset.template),
@@ -128,16 +103,23 @@ def known_records(
     return np.asarray(model.public_indices, dtype=np.int64)
 
 
-def encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records:
+def encode(
+    model: "FrozenModel", dataset: Dataset, *, image_tokens: bool = False
+) -> Records:
     """Return a data set's records as the model reads them.
+
+    Args:
+        model: Reads them.
+        dataset: What is read.
+        image_tokens: Whether a CLIP's local features of pictures are there too.
 
     Raises:
         ConfigError: The model cannot read them.
     """
-    return replace(_encode(config, model, dataset), contents=dataset.contents)
+    return replace(_encode(model, dataset, image_tokens), contents=dataset.contents)
 
 
-def _encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records:
+def _encode(model: "FrozenModel", dataset: Dataset, image_tokens: bool) -> Records:
     from privaudit.models.clip.promptable_clip import PromptableCLIP
     from privaudit.models.transformers.text_writer import TextWriter
     from privaudit.models.transformers.tunable_classifiers import TunableClassifier
@@ -149,17 +131,17 @@ def _encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Record
         pictures, features = model.no_pictures(len(dataset)), model.features(words)
         return Records(features, dataset.labels, pictures, words, dataset.dialogues)
     if isinstance(model, PromptableCLIP):
-        return _encode_pictures(config, model, dataset)
+        return _encode_pictures(model, dataset, image_tokens)
     return _encode_dialogues(model, dataset)
 
 
 def _encode_pictures(
-    config: RunConfig, model: "PromptableCLIP", dataset: Dataset
+    model: "PromptableCLIP", dataset: Dataset, image_tokens: bool
 ) -> Records:
     from privaudit.models.feature_cache import cached_features, cached_tokens
 
     features, tokens = cached_features(model, dataset.pictures), None
-    if config.build_trainer().image_tokens:
+    if image_tokens:
         tokens = cached_tokens(model, dataset.pictures)
     return Records(features, dataset.labels, tokens)
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from privaudit.auditing.signals.next_tokens import NextTokens
 from privaudit.core.errors import ConfigError
+from privaudit.models.next_tokens import NextTokens
 
 Rows = Float[Tensor, " rows"]
 

@@ -22,14 +22,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Words
 from privaudit.models.token_statistics import (
     ALPHAS,
     IGNORED,
     TokenStatistics,
     token_statistics,
 )
-from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Words
 
 TOKENS, CLAMPED_TOKENS = "tokens", "clamped tokens"
 """What a trainer's ``query`` may be asked for: exact, or as it was published."""

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
@@ -20,6 +21,21 @@ from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
 REPEATABLE = "repeatable, not private"
 """What a run is called whose noise follows from a seed."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The epsilon a method claims by its own formula, not what is proved.
+
+    Attributes:
+        epsilon: None where the method claims nothing.
+        delta: Of the claim.
+        source: Whose formula it is, in words.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    source: str = "no privacy mechanism"
 
 
 def is_repeatable(proved: Mapping[str, Any]) -> bool:
@@ -313,3 +329,11 @@ _WHY: dict[str, dict[str, str]] = {
         "distributed": "The global part carries all shares of the noise.",
     },
 }
+
+
+def guarantee_of(proved: Mapping[str, Any]) -> str:
+    """Say what a certified epsilon is about: unit, adjacency and delta."""
+    return (
+        f"one {proved['unit']} (neighbours: {proved['adjacency']}) at "
+        f"δ = {small(proved['delta'])}"
+    )

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Float64, Int64, UInt64
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.noise import above_zero
+from privaudit.core.ranges import above_zero
 
 FINE = 2**29
 """Least standard deviation in steps where nobody adds up what several parties noised.

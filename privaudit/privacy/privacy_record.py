@@ -5,8 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from privaudit.core.seeds import Randomness
-from privaudit.federated.trainer import Claim
-from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.privacy.certificate import Certificate, CertifiedView, Claim, certify
 from privaudit.privacy.events import MechanismEvent
 
 EVERYTHING_IS_PUBLIC = "No record has any influence on what this view holds."

@@ -9,6 +9,7 @@ from typing import Any
 
 from privaudit.auditing.attack_result import Leak
 from privaudit.auditing.audit import Audit
+from privaudit.core import formatting
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.runs.runs import Run
@@ -117,7 +118,7 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "strongest": strongest.attack,
         "strongest_auroc": Cell.of(strongest.auroc),
         "tried": len(audit.leaks),
-        "p": wording.p_value(p),
+        "p": formatting.p_value(p),
         "rank": str(len(_ORDER) - _ORDER.index(found)),
         "kind": kind.replace(" ", "-"),
         "verdict": heading,

@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from privaudit.core import formatting
 from privaudit.privacy.certificate import is_repeatable
 from privaudit.report import wording
 from privaudit.report.glossary import PLACE, with_glossary
@@ -37,11 +38,11 @@ def render(name: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["epsilon"] = wording.epsilon
+    environment.filters["epsilon"] = formatting.epsilon
     environment.tests["repeatable"] = is_repeatable
     environment.filters["heading"] = wording.heading
-    environment.filters["rounds"] = wording.rounds
-    environment.filters["small"] = wording.small
+    environment.filters["rounds"] = formatting.rounds
+    environment.filters["small"] = formatting.small
     script = asset("report.js")
     page = environment.get_template(name).render(
         css=Markup(asset("report.css")),  # our own files: nothing to escape

@@ -6,7 +6,8 @@ from typing import Any
 
 from privaudit.auditing.attack_result import Leak
 from privaudit.auditing.audit import Audit
-from privaudit.privacy.certificate import REPEATABLE, is_repeatable
+from privaudit.core.formatting import epsilon, percent, small
+from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.statistics.estimate import Estimate
 
 ADVERSARIES: Mapping[str, str] = {
@@ -140,11 +141,7 @@ def repeatable(audit: Audit) -> str:
 
 def guarantee(audit: Audit) -> str:
     """Say what a certified epsilon is about: unit, adjacency and delta."""
-    proved = audit.certificate
-    return (
-        f"one {proved['unit']} (neighbours: {proved['adjacency']}) at "
-        f"δ = {small(proved['delta'])}"
-    )
+    return guarantee_of(audit.certificate)
 
 
 def _view(threat: str) -> str:
@@ -214,21 +211,6 @@ def attacked(audit: Audit) -> str:
     return f"{members} records trained on, {others} not, of {whom}"
 
 
-def epsilon(value: float | int | None) -> str:
-    """Return an epsilon as it is printed everywhere."""
-    return "none" if value is None else f"{value:.3g}"
-
-
-def small(value: float) -> str:
-    """Return a delta as it is printed everywhere.
-
-    Example:
-        >>> small(1e-5)
-        '1e-5'
-    """
-    return f"{value:g}".replace("e-0", "e-")
-
-
 def privacy_sort(audit: Audit) -> str:
     """Say in three words what the method does for privacy."""
     if any(m["noise_multiplier"] > 0 for m in audit.run.privacy["mechanisms"]):
@@ -250,36 +232,6 @@ def interval(estimate: Estimate) -> str:
     if estimate.unresolved:
         return estimate.unresolved
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def p_value(value: float) -> str:
-    """Return a p-value as it is printed everywhere, with its sign.
-
-    Example:
-        >>> p_value(0.0032), p_value(1e-9)
-        ('= 0.003', '< 0.001')
-    """
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
-
-
-def percent(share: float) -> str:
-    """Return a rate as people write it: 10 %, 0.1 %."""
-    return f"{100 * share:g} %"
-
-
-def rounds(indices: Sequence[int]) -> str:
-    """Return rounds as ranges.
-
-    Example:
-        >>> rounds([0, 1, 2, 5])
-        '0 to 2, 5'
-    """
-    starts = [i for i in indices if i - 1 not in indices]
-    ends = [i for i in indices if i + 1 not in indices]
-    return ", ".join(
-        str(first) if first == last else f"{first} to {last}"
-        for first, last in zip(starts, ends, strict=True)
-    )
 
 
 def setting(value: Any) -> str:

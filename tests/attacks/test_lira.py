@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +8,9 @@ from privaudit.attacks.lira import Lira
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
+GOLDEN = SHARED / "golden/lira.npz"
 
 
 def golden(case: int) -> Mapping[str, np.ndarray]:

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ from privaudit.statistics.shadow_comparison import (
     masked_mean,
     offline_mean,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[2] / "../shared/golden/rmia.npz"
+GOLDEN = SHARED / "golden/rmia.npz"
 
 
 def golden(case: int) -> Mapping[str, np.ndarray]:

@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,8 +18,8 @@ import pytest
 from privaudit.federated.trainer import TRAINERS
 from tests.benchmarks.measuring import machine, spread
 from tests.benchmarks.one_round import Asked, Measured
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 METHODS: dict[str, dict[str, Any]] = {
     "promptfl": {},
     "dp-fpl": {"epsilon": 8.0},

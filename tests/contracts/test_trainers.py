@@ -7,11 +7,12 @@ import torch
 
 from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import digest
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import TRAINERS, PublicTask, Records, Trainer
-from privaudit.federated.transcript import Message, digest
+from privaudit.federated.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [

@@ -4,15 +4,14 @@ import contextlib
 import io
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = ("own-model.md", "api.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")

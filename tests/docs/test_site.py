@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
+
 DOCS = ROOT / "docs"
 FROM_ELSEWHERE = re.compile(r"<(?:script|link|img)[^>]*(?:src|href)=[\"']?https?:")
 

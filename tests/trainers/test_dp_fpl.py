@@ -1,6 +1,5 @@
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,11 @@ from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.low_rank import by_factors, factorize
 from privaudit.tuning.prompts.private_training import Parts
+from tests.places import SHARED
 
 Shards = dict[str, Records]
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "rgp.npz"
+GOLDEN = SHARED / "golden" / "rgp.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/rgp.npz, which is not there"
 )

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
-from privaudit.models.token_statistics import ALPHAS
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.trainer import Records
+from privaudit.models.token_statistics import ALPHAS
 from privaudit.models.token_table import CLAMPED_TOKENS, TOKENS, TokenTable
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.core.arrays import read_npz
+from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
     LimitError,
     MissingFileError,
@@ -18,7 +18,6 @@ from privaudit.core.errors import (
 )
 from privaudit.core.storage import parse_json
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.ledger import DAMAGE
 from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import AUDITS, Run
 

@@ -19,11 +19,10 @@ from privaudit.auditing.parts.one_run import OneRunAudit
 from privaudit.auditing.parts.source_inference import SourceInference
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.storage.load import SERVER, StoredAudit
+from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, TranscriptError, UnknownNameError, shown
-from privaudit.federated.runs.ledger import DAMAGE
-from privaudit.federated.runs.utility import Utility
+from privaudit.federated.runs.utility import METRICS, Utility
 from privaudit.federated.threat_models import find_threat
-from privaudit.report.wording import USES
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.epsilon.bound import EpsilonBound
@@ -81,7 +80,7 @@ def _refuse_unknown(contents: Json) -> None:
     """
     find_threat(str(contents["threat"]))
     metric = contents["utility"]["metric"]
-    if not isinstance(metric, str) or metric not in USES:
+    if not isinstance(metric, str) or metric not in METRICS:
         raise ValueError(f"there is no metric {shown(metric)}")
 
 

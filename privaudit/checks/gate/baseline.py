@@ -27,7 +27,7 @@ from privaudit.auditing.storage.load import (
     shared_attacks,
 )
 from privaudit.checks.gate.guarantees import Stated, stated
-from privaudit.core.arrays import read_npz
+from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
     ConfigError,
     LimitError,
@@ -37,7 +37,7 @@ from privaudit.core.errors import (
 from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes, write_json
 from privaudit.evaluation.compare.comparable import score_tests
-from privaudit.federated.runs.ledger import DAMAGE, Ledger
+from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
 FORMAT = 2

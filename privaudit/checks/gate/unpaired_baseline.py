@@ -24,9 +24,9 @@ from privaudit.checks.gate.checks import Question
 from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.checks.gate.questions import auroc_at, success_at, use_name, utility_at
 from privaudit.checks.gate.settings import GateSettings
+from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.compare.comparable import score_tests
-from privaudit.federated.runs.ledger import DAMAGE
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile

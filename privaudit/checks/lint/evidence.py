@@ -11,14 +11,14 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Randomness
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.ledger import DAMAGE
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import Claim, ClientId, PublicTask, Trainer
+from privaudit.federated.trainer import ClientId, PublicTask, Trainer
 from privaudit.federated.transcript import Message
-from privaudit.privacy.certificate import Certificate, CertifiedView
+from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
 from privaudit.privacy.trace import ClientTrace, RoundTrace
 

@@ -2,7 +2,7 @@
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
-from privaudit.federated.transcript import digest
+from privaudit.core.tensors import digest
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.events import Release
 

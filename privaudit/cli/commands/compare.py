@@ -92,7 +92,8 @@ def _print(found: "RunComparison") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from privaudit.report.wording import interval, percent, point
+    from privaudit.core.formatting import percent
+    from privaudit.report.wording import interval, point
 
     confidence = percent(found.changes[0].change.estimate.confidence)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)

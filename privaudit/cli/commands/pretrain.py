@@ -10,8 +10,8 @@ import typer
 from jaxtyping import Int
 from torch import Tensor
 
-from privaudit.cli.commands.pretrain_surrogate import checked, public_part
 from privaudit.cli import options
+from privaudit.cli.commands.pretrain_surrogate import checked, public_part
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, FeatureBank
 from privaudit.datasets.dialogues import Words

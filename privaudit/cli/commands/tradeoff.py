@@ -145,6 +145,7 @@ def _sweep(
     from privaudit.evaluation.tradeoff.plan import SweepPlan, read_sweep_plan
     from privaudit.evaluation.tradeoff.sweep import sweep
     from privaudit.federated.runs.run_names import runs_folder
+    from privaudit.report.galleries.sweep import write_sweep
 
     entries = read_sweep_plan(plan) if plan else {}
     for name, value in given.items():  # of a table single names are replaced
@@ -153,7 +154,8 @@ def _sweep(
     entries.setdefault("trainers", SweepPlan().trainers)
     folder = out or runs_folder(runs) / "tradeoff"
     with view:
-        found = sweep(**entries, folder=runs, out=folder, watcher=view)
+        found = sweep(**entries, folder=runs, watcher=view)
+    write_sweep(found, folder)
     contents = {"path": str(folder), **found.to_dict()}
     result = Result("\n".join(_essentials(found)), contents)
     view.present([result], lambda: _present(found, folder))

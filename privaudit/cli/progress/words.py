@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
+from privaudit.core.formatting import epsilon as bound_of
+from privaudit.core.formatting import small
 from privaudit.privacy.certificate import REPEATABLE
 from privaudit.report.tables.written_table import size
-from privaudit.report.wording import epsilon as bound_of
-from privaudit.report.wording import interval, point, small
+from privaudit.report.wording import interval, point
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import CellDone, Event, Phase, RoundDone
 

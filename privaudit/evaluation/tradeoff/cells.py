@@ -8,8 +8,8 @@ import numpy as np
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
-from privaudit.report.wording import epsilon as in_words
-from privaudit.report.wording import guarantee
+from privaudit.core.formatting import epsilon as in_words
+from privaudit.privacy.certificate import guarantee_of
 from privaudit.statistics.curve import Groups, tpr_over_seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
@@ -80,7 +80,7 @@ class SweepPoint:
             neighbour=audit.utility.neighbour,
             gain=audit.utility.gain,
             certified=audit.certified_epsilon,
-            guarantee=guarantee(audit),
+            guarantee=guarantee_of(audit.certificate),
             attack=leak.attack,
             guesser=guesses.attack,
             metric=audit.utility.metric,

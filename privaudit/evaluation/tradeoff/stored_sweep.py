@@ -5,12 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.storage import read_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.selection_cost import Composed, SearchCost
-from privaudit.federated.runs.ledger import DAMAGE
 from privaudit.statistics.dominance import Margins, find_front
 from privaudit.statistics.estimate import Estimate
 

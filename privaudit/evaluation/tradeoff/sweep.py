@@ -22,7 +22,6 @@ from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.training import train
 from privaudit.models.language.captioning_loading import is_captioner
-from privaudit.report.galleries.sweep import write_sweep
 from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
@@ -48,7 +47,6 @@ def sweep(
     alpha: float = 0.05,
     against_first: bool = False,
     folder: Path | None = None,
-    out: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Tradeoff:
     """Train and attack every combination, and say which are dominated by test.
@@ -72,7 +70,6 @@ def sweep(
         alpha: The chance of calling any cell dominated that is not, in (0, 1).
         against_first: Whether differences in the table are all to its first row.
         folder: Where runs are kept.
-        out: Where pictures and tables go; nothing is written without it.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
             :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
 
@@ -109,14 +106,13 @@ def sweep(
         "against_first": against_first,
     }
     plan = make_plan({name: v for name, v in given.items() if v is not None})
-    return run_sweep(plan, folder=folder, out=out, watcher=watcher)
+    return run_sweep(plan, folder=folder, watcher=watcher)
 
 
 def run_sweep(
     plan: SweepPlan,
     *,
     folder: Path | None = None,
-    out: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Tradeoff:
     """Return what a plan finds, as :func:`sweep` does.
@@ -124,7 +120,6 @@ def run_sweep(
     Args:
         plan: What is trained, attacked and compared.
         folder: Where runs are kept.
-        out: Where pictures and tables go; nothing is written without it.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
             :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
 
@@ -144,15 +139,12 @@ def run_sweep(
         against_first=plan.against_first,
     )
     fresh = work.report(cells, found)
-    found = replace(
+    return replace(
         found,
         cost=search_cost(len(cells), work.spent),
         report_points=tuple(fresh),
         reported=tuple(aggregate(fresh)) if fresh else (),
     )
-    if out:
-        write_sweep(found, out)
-    return found
 
 
 def _checked_scenario(plan: SweepPlan) -> Scenario:

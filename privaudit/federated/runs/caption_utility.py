@@ -50,12 +50,13 @@ def measure_writing(
 def score_writing(said: Sequence[Sequence[str]], records: Records) -> Written:
     """Compare what each model wrote of each record with what people wrote."""
     dialogues = records.dialogues
+    references = [dialogue.answers for dialogue in dialogues]
     if _has_choices(dialogues):
-        rows = [exact_matches(texts, dialogues) for texts in said]
+        choices = [dialogue.choices for dialogue in dialogues]
+        rows = [exact_matches(texts, references, choices) for texts in said]
         return Written(EXACT, np.stack(rows).astype(float), {})
     if dialogues and all(dialogue.short for dialogue in dialogues):
-        return _score_short(said, dialogues)
-    references = [dialogue.answers for dialogue in dialogues]
+        return _score_short(said, references)
     scores = [caption_scores(texts, references) for texts in said]
     likeness = np.stack([score.per_image[LIKENESS] for score in scores])
     captions = mean_estimates(scores, Seeds(0).stream("captions").numpy())
@@ -63,10 +64,10 @@ def score_writing(said: Sequence[Sequence[str]], records: Records) -> Written:
 
 
 def _score_short(
-    said: Sequence[Sequence[str]], dialogues: Sequence[Dialogue]
+    said: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> Written:
     """Compare short answers by their words, as SQuAD does."""
-    scores = np.stack([short_answer_scores(texts, dialogues) for texts in said])
+    scores = np.stack([short_answer_scores(texts, references) for texts in said])
     rng = Seeds(0).stream("short answers").numpy()
     return Written(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
 

@@ -7,24 +7,17 @@ and nothing to audit.
 
 import hashlib
 import io
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from privaudit.core.arrays import read_npz
+from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import LimitError, TranscriptError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.datasets.split import Deal
-
-DAMAGE = (  # what numpy and zipfile raise on a damaged file
-    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError,
-    BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

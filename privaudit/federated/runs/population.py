@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,22 +12,27 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.canaries import Canaries, crafted_norm
-from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.canaries import Canaries
+from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Deal, deal_records
 from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import ClientId, PublicTask, Records
+from privaudit.federated.trainer import ClientId, PublicTask, Records, Trainer
 from privaudit.models.frozen_model import (
     backbone_of,
     encode,
     known_records,
     load_frozen,
-    refuse_mismatch,
 )
 from privaudit.models.interfaces import Classifier, LanguageModel
 from privaudit.models.language.captioning_loading import is_captioner
+from privaudit.models.names import kind_of, reads_texts
+
+if TYPE_CHECKING:
+    from privaudit.models.frozen_model import FrozenModel
+
+FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ def populate(config: RunConfig) -> Population:
     """
     dataset = load_dataset(config.dataset, config.data)
     refuse_mismatch(config, dataset)
-    model = load_frozen(config)
+    model = _load_frozen(config)
     deal = deal_records(
         dataset.labels.numpy(),
         config.deal(),
@@ -159,8 +165,8 @@ def populate(config: RunConfig) -> Population:
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known_records(model, dataset),
     )
-    records = encode(config, model, dataset)
-    backbone = backbone_of(config, model, dataset)
+    records = _encode(config, model, dataset)
+    backbone = backbone_of(model, dataset, config.context_tokens)
     canaries = _canaries(config, deal, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
@@ -214,6 +220,17 @@ def _canaries(
     )
 
 
+def crafted_norm(trainer: Trainer, records: int) -> float:
+    """Return a gradient's norm that is clipped, also in the mean over so many records.
+
+    1 where nothing is clipped: a larger one would be all that is learned.
+    """
+    if not getattr(trainer, "clips", False):
+        return 1.0
+    names = ("clip_norm", "clip_global", "clip_local")
+    return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
+
+
 def records_elsewhere(
     config: RunConfig, dataset: str, data: str | None = None
 ) -> Records:
@@ -238,7 +255,7 @@ def records_elsewhere(
     refuse_mismatch(config, found)
     if not is_captioner(config.model):
         found = _with_classes_of(found, own, dataset)
-    return encode(config, load_frozen(config), found)
+    return _encode(config, _load_frozen(config), found)
 
 
 def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
@@ -261,3 +278,51 @@ def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
 def _plain(name: str) -> str:
     """Return a class name without what differs between spellings."""
     return " ".join(re.split(r"[\W_]+", name.casefold())).strip()
+
+
+def _load_frozen(config: RunConfig) -> "FrozenModel":
+    return load_frozen(
+        config.model, checkpoint=config.checkpoint, targets=config.targets
+    )
+
+
+def _encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records:
+    tokens = config.build_trainer().image_tokens
+    return encode(model, dataset, image_tokens=tokens)
+
+
+def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse a trainer, a model and a data set that do not go together.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    reads, writes = config.build_trainer().reads, is_captioner(config.model)
+    wanted = {"classes": False, "words": True}.get(reads, writes)
+    if wanted != writes:
+        kind = "answers in words" if writes else "classifies"
+        other = "tiny-clip" if writes else "tiny-llava"
+        raise ConfigError(
+            f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
+            f"such as {other}, or another trainer."
+        )
+    if reads == "classes" and kind_of(config.model) == "classifies":
+        raise ConfigError(
+            f"{config.trainer} learns prompts before class names, and {config.model} "
+            "has no such prompts. Train it with fedpt, or take a model such as "
+            "tiny-clip."
+        )
+    if writes and not dataset.dialogues:
+        raise ConfigError(
+            f"{config.model} answers questions in words, and {config.dataset} has none "
+            "about its records. Take a data set with captions or questions, such as "
+            "scenes."
+        )
+    texts, reader = isinstance(dataset.images, Texts), reads_texts(config.model)
+    if texts != reader:
+        has, takes = ("texts", "pictures") if texts else ("pictures", "texts")
+        other = "one named encoder:" if texts else "tiny-clip or tiny-llava"
+        raise ConfigError(
+            f"{config.dataset} has {has}, and {config.model} takes {takes}. Take a "
+            f"model that takes {has}, such as {other}, or another data set."
+        )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.core.seeds import Randomness
-from privaudit.federated.trainer import Claim
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import RoundDone

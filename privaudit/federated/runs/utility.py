@@ -10,12 +10,15 @@ from jaxtyping import Bool, Float, Int
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors
 from privaudit.federated.query import ask_each
-from privaudit.federated.runs.caption_utility import measure_writing
+from privaudit.federated.runs.caption_utility import EXACT, LIKENESS, measure_writing
 from privaudit.federated.runs.macro_f1 import macro_f1
 from privaudit.federated.runs.population import Population
 from privaudit.federated.trainer import ClientId, Trainer
+from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width, weighted_means
+
+METRICS = ("accuracy", EXACT, F1, LIKENESS)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from privaudit.core.arrays import DAMAGE
 from privaudit.core.bounded_files import open_regular
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.zip_files import open_zip
-from privaudit.federated.runs.ledger import DAMAGE
 
 # What open_clip and OpenAI keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from privaudit.auditing.audit import Audit
+from privaudit.core.formatting import epsilon
 from privaudit.report.figures.figure_style import (
     COLOURS,
     FAINT,
@@ -18,7 +19,6 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import spot
 from privaudit.report.labels import run_labels, shortened
-from privaudit.report.wording import epsilon
 
 _TICKS = (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SHOWN = COLOURS[1]

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import percent
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -15,7 +16,6 @@ from privaudit.report.figures.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.report.wording import percent
 from privaudit.statistics.power import (
     AurocDesign,
     DifferenceDesign,

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from privaudit.core.formatting import epsilon
 from privaudit.evaluation.tradeoff.cells import SweepCell
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.report.figures.figure_style import (
@@ -19,7 +20,6 @@ from privaudit.report.figures.figure_style import (
 from privaudit.report.figures.figure_values import spot, told
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import shortened
-from privaudit.report.wording import epsilon
 from privaudit.statistics.estimate import Estimate
 
 Ends = tuple[float, float]

@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from privaudit.core.formatting import epsilon
 from privaudit.core.storage import storage_errors, write_bytes, write_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
@@ -16,7 +17,7 @@ from privaudit.report.figures.figure_style import to_png, to_svg
 from privaudit.report.figures.sweep_figure import epsilon_curves
 from privaudit.report.figures.sweep_plane import plane_alt, tradeoff_plane
 from privaudit.report.page_template import render
-from privaudit.report.wording import epsilon, heading, interval, point
+from privaudit.report.wording import heading, interval, point
 from privaudit.statistics.estimate import Estimate
 
 __all__ = ["write_sweep"]

@@ -2,8 +2,9 @@
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.leakage_by_round import RoundLeak
+from privaudit.core.formatting import p_value
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.wording import interval, p_value, point, rate
+from privaudit.report.wording import interval, point, rate
 from privaudit.statistics.comparisons import holm, p_above_chance
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from privaudit.auditing.attack_result import ClientScores, Leak
+from privaudit.core.formatting import p_value
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.wording import interval, p_value, point
+from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.one_run import OneRunAudit
-from privaudit.report.wording import percent, small
+from privaudit.core.formatting import percent, small
 from privaudit.statistics.epsilon.bound import EpsilonBound
 
 

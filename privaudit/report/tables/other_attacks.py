@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from privaudit.auditing.attack_result import Leak
 from privaudit.auditing.audit import Audit
-from privaudit.report.wording import interval, p_value, point
+from privaudit.core.formatting import p_value
+from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import holm, p_above_chance
 
 ALPHA = 0.05

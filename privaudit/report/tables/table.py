@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privaudit.auditing.audit import Audit
+from privaudit.core.formatting import epsilon, percent
 from privaudit.report.labels import run_labels
 from privaudit.report.tables.by_round import round_sentences, source_sentence
 from privaudit.report.tables.one_run_table import one_run_sentences
@@ -17,13 +18,11 @@ from privaudit.report.tables.rebuilding import rebuilding
 from privaudit.report.wording import (
     certified,
     decision,
-    epsilon,
     guarantee,
     heading,
     interval,
     linking,
     metric,
-    percent,
     point,
     repeatable,
     untrained,

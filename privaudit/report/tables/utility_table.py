@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from privaudit.core.formatting import epsilon, small
 from privaudit.core.storage import storage_errors, write_bytes, write_json
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.outcomes import LAST
@@ -19,7 +20,6 @@ from privaudit.report.tables.utility_records import (
     run_records,
 )
 from privaudit.report.tables.utility_words import about_units, title
-from privaudit.report.wording import epsilon, small
 
 NOTHING = "\u2013"
 VIEWS = ("server", "server-aggregate", "peer", "released")

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Bool
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.tokenisation import BRACKETS, Tokens, tokenise
 
 ARTICLES = frozenset(("a", "an", "the"))
@@ -101,21 +100,28 @@ def exact_match(
 
 
 def exact_matches(
-    answers: Sequence[str], dialogues: Sequence[Dialogue]
+    answers: Sequence[str],
+    references: Sequence[Sequence[str]],
+    choices: Sequence[Sequence[str]],
 ) -> Bool[np.ndarray, " records"]:
     """Return which answers are right.
 
+    Args:
+        answers: One a question.
+        references: The right answers of each question.
+        choices: What each question offers.
+
     Raises:
-        ConfigError: There are not as many answers as dialogues, or as
+        ConfigError: There are not as many answers as questions, or as
             :func:`exact_match`.
     """
-    if len(answers) != len(dialogues):
+    if len(answers) != len(references):
         raise ConfigError(
-            f"There are {len(answers)} answers to {len(dialogues)} questions. Give one "
+            f"There are {len(answers)} answers to {len(references)} questions. Give one "
             "for each."
         )
-    pairs = zip(answers, dialogues, strict=True)
-    return np.array([exact_match(a, d.answers, d.choices) for a, d in pairs], bool)
+    asked = zip(answers, references, choices, strict=True)
+    return np.array([exact_match(*one) for one in asked], bool)
 
 
 def _place(letter: str, choices: Sequence[str]) -> int | None:

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.bootstrap import bootstrap_sums
 from privaudit.statistics.captions.tokenisation import Tokens
 from privaudit.statistics.estimate import Estimate, unresolved
@@ -76,19 +75,19 @@ def same_words(answer: str, references: Sequence[str]) -> bool:
 
 
 def short_answer_scores(
-    answers: Sequence[str], dialogues: Sequence[Dialogue]
+    answers: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "2 records"]:
     """Return F1 and exact match of each answer.
 
     Raises:
-        ConfigError: There are not as many answers as dialogues.
+        ConfigError: There are not as many answers as questions.
     """
-    if len(answers) != len(dialogues):
+    if len(answers) != len(references):
         raise ConfigError(
-            f"There are {len(answers)} answers to {len(dialogues)} questions. Give one "
+            f"There are {len(answers)} answers to {len(references)} questions. Give one "
             "for each."
         )
-    pairs = [(a, d.answers) for a, d in zip(answers, dialogues, strict=True)]
+    pairs = list(zip(answers, references, strict=True))
     return np.array(
         [[score(*pair) for pair in pairs] for score in (token_f1, same_words)], float
     )

@@ -10,7 +10,7 @@ import math
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from privaudit.privacy.noise import above_zero, probability
+from privaudit.core.ranges import above_zero, probability
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -28,7 +28,6 @@ from privaudit.federated.batches import (
     with_canaries,
 )
 from privaudit.federated.trainer import (
-    Claim,
     ClientId,
     Cohort,
     Events,
@@ -39,6 +38,7 @@ from privaudit.federated.trainer import (
     Signal,
     Signals,
 )
+from privaudit.privacy.certificate import Claim
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
 QUERY_CHUNK = 1024

@@ -14,9 +14,10 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Claim, Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, PublicTask, Round
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release, sensitivity

@@ -6,15 +6,9 @@ from typing import Any
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
-    Claim,
-    ClientId,
-    Events,
-    Inbox,
-    PublicTask,
-    Round,
-)
+from privaudit.federated.trainer import ClientId, Events, Inbox, PublicTask, Round
 from privaudit.federated.weighted_mean import with_means
+from privaudit.privacy.certificate import Claim
 
 
 def with_settings(trainer: Any, **settings: Any) -> Any:

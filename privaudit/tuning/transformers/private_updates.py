@@ -13,16 +13,10 @@ from torch import Tensor
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import (
-    Claim,
-    ClientId,
-    Cohort,
-    PublicTask,
-    Rebuilt,
-    Round,
-)
+from privaudit.federated.trainer import ClientId, Cohort, PublicTask, Rebuilt, Round
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
+from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release

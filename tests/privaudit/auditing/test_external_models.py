@@ -18,8 +18,8 @@ from privaudit import (
 )
 from privaudit.auditing.external_models import ShadowAttack
 from privaudit.auditing.signals.token_scores import max_renyi, mean_log_likelihood
-from privaudit.models.token_statistics import token_statistics
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.models.token_statistics import token_statistics
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 
 ATTACKS: tuple[ShadowAttack, ...] = ("lira", "lira-offline", "rmia")

@@ -12,6 +12,7 @@ from privaudit.checks.gate import checks, questions
 from privaudit.checks.gate.gate import write_baseline
 from privaudit.evaluation.compare.comparable import score_tests
 from tests.conftest import common_cache
+from tests.places import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -197,7 +198,7 @@ def test_the_example_of_the_docs_fails_for_a_model_without_privacy(
     pytester: pytest.Pytester, run: Path
 ) -> None:
     """A run that claims nothing: nothing is certified against its server."""
-    text = Path(__file__).parents[2].joinpath("docs", "gate.md").read_text()
+    text = ROOT.joinpath("docs", "gate.md").read_text()
     (example,) = re.findall(r"```python\n(import pytest.*?)```", text, re.DOTALL)
     body = re.search(r"def test_the_server.*?(?=\n\n)", example, re.DOTALL)
     assert body is not None

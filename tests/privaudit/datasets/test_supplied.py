@@ -8,8 +8,9 @@ import torch
 from privaudit.datasets.dataset import FeatureBank
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.datasets.sources import load_dataset
+from tests.places import SHARED
 
-SUPPLIED = Path(__file__).parents[3] / ".." / "shared" / "data"
+SUPPLIED = SHARED / "data"
 
 
 def supplied(name: str) -> Path:

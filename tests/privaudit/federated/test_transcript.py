@@ -7,13 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import TranscriptError
-from privaudit.federated.transcript import (
-    SERVER,
-    Message,
-    Transcript,
-    TranscriptFolder,
-    digest,
-)
+from privaudit.core.tensors import digest
+from privaudit.federated.transcript import SERVER, Message, Transcript, TranscriptFolder
 
 
 def message(round: int, client: str, value: float) -> Message:

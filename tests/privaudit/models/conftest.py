@@ -1,5 +1,4 @@
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch import nn
 
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from tests.places import SHARED
 
 VISION = {
     "image_size": 32,
@@ -64,7 +64,7 @@ def tokenizer() -> Any:
 @pytest.fixture(scope="session")
 def golden() -> Mapping[str, np.ndarray]:
     """Features and gradients of a random tower, made by open_clip 3.3.0 in float64."""
-    path = Path(__file__).parents[3] / "../shared/golden/clip_text.npz"
+    path = SHARED / "golden/clip_text.npz"
     if not path.is_file():
         pytest.skip("golden vectors (clip_text.npz) are not here")
     return np.load(path, allow_pickle=False)

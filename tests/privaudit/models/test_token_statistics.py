@@ -1,7 +1,6 @@
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from privaudit.core.errors import ConfigError
 from privaudit.models.token_statistics import (
     ALPHAS,
     TokenStatistics,
     token_statistics,
 )
-from privaudit.core.errors import ConfigError
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[3] / "shared/golden/maxrenyi.npz"
+GOLDEN = SHARED / "golden/maxrenyi.npz"
 ENTROPIES = {"05": 0.5, "1": 1.0, "2": 2.0, "inf": math.inf}
 FINITE = (0.5, 1.0, 2.0)
 CASES = [f"c{number}" for number in range(6)]

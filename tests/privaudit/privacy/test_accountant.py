@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +18,9 @@ from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_multiplier,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "dp.npz"
+GOLDEN = SHARED / "golden" / "dp.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/dp.npz, which is not there"
 )

@@ -1,13 +1,13 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.noise import noise_std_published
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "rgp.npz"
+GOLDEN = SHARED / "golden" / "rgp.npz"
 
 
 @pytest.mark.skipif(not GOLDEN.exists(), reason=f"needs {GOLDEN.name} of ../shared")

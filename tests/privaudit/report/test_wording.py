@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from privaudit.auditing.audit import Audit
+from privaudit.core import formatting
 from privaudit.federated.threat_models import THREATS
 from privaudit.report import wording
 from privaudit.statistics.estimate import Estimate, unresolved
@@ -36,7 +37,7 @@ def test_no_leak_and_undecided_are_not_the_same_words(
 
 
 def test_a_missing_epsilon_is_none_and_zero_is_zero() -> None:
-    assert [wording.epsilon(e) for e in (None, 0.0, 0.4, 101.63)] == [
+    assert [formatting.epsilon(e) for e in (None, 0.0, 0.4, 101.63)] == [
         "none",
         "0",
         "0.4",

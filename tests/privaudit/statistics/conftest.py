@@ -1,14 +1,14 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import settings
+
+from tests.places import SHARED
 
 # Wall-clock limits per example fail on a busy machine.
 settings.register_profile("statistics", deadline=None, max_examples=50)
 settings.load_profile("statistics")
 
-GOLDEN = Path(__file__).parents[3] / "../shared/golden/roc.npz"
+GOLDEN = SHARED / "golden/roc.npz"
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,10 @@ from privaudit.auditing.signals.token_attack import table_of as table_said
 from privaudit.core.errors import ConfigError
 from privaudit.federated.trainer import PublicTask
 from tests.attacks.word_world import attacked
+from tests.places import SHARED
 from tests.toy_language import toy_language
 
-GOLDEN = Path(__file__).parents[2] / "../shared/golden/lira.npz"
+GOLDEN = SHARED / "golden/lira.npz"
 
 
 def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:

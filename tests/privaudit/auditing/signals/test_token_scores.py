@@ -1,6 +1,5 @@
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +24,9 @@ from privaudit.models.token_table import (
     TokenTable,
     token_signals,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[3] / "shared/golden/maxrenyi.npz"
+GOLDEN = SHARED / "golden/maxrenyi.npz"
 ALPHAS = (0.5, 1.0, 2.0, math.inf)
 CASES = [f"c{number}" for number in range(6)]
 

@@ -30,6 +30,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import file_hash
 from privaudit.federated.runs.run_files import PERSONAL
 from privaudit.statistics.estimate import Estimate
+from tests.places import ROOT
 
 
 def estimate(value: float) -> Estimate:
@@ -140,7 +141,7 @@ def test_json_lines_are_objects_with_the_documented_keys(
     assert lines[0]["utility"]["n"] == [100]
     assert set(lines[2]["auroc"]) >= {"value", "low", "high", "n"}
     assert lines[3] == {"event": "result", "path": "runs/a"}
-    page = Path(__file__).parents[3] / "docs" / "live.md"
+    page = ROOT / "docs" / "live.md"
     for line in lines[:3]:
         for key in line:
             assert f"`{key}`" in page.read_text(), key

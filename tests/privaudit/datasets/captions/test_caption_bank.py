@@ -10,12 +10,13 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.captions.caption_bank import read_caption_bank
 from privaudit.datasets.dataset import FeatureBank
 from privaudit.datasets.sources import load_dataset
+from tests.places import SHARED
 
 CAPTIONS = ["A dog runs .", "Two dogs .", "A red car .", "The car, parked ."]
 VECTORS = np.array(
     [[1.0, 0.1, 0.0], [1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [0.0, 0.9, 0.1]], np.float16
 )
-FLICKR = Path(__file__).parents[3] / "../shared/data/clip_flickr8k_1000"
+FLICKR = SHARED / "data/clip_flickr8k_1000"
 
 
 def write(path: Path, vectors: Any = VECTORS, captions: Any = CAPTIONS) -> Path:

@@ -8,8 +8,9 @@ import pytest
 
 from privaudit.evaluation.tables.plan import read_plan
 from privaudit.evaluation.tables.schedule import schedule
+from tests.places import ROOT
 
-PLANS = sorted((Path(__file__).parents[3] / "docs" / "tables").glob("*.toml"))
+PLANS = sorted((ROOT / "docs" / "tables").glob("*.toml"))
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import ROOT
+
 PLAN = """
 title = "t"
 seeds = [1, 2, 3, 4]
@@ -36,7 +38,7 @@ def table(tmp_path: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
 
 

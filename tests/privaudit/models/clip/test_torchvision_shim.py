@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from privaudit.models.clip import torchvision_shim
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[3]
 DECLARES = """
 import torch
 library = torch.library.Library("torchvision", "DEF")

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,12 +6,13 @@ import pytest
 from hypothesis import settings
 
 from privaudit.statistics.captions.corpus import Corpus
+from tests.places import SHARED
 
 # Wall-clock limits per example fail on a busy machine.
 settings.register_profile("captions", deadline=None, max_examples=40)
 settings.load_profile("captions")
 
-SHARED = Path(__file__).parents[3] / "../shared"
+SHARED = SHARED
 GOLDEN = SHARED / "golden/captions.npz"
 TEXTS = SHARED / "data/caption_metric_golden"
 

@@ -1,9 +1,9 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-GOLDEN = Path(__file__).parents[4] / "../shared/golden/audit_bounds.npz"
+from tests.places import SHARED
+
+GOLDEN = SHARED / "golden/audit_bounds.npz"
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from privaudit.tuning.prompts.contrast import (
     personal_context,
     prompts_contrast,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "fedpgp_loss.npz"
+GOLDEN = SHARED / "golden" / "fedpgp_loss.npz"
 
 
 @pytest.mark.skipif(

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,8 +13,9 @@ from privaudit.tuning.prompts.low_rank import (
     orthonormalize,
     reconstruct_gradient,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "rgp.npz"
+GOLDEN = SHARED / "golden" / "rgp.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/rgp.npz, which is not there"
 )

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -7,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.tuning.prompts.proximal import attention, pass_messages, pull
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "fedamp.npz"
+GOLDEN = SHARED / "golden" / "fedamp.npz"
 needs_golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/fedamp.npz, which is not there"
 )

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ from torch import Tensor
 
 from privaudit.tuning.prompts import optimal_transport
 from privaudit.tuning.prompts.optimal_transport import Plan, Transport, transport_plan
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "cot.npz"
+GOLDEN = SHARED / "golden" / "cot.npz"
 golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason="needs ../shared/golden/cot.npz, which is not there"
 )

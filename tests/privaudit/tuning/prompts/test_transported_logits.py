@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from privaudit.tuning.prompts.transported_logits import (
     transported_losses,
     transported_record_losses,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "cot.npz"
+GOLDEN = SHARED / "golden" / "cot.npz"
 CLIENTS, RECORDS, PARTS, CLASSES, DIM = 3, 7, 5, 4, 12
 
 

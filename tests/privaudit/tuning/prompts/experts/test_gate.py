@@ -1,5 +1,4 @@
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,9 @@ from privaudit.tuning.prompts.experts.gate import (
     start_attention,
     start_linear,
 )
+from tests.places import SHARED
 
-GOLDEN = Path(__file__).parents[4] / "shared/golden/pfedmoap_gate.npz"
+GOLDEN = SHARED / "golden/pfedmoap_gate.npz"
 CASES = ("small", "vit", "small_scale1")
 golden = pytest.mark.skipif(
     not GOLDEN.exists(), reason=f"needs the golden vectors at {GOLDEN}"

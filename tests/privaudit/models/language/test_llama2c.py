@@ -14,8 +14,9 @@ from privaudit.datasets.dialogues import INSTRUCTION, Words
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.llama2c import llama, load_llama2c, read_pieces
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from tests.places import SHARED
 
-STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
+STORIES = SHARED / "data/stories260K"
 HEADER = (8, 12, 2, 2, 1, 300, 16)
 
 

@@ -23,8 +23,9 @@ from privaudit.models.pretraining.projector import (
     learn_projector,
 )
 from privaudit.models.pretraining.public_split import drawn_records
+from tests.places import SHARED
 
-STORIES = Path(__file__).parents[4] / "../shared/data/stories260K"
+STORIES = SHARED / "data/stories260K"
 WAYS = ProjectorSettings(
     parts=4, steps=150, batch=16, learning_rate=0.05, weight_decay=0.1
 )

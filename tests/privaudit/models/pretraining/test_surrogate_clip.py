@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from privaudit.cli.commands import pretrain_surrogate as command
 from torch import Tensor
 
+from privaudit.cli.commands import pretrain_surrogate as command
 from privaudit.cli.commands.pretrain_surrogate import make_surrogate, public_part
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.datasets.dataset import (

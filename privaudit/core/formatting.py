@@ -1,0 +1,48 @@
+"""Numbers as they are printed everywhere: in the terminal, on pages, in errors."""
+
+from collections.abc import Sequence
+
+
+def epsilon(value: float | int | None) -> str:
+    """Return an epsilon as it is printed everywhere."""
+    return "none" if value is None else f"{value:.3g}"
+
+
+def small(value: float) -> str:
+    """Return a delta as it is printed everywhere.
+
+    Example:
+        >>> small(1e-5)
+        '1e-5'
+    """
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def p_value(value: float) -> str:
+    """Return a p-value as it is printed everywhere, with its sign.
+
+    Example:
+        >>> p_value(0.0032), p_value(1e-9)
+        ('= 0.003', '< 0.001')
+    """
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def percent(share: float) -> str:
+    """Return a rate as people write it: 10 %, 0.1 %."""
+    return f"{100 * share:g} %"
+
+
+def rounds(indices: Sequence[int]) -> str:
+    """Return rounds as ranges.
+
+    Example:
+        >>> rounds([0, 1, 2, 5])
+        '0 to 2, 5'
+    """
+    starts = [i for i in indices if i - 1 not in indices]
+    ends = [i for i in indices if i + 1 not in indices]
+    return ", ".join(
+        str(first) if first == last else f"{first} to {last}"
+        for first, last in zip(starts, ends, strict=True)
+    )
