@@ -9,7 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import Known, ShadowTable
+from privaudit.auditing.shadow_models.signal_table import (
+    ShadowTable,
+    SignalsWithMembership,
+)
 from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
@@ -70,7 +73,7 @@ class Lira:
         threshold = public_threshold(reference, public.labels, asked.labels)
         return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
 
-    def _of(self, known: Known) -> Float[np.ndarray, " records"]:
+    def _of(self, known: SignalsWithMembership) -> Float[np.ndarray, " records"]:
         target = known.target[self.signal][0].double().numpy()
         shadows = known.signals[self.signal].double().numpy()
         is_in, is_out = known.is_in.numpy(), known.is_out.numpy()

@@ -9,7 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import Known, ShadowTable
+from privaudit.auditing.shadow_models.signal_table import (
+    ShadowTable,
+    SignalsWithMembership,
+)
 from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
@@ -91,7 +94,7 @@ class _Likelihoods:
     is_out: np.ndarray
 
     @classmethod
-    def of(cls, known: Known) -> "_Likelihoods":
+    def of(cls, known: SignalsWithMembership) -> "_Likelihoods":
         return cls(
             known.target.likelihood[0].double().numpy(),
             known.signals.likelihood.double().numpy(),

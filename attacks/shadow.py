@@ -12,7 +12,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import Known, ShadowTable
+from privaudit.auditing.shadow_models.signal_table import (
+    ShadowTable,
+    SignalsWithMembership,
+)
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.streams import Stream
@@ -111,7 +114,9 @@ class _Examples:
     is_in: Tensor
 
     @classmethod
-    def of_shadows(cls, attack: Shadow, pool: Known, some: slice) -> "_Examples":
+    def of_shadows(
+        cls, attack: Shadow, pool: SignalsWithMembership, some: slice
+    ) -> "_Examples":
         known = (pool.is_in[some] | pool.is_out[some]).flatten()
         inputs, labels = attack._seen(pool.signals.models(some))
         return cls(inputs[known], labels[known], pool.is_in[some].flatten()[known])

@@ -116,9 +116,9 @@ def test_settings_of_the_examples_are_accepted() -> None:
 
 
 def test_python_of_the_examples_compiles_and_marks_what_the_plugin_knows() -> None:
-    from privaudit.cli.pytest_plugin import Asked, Limit
+    from privaudit.cli.pytest_plugin import AuditArguments, MarkerLimit
 
-    known = {*Asked.__dataclass_fields__, *Limit.__dataclass_fields__}
+    known = {*AuditArguments.__dataclass_fields__, *MarkerLimit.__dataclass_fields__}
     for text in (*blocks(CI, "python"), *blocks(GATE, "python")):
         compile(text, "docs", "exec")
         for arguments in re.findall(r"mark\.privacy\((.*)\)\n", text):

@@ -14,10 +14,10 @@ from privaudit.datasets.dialogues import (
     PADDING,
     PICTURE,
     Dialogue,
-    Words,
+    TokenSequences,
 )
 from privaudit.federated.trainer import PublicTask, Records
-from privaudit.models.interfaces import Site, Target, Tuning
+from privaudit.models.interfaces import Site, TunableLayer, Tuning
 
 VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
 END = 1
@@ -31,8 +31,10 @@ class ToyLanguage:
     layers: tuple[Tensor, ...]
 
     @property
-    def targets(self) -> Mapping[str, Target]:
-        return {f"layer{i}": Target(WIDTH, WIDTH, i) for i in range(len(self.layers))}
+    def targets(self) -> Mapping[str, TunableLayer]:
+        return {
+            f"layer{i}": TunableLayer(WIDTH, WIDTH, i) for i in range(len(self.layers))
+        }
 
     @property
     def sites(self) -> Mapping[str, Site]:
@@ -56,7 +58,7 @@ class ToyLanguage:
     def logits(
         self,
         tokens: Tensor,
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         positions: Tensor | None = None,
     ) -> Tensor:
@@ -75,13 +77,15 @@ class ToyLanguage:
     def generate(
         self,
         tokens: Tensor,
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
         ids, kinds = words.ids, words.kinds
         for _ in range(longest):
-            best = self.logits(tokens, Words(ids, kinds), tuning)[:, :, -1].argmax(-1)
+            best = self.logits(tokens, TokenSequences(ids, kinds), tuning)[
+                :, :, -1
+            ].argmax(-1)
             ids = torch.cat([ids, best.unsqueeze(2)], dim=2)
             kinds = torch.cat([kinds, torch.full_like(best, ANSWER).unsqueeze(2)], 2)
         said = ids[:, :, words.length :].tolist()
@@ -115,7 +119,7 @@ def toy_dialogues(count: int, seed: int = 0) -> Records:
     ids[torch.arange(count), ends] = END
     kinds[torch.arange(length) > ends.unsqueeze(1)] = PADDING
     ids[kinds == PADDING] = 0
-    words = Words(ids, kinds)
+    words = TokenSequences(ids, kinds)
     dialogues = tuple(
         Dialogue("2 3", (_text(row[PARTS + 2 :].tolist()),)) for row in ids
     )

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import Words
-from privaudit.models.interfaces import Head, Site, Target, Tuning
+from privaudit.datasets.dialogues import TokenSequences
+from privaudit.models.interfaces import Head, Site, TunableLayer, Tuning
 
 HEADS = 2
 
@@ -29,8 +29,8 @@ class ToyTower:
         return len(self.weight)
 
     @property
-    def targets(self) -> Mapping[str, Target]:
-        return {"layer": Target(self.width, self.width, 0)}
+    def targets(self) -> Mapping[str, TunableLayer]:
+        return {"layer": TunableLayer(self.width, self.width, 0)}
 
     @property
     def sites(self) -> Mapping[str, Site]:
@@ -47,7 +47,7 @@ class ToyTower:
         self,
         features: Tensor,
         tokens: Tensor | None,
-        words: Words | None,
+        words: TokenSequences | None,
         tuning: Tuning,
     ) -> Tensor:
         weight = tuning.weights.get("layer.weight", self.weight)

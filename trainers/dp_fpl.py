@@ -25,7 +25,7 @@ from privaudit.federated.trainer import (
     Rebuilt,
     Round,
 )
-from privaudit.privacy.budget import Mechanism, Mechanisms, split_budget
+from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.grid_accounting import widened_noise
 from privaudit.tuning.prompts.gradients import ContextGradients
@@ -265,8 +265,8 @@ class DPFPL(PrivateTrainer):
         if self.mode == "sound":
             local, shared = split_budget(local, self.local_share)
         found = Mechanisms(
-            Mechanism(local, self.clip_local or self.clip_norm),
-            Mechanism(shared, self.clip_global or self.clip_norm),
+            GaussianNoise(local, self.clip_local or self.clip_norm),
+            GaussianNoise(shared, self.clip_global or self.clip_norm),
             self.noise_at,
             len(at.participants),
         )

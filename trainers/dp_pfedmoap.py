@@ -29,7 +29,7 @@ from privaudit.federated.trainer import (
     Round,
 )
 from privaudit.federated.transcript import Message
-from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.events import MechanismEvent
@@ -181,7 +181,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             (upload,) = self.steps_event(task, parties)
         else:
             reach = self._reach(task)
-            noise = Mechanism(self.noise_std(task) / reach, reach)
+            noise = GaussianNoise(self.noise_std(task) / reach, reach)
             upload = self.event(task, "upload", noise, 1, "client", parties)
         bare = MechanismEvent(
             release="local",

@@ -20,7 +20,7 @@ ON_TOKENS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class GridCell:
     """One cell of the grid.
 
     Attributes:
@@ -44,9 +44,9 @@ class Place:
         return f"max-renyi {self.slice} {self.share} % order {self.order}"
 
 
-def places() -> list[Place]:
+def places() -> list[GridCell]:
     """Return the grid of Table 4 of FedRand, for all orders of the entropy."""
-    return [Place(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
+    return [GridCell(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
 
 
 def token_attacks() -> dict[str, Attack]:

@@ -21,7 +21,7 @@ from privaudit.auditing.model_outputs import (
 )
 from privaudit.auditing.signals.signals import SignalTable, class_signals
 from privaudit.core.errors import ConfigError, UnknownNameError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, Words
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals
 from privaudit.statistics.shadow_comparison import (
     dominated_shares,
@@ -131,7 +131,7 @@ def tokens_of_logits(
         )
     before = told.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
     kinds = torch.where(told, ANSWER, torch.where(before, INSTRUCTION, PADDING))
-    signals = token_signals(told_logits, Words(known, kinds))
+    signals = token_signals(told_logits, TokenSequences(known, kinds))
     return TokenTable.from_signals([{n: some[None] for n, some in signals.items()}])
 
 

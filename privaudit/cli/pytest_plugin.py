@@ -20,7 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.checks.gate.checks import Check, Question
+    from privaudit.checks.gate.checks import GateCheck, GateQuestion
     from privaudit.federated.runs.runs import Run
 
 MARKER = "privacy"
@@ -40,7 +40,7 @@ _INI: Mapping[str, tuple[str, str]] = {
     "seed": ("0", "Of the adversary's randomness."),
     "underpowered": ("fail", "What too few records are: 'fail' or 'xfail'."),
 }
-_CACHE = pytest.StashKey[dict["Asked", "Audit"]]()
+_CACHE = pytest.StashKey[dict["AuditArguments", "Audit"]]()
 _FOLDER = pytest.StashKey[Path]()
 
 
@@ -49,7 +49,7 @@ _LINES = ("below", "above", "baseline")
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditArguments:
     """What an audit is of; equal ones are made once per session."""
 
     run: str = ""
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Limit:
+class MarkerLimit:
     """What a marker holds a metric to; ``below`` a leak, ``above`` a use.
 
     ``baseline`` is a file that claimed and certified epsilons may not fall behind. As
@@ -121,7 +121,7 @@ def _is_ours(item: pytest.Item, marker: pytest.Mark) -> bool:
 
 def _names() -> list[str]:
     """Return all keywords of the marker."""
-    kinds = (Asked, Limit)
+    kinds = (AuditArguments, MarkerLimit)
     return [one.name for kind in kinds for one in dataclasses.fields(kind)]
 
 
@@ -133,7 +133,9 @@ def _refuse_unknown(marker: pytest.Mark) -> None:
             f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.",
             pytrace=False,
         )
-    how = [one.name for one in dataclasses.fields(Limit) if one.name in marker.kwargs]
+    how = [
+        one.name for one in dataclasses.fields(MarkerLimit) if one.name in marker.kwargs
+    ]
     if how and not {*_LINES} & {*how}:
         pytest.fail(
             f"@pytest.mark.privacy has {', '.join(how)} and holds nothing to it. Give "
@@ -149,8 +151,8 @@ def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
     if not {*_LINES} & asked.keys():
         return
     found = _audit(config, asked)
-    names = [one.name for one in dataclasses.fields(Limit)]
-    limit = Limit(**{name: asked[name] for name in names if name in asked})
+    names = [one.name for one in dataclasses.fields(MarkerLimit)]
+    limit = MarkerLimit(**{name: asked[name] for name in names if name in asked})
     try:
         if limit.baseline is not None:
             _hold_guarantees(found, limit.baseline)
@@ -183,7 +185,7 @@ def _hold_guarantees(found: "Audit", baseline: str) -> None:
         )
 
 
-def _lenient(config: pytest.Config, limit: Limit) -> str:
+def _lenient(config: pytest.Config, limit: MarkerLimit) -> str:
     wanted: str = limit.underpowered or config.getini("privaudit_underpowered")
     if wanted not in ("fail", "xfail"):
         pytest.fail(
@@ -193,7 +195,7 @@ def _lenient(config: pytest.Config, limit: Limit) -> str:
     return wanted
 
 
-def _check(found: "Audit", limit: Limit) -> "Check":
+def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
     from privaudit.checks.gate.checks import judge
     from privaudit.core.errors import ConfigError
 
@@ -212,7 +214,7 @@ def _check(found: "Audit", limit: Limit) -> "Check":
     return judge([_question(found, limit, float(value))], limit.alpha)[0]
 
 
-def _question(found: "Audit", limit: Limit, value: float) -> "Question":
+def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion":
     from privaudit.checks.gate import questions
     from privaudit.core.errors import UnknownNameError
     from privaudit.evaluation.compare.comparable import score_tests
@@ -233,7 +235,7 @@ def _question(found: "Audit", limit: Limit, value: float) -> "Question":
     return questions.leak_limit(f"{attack} AUROC", leak_at, value, "below")
 
 
-def _message(found: "Audit", check: "Check") -> str:
+def _message(found: "Audit", check: "GateCheck") -> str:
     asked = check.question
     if check.outcome == "underpowered":
         advice = (
@@ -273,16 +275,16 @@ def _audit(config: pytest.Config, asked: Mapping[str, Any]) -> "Audit":
     return made[what]
 
 
-def _asked(config: pytest.Config, marker: Mapping[str, Any]) -> Asked:
+def _asked(config: pytest.Config, marker: Mapping[str, Any]) -> AuditArguments:
     """Return what the marker says, and for the rest the ini file."""
-    names = [one.name for one in dataclasses.fields(Asked)]
+    names = [one.name for one in dataclasses.fields(AuditArguments)]
     ini = {name: str(config.getini(f"privaudit_{name}")) for name in names}
     if marker.get("train"):
         ini["run"] = ""
-    return Asked(**{name: str(marker.get(name, ini[name])) for name in names})
+    return AuditArguments(**{name: str(marker.get(name, ini[name])) for name in names})
 
 
-def _attack(config: pytest.Config, asked: Asked) -> "Audit":
+def _attack(config: pytest.Config, asked: AuditArguments) -> "Audit":
     from privaudit.auditing.auditor import Auditor
     from privaudit.cli.options import attacked
     from privaudit.core.errors import ConfigError
@@ -299,7 +301,7 @@ def _attack(config: pytest.Config, asked: Asked) -> "Audit":
     )
 
 
-def _run(config: pytest.Config, asked: Asked) -> "Run":
+def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
     from privaudit.core.errors import ConfigError
     from privaudit.federated.runs.runs import load_run
     from privaudit.federated.runs.training import train

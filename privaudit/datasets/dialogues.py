@@ -33,7 +33,7 @@ class Dialogue:
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenSequences:
     """Sequences of tokens, padded at the right.
 
     Attributes:
@@ -47,13 +47,13 @@ class Words:
 
     def __getitem__(
         self, chosen: Tensor | int | slice | tuple[Tensor | slice, ...]
-    ) -> "Words":
+    ) -> "TokenSequences":
         """Return some of the sequences."""
-        return Words(self.ids[chosen], self.kinds[chosen])
+        return TokenSequences(self.ids[chosen], self.kinds[chosen])
 
-    def repeated(self, count: int) -> "Words":
+    def repeated(self, count: int) -> "TokenSequences":
         """Return the same for each of ``count`` models, on a new leading axis."""
-        return Words(
+        return TokenSequences(
             self.ids.expand(count, *self.ids.shape),
             self.kinds.expand(count, *self.kinds.shape),
         )
@@ -63,11 +63,11 @@ class Words:
         """Positions of each sequence, padding included."""
         return self.ids.shape[-1]
 
-    def trimmed(self) -> "Words":
+    def trimmed(self) -> "TokenSequences":
         """Return the same without columns in which all is padding."""
         used = (self.kinds != PADDING).flatten(0, -2).any(dim=0)
         length = int(used.nonzero().max()) + 1 if used.any() else 0
-        return Words(self.ids[..., :length], self.kinds[..., :length])
+        return TokenSequences(self.ids[..., :length], self.kinds[..., :length])
 
 
 def check_dialogues(dialogues: Sequence[Dialogue], records: int) -> None:
@@ -92,10 +92,12 @@ def check_dialogues(dialogues: Sequence[Dialogue], records: int) -> None:
             )
 
 
-def pad_words(parts: Sequence[Words], rows: int) -> Words:
+def pad_words(parts: Sequence[TokenSequences], rows: int) -> TokenSequences:
     """Stack parts of one length on a new leading axis, each padded to ``rows``."""
 
     def padded(tensors: list[Tensor]) -> Tensor:
         return torch.stack([pad(t, (0, 0, 0, rows - len(t))) for t in tensors])
 
-    return Words(padded([p.ids for p in parts]), padded([p.kinds for p in parts]))
+    return TokenSequences(
+        padded([p.ids for p in parts]), padded([p.kinds for p in parts])
+    )

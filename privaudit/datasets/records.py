@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from privaudit.datasets.dialogues import Dialogue, Words, pad_words
+from privaudit.datasets.dialogues import Dialogue, TokenSequences, pad_words
 
 ClientId = str
 
@@ -34,7 +34,7 @@ class Records:
     features: Float[Tensor, "records dim"]
     labels: Int[Tensor, " records"]
     tokens: Float[Tensor, "records parts token_width"] | None = None
-    words: Words | None = None
+    words: TokenSequences | None = None
     dialogues: tuple[Dialogue, ...] = ()
     crafted: Float[Tensor, "records tokens width"] | None = None
     contents: UInt8[Tensor, "records bytes"] | None = None
@@ -90,7 +90,7 @@ class Cohort:
     labels: Int[Tensor, "clients records"]
     mask: Bool[Tensor, "clients records"]
     tokens: Float[Tensor, "clients records parts token_width"] | None = None
-    words: Words | None = None
+    words: TokenSequences | None = None
     crafted: Float[Tensor, "clients records tokens width"] | None = None
 
     @classmethod

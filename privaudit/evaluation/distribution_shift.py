@@ -220,7 +220,7 @@ def _inside(
     return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
 
 
-class _Watched(Mapping[str, Tensor]):
+class _ShiftRun(Mapping[str, Tensor]):
     """A model that knows whether anybody looked into it."""
 
     def __init__(self, model: Tensors) -> None:
@@ -241,7 +241,7 @@ def _refuse_deaf(
     name: str, attack: Attack, adversary: Adversary, target: Target
 ) -> None:
     """Refuse an attack that does not look at its target's model, on a few records."""
-    watched = _Watched(target.rebuilt.model)
+    watched = _ShiftRun(target.rebuilt.model)
     few = replace(
         target,
         rebuilt=replace(target.rebuilt, model=watched),

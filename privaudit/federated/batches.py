@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.federated.trainer import Cohort, Round
 
 
@@ -97,7 +97,7 @@ class Batch:
     labels: Int[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
     tokens: Float[Tensor, "k b parts token_width"] | None = None
-    words: Words | None = None
+    words: TokenSequences | None = None
     crafted: Float[Tensor, "k b tokens width"] | None = None
 
     @property

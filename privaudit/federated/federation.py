@@ -11,7 +11,7 @@ from typing import Any
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, alike, stack, unstack
-from privaudit.federated.local_training import Place, Trained, train_places
+from privaudit.federated.local_training import ClientInput, Trained, train_places
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
     Delivery,
@@ -75,11 +75,11 @@ class Federation:
         """Return the name of one client's random streams."""
         return f"{self.name}/{client}" if self.name else client
 
-    def place(self, trainer: Trainer, client: ClientId, at: Round) -> Place:
+    def place(self, trainer: Trainer, client: ClientId, at: Round) -> ClientInput:
         """Return what one participant of a round has when it starts to train."""
         received = trainer.broadcast(self.server, client, at)
         stream, shard = self.stream(client), self.shards[client]
-        return Place(client, stream, shard, received, self.kept[client])
+        return ClientInput(client, stream, shard, received, self.kept[client])
 
     def at(self, index: int, participation: float) -> Round:
         """Return one of its rounds."""

@@ -20,7 +20,7 @@ from privaudit.privacy.trace import ClientTrace, Trace
 
 
 @dataclass(frozen=True)
-class Place:
+class ClientInput:
     """A client before its local training.
 
     Attributes:
@@ -60,7 +60,7 @@ class Trained:
 def train_places(
     trainer: Trainer,
     task: PublicTask,
-    places: Sequence[Place],
+    places: Sequence[ClientInput],
     at: Round,
     cohort_size: int,
     traced: bool,
@@ -85,7 +85,7 @@ def train_places(
 def _train_cohort(
     trainer: Trainer,
     task: PublicTask,
-    places: Sequence[Place],
+    places: Sequence[ClientInput],
     at: Round,
     traced: bool,
 ) -> list[Trained]:
@@ -113,7 +113,7 @@ def _split(result: LocalResult, trace: Trace) -> list[Trained]:
 
 
 def _refuse_non_finite(
-    places: Sequence[Place], results: Sequence[Trained], index: int
+    places: Sequence[ClientInput], results: Sequence[Trained], index: int
 ) -> None:
     for place, result in zip(places, results, strict=True):
         if not (

@@ -23,16 +23,16 @@ from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.packets import STAGES, Carrier, Fault, Packet
 from privaudit.privacy.secure_aggregation.primitives import KEY, SEED
 from privaudit.privacy.secure_aggregation.protocol import (
-    Outcome,
+    ProtocolOutcome,
     aggregate,
     threshold_of,
 )
 from privaudit.privacy.secure_aggregation.randomness import (
-    Entropy,
-    KeyedEntropy,
+    KeyedSecrets,
     RunKey,
-    SeededEntropy,
-    SystemEntropy,
+    SecretSource,
+    SeededSecrets,
+    SystemSecrets,
 )
 
 BEFORE_ROUNDS = -1
@@ -71,13 +71,13 @@ class Masking:
                 lost[position] = int(drawn.below(len(STAGES), 1)[0])
         return lost
 
-    def entropy(self, seeds: Seeds, index: int, stream: str) -> Entropy:
+    def entropy(self, seeds: Seeds, index: int, stream: str) -> SecretSource:
         """Return where a client's secrets come from in a round."""
         if self.secrets == "system":
-            return SystemEntropy()
+            return SystemSecrets()
         if isinstance(self.secrets, RunKey):
-            return KeyedEntropy(self.secrets, index, stream)
-        return SeededEntropy(seeds, index, stream)
+            return KeyedSecrets(self.secrets, index, stream)
+        return SeededSecrets(seeds, index, stream)
 
     def identity(self, seeds: Seeds, stream: str) -> Identity:
         """Return a client's long-term key: one a run, from before its first round.
@@ -234,7 +234,7 @@ def _tensor(array: UInt[np.ndarray, "..."] | Shaped[np.ndarray, "..."]) -> Tenso
 
 
 def _report(
-    outcome: Outcome, clients: Sequence[ClientId], lost: Mapping[int, int]
+    outcome: ProtocolOutcome, clients: Sequence[ClientId], lost: Mapping[int, int]
 ) -> dict[str, Any]:
     aborted = outcome.why_aborted
     return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privaudit.core.tensors import Tensors
-from privaudit.federated.local_training import Place, Trained
+from privaudit.federated.local_training import ClientInput, Trained
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Trainer
 from privaudit.federated.transcript import SERVER, Kind, Message
@@ -34,7 +34,7 @@ class Delivery:
 
 def deliver(
     trainer: Trainer,
-    places: Sequence[Place],
+    places: Sequence[ClientInput],
     trained: Sequence[Trained],
     at: Round,
     masking: Masking | None,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
-from privaudit.datasets.dialogues import ANSWER, PADDING, Words
+from privaudit.datasets.dialogues import ANSWER, PADDING, TokenSequences
 from privaudit.federated.trainer import PublicTask, Records, Trainer
 from privaudit.models.interfaces import Tuning
 
@@ -125,12 +125,12 @@ def _favourites(
     return torch.cat(found)
 
 
-def questions(words: Words) -> Words:
+def questions(words: TokenSequences) -> TokenSequences:
     """Return the sequences up to where an answer would begin."""
     asked = words.kinds != ANSWER
     ids = torch.where(asked, words.ids, torch.zeros_like(words.ids))
     kinds = torch.where(asked, words.kinds, torch.full_like(words.kinds, PADDING))
-    return Words(ids, kinds).trimmed()
+    return TokenSequences(ids, kinds).trimmed()
 
 
 def _longest(task: PublicTask) -> int:

@@ -19,7 +19,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.language.captioning_vlm import CaptioningVLM
 from privaudit.models.transformers.picture_classifier import PictureClassifier
@@ -65,7 +65,10 @@ def cached_features(
 
 
 def cached_text_features(
-    model: TextClassifier, texts: Texts, words: Words, folder: Path | None = None
+    model: TextClassifier,
+    texts: Texts,
+    words: TokenSequences,
+    folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
     """Return each text's l2-normalised feature, as :func:`cached_features`.
 

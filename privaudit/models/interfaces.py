@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 
 Change = Callable[[Tensor], Tensor]
 """[k rows inputs] -> [k rows outputs]: added to what a frozen linear layer gives."""
@@ -21,7 +21,7 @@ Prefix = tuple[
 
 
 @dataclass(frozen=True)
-class Target:
+class TunableLayer:
     """One frozen linear layer that may be changed.
 
     Attributes:
@@ -96,7 +96,7 @@ class Tunable(Protocol):
     """A frozen transformer of which several differently tuned ones run at once."""
 
     @property
-    def targets(self) -> Mapping[str, Target]:
+    def targets(self) -> Mapping[str, TunableLayer]:
         """The linear layers that may be changed, by name, in a fixed order."""
         ...
 
@@ -133,7 +133,7 @@ class Tower(Tunable, Protocol):
         self,
         features: Float[Tensor, "k rows d"],
         tokens: Float[Tensor, "k rows parts width"] | None,
-        words: Words | None,
+        words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
         """Return logits, differentiable in what the models add.
@@ -220,7 +220,7 @@ class LanguageModel(Tunable, Protocol):
     def logits(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         positions: Int[Tensor, " p"] | None = None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
@@ -237,7 +237,7 @@ class LanguageModel(Tunable, Protocol):
     def generate(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:

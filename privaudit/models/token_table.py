@@ -23,7 +23,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Words
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    TokenSequences,
+)
 from privaudit.models.token_statistics import (
     ALPHAS,
     IGNORED,
@@ -50,7 +56,7 @@ WORDS, EVERYTHING = (INSTRUCTION, ANSWER), (PICTURE, INSTRUCTION, ANSWER)
 
 def token_signals(
     logits: Float[Tensor, "*n length vocabulary"],
-    words: Words,
+    words: TokenSequences,
     want: frozenset[str] = frozenset({TOKENS}),
     alphas: Sequence[float] = ALPHAS,
 ) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ HUGE_EPSILON = 1e5  # promises nothing, and would overflow
 
 
 @dataclass(frozen=True)
-class Phase:
+class SamplingPhase:
     """Equal steps of one sampled Gaussian mechanism.
 
     Attributes:
@@ -56,7 +56,7 @@ class Phase:
 
 
 def epsilon_of(
-    phases: Sequence[Phase],
+    phases: Sequence[SamplingPhase],
     delta: float,
     accountant: Accountant = "opacus-prv",
     resolution: float = 0.01,
@@ -81,7 +81,9 @@ def epsilon_of(
     return _cached_epsilon(tuple(phases), delta, accountant, resolution)
 
 
-def tightest_epsilon(phases: Sequence[Phase], delta: float) -> tuple[float, Accountant]:
+def tightest_epsilon(
+    phases: Sequence[SamplingPhase], delta: float
+) -> tuple[float, Accountant]:
     """Return the lowest epsilon that is quickly proved, and the accountant that did.
 
     Exact without sampling. Otherwise opacus' PRV accountant, at a resolution of 1 % of
@@ -153,7 +155,7 @@ def noise_multiplier_for(
     probability("delta", delta)
 
     def cost(noise_multiplier: float) -> float:
-        phases = [Phase(noise_multiplier, sampling_rate, steps)]
+        phases = [SamplingPhase(noise_multiplier, sampling_rate, steps)]
         if accountant == "tightest":
             return tightest_epsilon(phases, delta)[0]
         return epsilon_of(phases, delta, accountant)
@@ -222,7 +224,10 @@ def _between(
 
 @lru_cache(maxsize=4096)
 def _cached_epsilon(
-    phases: tuple[Phase, ...], delta: float, accountant: Accountant, resolution: float
+    phases: tuple[SamplingPhase, ...],
+    delta: float,
+    accountant: Accountant,
+    resolution: float,
 ) -> float:
     if accountant != "dpa-rdp" and _without_replacement(phases):
         raise ConfigError(
@@ -237,7 +242,9 @@ def _cached_epsilon(
         return _ACCOUNTANTS[accountant](phases, delta)
 
 
-def _dpa_rdp_without_replacement(phases: tuple[Phase, ...], delta: float) -> float:
+def _dpa_rdp_without_replacement(
+    phases: tuple[SamplingPhase, ...], delta: float
+) -> float:
     """Return Rényi's bound for a fixed number drawn from all, one of them replaced.
 
     Source: Wang, Balle and Kasiviswanathan, "Subsampled Rényi differential privacy and
@@ -260,7 +267,9 @@ def _dpa_rdp_without_replacement(phases: tuple[Phase, ...], delta: float) -> flo
     return float(accountant.get_epsilon(delta))
 
 
-def _opacus_prv(phases: tuple[Phase, ...], delta: float, resolution: float) -> float:
+def _opacus_prv(
+    phases: tuple[SamplingPhase, ...], delta: float, resolution: float
+) -> float:
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
@@ -268,7 +277,7 @@ def _opacus_prv(phases: tuple[Phase, ...], delta: float, resolution: float) -> f
     return float(accountant.get_epsilon(delta, eps_error=resolution))
 
 
-def _opacus_rdp(phases: tuple[Phase, ...], delta: float) -> float:
+def _opacus_rdp(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -276,7 +285,7 @@ def _opacus_rdp(phases: tuple[Phase, ...], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def _dpa_rdp(phases: tuple[Phase, ...], delta: float) -> float:
+def _dpa_rdp(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     if _without_replacement(phases):
         return _dpa_rdp_without_replacement(phases, delta)
     from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
@@ -284,14 +293,16 @@ def _dpa_rdp(phases: tuple[Phase, ...], delta: float) -> float:
     return _composed(RdpAccountant(), phases, delta)
 
 
-def _dpa_pld(phases: tuple[Phase, ...], delta: float, resolution: float) -> float:
+def _dpa_pld(
+    phases: tuple[SamplingPhase, ...], delta: float, resolution: float
+) -> float:
     from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
     accountant = PLDAccountant(value_discretization_interval=resolution / 100)
     return _composed(accountant, phases, delta)
 
 
-def _gaussian_exact(phases: tuple[Phase, ...], delta: float) -> float:
+def _gaussian_exact(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     for phase in phases:
         if phase.sampling_rate < 1:
             raise ConfigError(
@@ -301,14 +312,14 @@ def _gaussian_exact(phases: tuple[Phase, ...], delta: float) -> float:
     return gaussian_epsilon(_mu(phases), delta)
 
 
-_ACCOUNTANTS: dict[str, Callable[[tuple[Phase, ...], float], float]] = {
+_ACCOUNTANTS: dict[str, Callable[[tuple[SamplingPhase, ...], float], float]] = {
     "opacus-rdp": _opacus_rdp,
     "dpa-rdp": _dpa_rdp,
     "gaussian-exact": _gaussian_exact,
 }
 
 
-def _without_replacement(phases: Sequence[Phase]) -> bool:
+def _without_replacement(phases: Sequence[SamplingPhase]) -> bool:
     """Say whether any phase is sampled so; all of them must be then, or unsampled."""
     drawn = {phase.sampling for phase in phases if phase.sampling_rate < 1}
     if len(drawn) > 1:
@@ -319,15 +330,15 @@ def _without_replacement(phases: Sequence[Phase]) -> bool:
     return "without-replacement" in drawn
 
 
-def _mu(phases: Sequence[Phase]) -> float:
+def _mu(phases: Sequence[SamplingPhase]) -> float:
     return math.sqrt(sum(phase.steps / phase.noise_multiplier**2 for phase in phases))
 
 
-def _history(phases: Sequence[Phase]) -> list[tuple[float, float, int]]:
+def _history(phases: Sequence[SamplingPhase]) -> list[tuple[float, float, int]]:
     return [(p.noise_multiplier, p.sampling_rate, p.steps) for p in phases]
 
 
-def _composed(accountant: Any, phases: Sequence[Phase], delta: float) -> float:
+def _composed(accountant: Any, phases: Sequence[SamplingPhase], delta: float) -> float:
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
     for phase in phases:

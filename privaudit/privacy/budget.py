@@ -7,7 +7,7 @@ from privaudit.privacy.events import NoiseAt
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class GaussianNoise:
     """One release's Gaussian mechanism, in units of what a client computes.
 
     Attributes:
@@ -35,8 +35,8 @@ class Mechanisms:
         parties: How many clients take part.
     """
 
-    local: Mechanism
-    shared: Mechanism
+    local: GaussianNoise
+    shared: GaussianNoise
     noise_at: NoiseAt
     parties: int
 

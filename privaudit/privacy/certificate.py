@@ -14,7 +14,7 @@ from typing import Any, Literal
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
-from privaudit.privacy.accountant import Phase, Sampling, tightest_epsilon
+from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 
@@ -142,7 +142,9 @@ def certify(
 
 
 def _epsilon(
-    phases: Sequence[Phase], rounds: Sequence[Sequence[MechanismEvent]], delta: float
+    phases: Sequence[SamplingPhase],
+    rounds: Sequence[Sequence[MechanismEvent]],
+    delta: float,
 ) -> tuple[float, str]:
     """Return what is proved, with what the grids add, and by which accountant."""
     drawn = [e for events in rounds for e in events if e.kind == "discrete-gaussian"]
@@ -243,25 +245,28 @@ def _why(rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView) -> str
 
 def _phases(
     rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView
-) -> list[Phase]:
+) -> list[SamplingPhase]:
     counts: Counter[tuple[float, float, Sampling]] = Counter()
     for events in rounds:
         phase = _one_round(events, view)
         counts[phase.noise_multiplier, phase.sampling_rate, phase.sampling] += (
             phase.steps
         )
-    return [Phase(z, rate, n, drawn) for (z, rate, drawn), n in sorted(counts.items())]
+    return [
+        SamplingPhase(z, rate, n, drawn)
+        for (z, rate, drawn), n in sorted(counts.items())
+    ]
 
 
-def _one_round(events: Sequence[MechanismEvent], view: CertifiedView) -> Phase:
+def _one_round(events: Sequence[MechanismEvent], view: CertifiedView) -> SamplingPhase:
     samples = {(*_sampled(event, view), event.steps) for event in events}
     if len(samples) == 1:
         rate, drawn, steps = samples.pop()
         noise = _composed([effective_noise(event, view) for event in events])
-        return Phase(noise, rate, steps, drawn)
+        return SamplingPhase(noise, rate, steps, drawn)
     # Of unlike samples that may share records, sampling proves nothing.
     each = [effective_noise(e, view) / math.sqrt(e.steps) for e in events]
-    return Phase(_composed(each), 1.0, 1)
+    return SamplingPhase(_composed(each), 1.0, 1)
 
 
 def _composed(noises: Sequence[float]) -> float:
@@ -278,7 +283,7 @@ def _sampled(event: MechanismEvent, view: CertifiedView) -> tuple[float, Samplin
     return 1.0, "poisson"
 
 
-def _describe(phases: Sequence[Phase]) -> str:
+def _describe(phases: Sequence[SamplingPhase]) -> str:
     return "; ".join(
         f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
         f"multiplier {phase.noise_multiplier:.4g}, " + _how_sampled(phase)
@@ -301,7 +306,7 @@ def _kind(rounds: Sequence[Sequence[MechanismEvent]]) -> str:
     )
 
 
-def _how_sampled(phase: Phase) -> str:
+def _how_sampled(phase: SamplingPhase) -> str:
     if phase.sampling_rate == 1:
         return "without sampling"
     if phase.sampling == "poisson":

@@ -50,7 +50,7 @@ Rounding = Literal["nearest", "toward-zero"]
 
 
 @runtime_checkable
-class Words(Protocol):
+class RandomWords(Protocol):
     """Where random bits come from."""
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
@@ -106,7 +106,9 @@ class Grid:
         step = max(finest, step)
         return cls(step, math.ceil(std / step), EXACT if reach else None)
 
-    def noise(self, shape: Sequence[int], stream: Words) -> Float64[Tensor, "..."]:
+    def noise(
+        self, shape: Sequence[int], stream: RandomWords
+    ) -> Float64[Tensor, "..."]:
         """Return discrete Gaussian noise, multiples of the step."""
         drawn = discrete_gaussian(math.prod(shape), self.scale, stream)
         return torch.from_numpy(drawn * self.step).reshape(tuple(shape))
@@ -133,7 +135,7 @@ class Grid:
 
 
 def add_noise(
-    values: Float[Tensor, "..."], std: float, stream: Words
+    values: Float[Tensor, "..."], std: float, stream: RandomWords
 ) -> Float[Tensor, "..."]:
     """Return values plus discrete Gaussian noise, on a grid that ``std`` alone sets.
 
@@ -157,7 +159,7 @@ def _power_of_two(number: float) -> float:
 
 
 def discrete_gaussian(
-    count: int, scale: int, stream: Words
+    count: int, scale: int, stream: RandomWords
 ) -> Int64[np.ndarray, " count"]:
     """Return integers y drawn with probability proportional to exp(-y^2 / 2 scale^2).
 
@@ -188,7 +190,9 @@ def discrete_gaussian(
     return np.concatenate(found)
 
 
-def _candidates(tries: int, scale: int, stream: Words) -> Int64[np.ndarray, " some"]:
+def _candidates(
+    tries: int, scale: int, stream: RandomWords
+) -> Int64[np.ndarray, " some"]:
     """Return those of so many candidates that are kept."""
     whole = _half_normal(stream.words(tries), stream)
     drawn = stream.below(2 * scale, tries)
@@ -205,7 +209,7 @@ def _candidates(tries: int, scale: int, stream: Words) -> Int64[np.ndarray, " so
 
 
 def _happens(
-    numerators: Int64[np.ndarray, " n"], denominator: int, stream: Words
+    numerators: Int64[np.ndarray, " n"], denominator: int, stream: RandomWords
 ) -> Bool[np.ndarray, " n"]:
     """Return True with the chance exp(-numerator / denominator) each.
 
@@ -232,7 +236,7 @@ def _happens(
 
 
 def _half_normal(
-    words: UInt64[np.ndarray, " n"], stream: Words
+    words: UInt64[np.ndarray, " n"], stream: RandomWords
 ) -> Int64[np.ndarray, " n"]:
     """Return integers k >= 0 with probabilities in proportion to exp(-k^2 / 2).
 
@@ -246,7 +250,7 @@ def _half_normal(
     return found.astype(np.int64)
 
 
-def _with_more_bits(word: int, stream: Words) -> int:
+def _with_more_bits(word: int, stream: RandomWords) -> int:
     value, bits = word, 64
     while value in _bounds(bits):
         value, bits = value << 64 | int(stream.words(1)[0]), bits + 64

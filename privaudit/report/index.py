@@ -18,7 +18,7 @@ from privaudit.report.cards import counted
 from privaudit.report.labels import run_labels
 from privaudit.report.page_template import MADE_BY, render
 from privaudit.report.tables.other_attacks import others_sentence
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 from privaudit.statistics.comparisons import holm, p_above_chance
 
 INDEX = "index.html"
@@ -112,11 +112,11 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "data": audit.run.config.dataset,
         "scenario": audit.scenario.name,
         "metric": audit.utility.metric,
-        "use": Cell.of(audit.utility.local),
+        "use": TableCell.of(audit.utility.local),
         "attack": audit.headline.attack,
-        "auroc": Cell.of(audit.auroc),
+        "auroc": TableCell.of(audit.auroc),
         "strongest": strongest.attack,
-        "strongest_auroc": Cell.of(strongest.auroc),
+        "strongest_auroc": TableCell.of(strongest.auroc),
         "tried": len(audit.leaks),
         "p": formatting.p_value(p),
         "rank": str(len(_ORDER) - _ORDER.index(found)),

@@ -7,7 +7,7 @@ Jenkins' readers share (testsuites, testsuite, testcase, failure, system-out).
 import re
 import xml.etree.ElementTree as ET
 
-from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 
@@ -43,7 +43,7 @@ def gate_junit(result: GateResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add(suite: ET.Element, check: Check | GuaranteeCheck, scenario: str) -> None:
+def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) -> None:
     names = {
         "classname": xml_text(f"privaudit.gate.{scenario}"),
         "name": xml_text(check.title),
@@ -58,7 +58,7 @@ def _add(suite: ET.Element, check: Check | GuaranteeCheck, scenario: str) -> Non
     failure.text = xml_text(f"{check.sentence}\n{_number(check)}")
 
 
-def _number(check: Check | GuaranteeCheck) -> str:
+def _number(check: GateCheck | GuaranteeCheck) -> str:
     if isinstance(check, GuaranteeCheck):
         return "guarantees; compared exactly, without a margin"
     asked = check.question

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.core.storage import append_lines, write_bytes
@@ -41,7 +41,7 @@ def gate_markdown(result: GateResult) -> str:
     return "\n".join(lines)
 
 
-def _row(check: Check | GuaranteeCheck, assurance: str) -> str:
+def _row(check: GateCheck | GuaranteeCheck, assurance: str) -> str:
     row = gate_row(check)
     if row.outcome == "pass" and assurance != "proved":
         row = replace(row, outcome="unproved")  # no green where nothing is proved

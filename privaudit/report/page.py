@@ -43,7 +43,7 @@ from privaudit.report.tables.attack_table import attack_rows
 from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
 from privaudit.report.tables.leak_by_class import ClassLeak
 from privaudit.report.tables.one_run_table import bound_rows
-from privaudit.report.tables.table import Cell, tradeoff_rows
+from privaudit.report.tables.table import TableCell, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
 from privaudit.report.tables.written_table import traffic_rows, written_table
 
@@ -190,5 +190,7 @@ def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
         "label": label,
         "missing": "; ".join(audit.missing) or "nothing",
         "staleness": audit.staleness,
-        "measured": [(Cell.of(own), Cell.of(others)) for own, others in pairs or ()],
+        "measured": [
+            (TableCell.of(own), TableCell.of(others)) for own, others in pairs or ()
+        ],
     }

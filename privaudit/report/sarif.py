@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from privaudit.checks.gate.settings import TABLE, Place
+from privaudit.checks.gate.settings import TABLE, SettingLine
 from privaudit.core.storage import read_bytes
 
 if TYPE_CHECKING:
-    from privaudit.checks.gate.checks import Check
+    from privaudit.checks.gate.checks import GateCheck
     from privaudit.checks.gate.gate import GateResult
     from privaudit.checks.gate.guarantees import GuaranteeCheck
     from privaudit.checks.lint import Finding
@@ -48,7 +48,7 @@ def gate_sarif(result: "GateResult") -> Json:
 
 
 def _of_check(
-    check: "Check | GuaranteeCheck", result: "GateResult", index: int
+    check: "GateCheck | GuaranteeCheck", result: "GateResult", index: int
 ) -> Json:
     decided = check.outcome == "regression"
     setting = check.setting
@@ -99,7 +99,7 @@ def _of_finding(finding: "Finding", run: "Run", index: int) -> Json:
     }
 
 
-def _in_run(run: "Run", setting: str) -> Place:
+def _in_run(run: "Run", setting: str) -> SettingLine:
     """Return the line of run.json that holds a setting, or its first."""
     lines = read_bytes(run.path / "run.json").decode().splitlines()
     found = [n for n, line in enumerate(lines, 1) if f'"{setting}":' in line]
@@ -107,7 +107,7 @@ def _in_run(run: "Run", setting: str) -> Place:
     here = Path.cwd()
     inside = path.is_relative_to(here)
     file = path.relative_to(here) if inside else path
-    return Place(file.as_posix(), found[0] if found else 1)
+    return SettingLine(file.as_posix(), found[0] if found else 1)
 
 
 def _rule(name: str, question: str) -> Json:
@@ -124,7 +124,7 @@ def _log(rules: Sequence[Json], results: Iterable[Json]) -> Json:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _location(full_name: str, name: str, place: Place | None) -> Json:
+def _location(full_name: str, name: str, place: SettingLine | None) -> Json:
     found: Json = {
         "logicalLocations": [
             {"name": name, "fullyQualifiedName": full_name, "kind": "property"}

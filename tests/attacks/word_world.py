@@ -23,7 +23,7 @@ from privaudit.datasets.dialogues import (
     PADDING,
     PICTURE,
     Dialogue,
-    Words,
+    TokenSequences,
 )
 from privaudit.federated.threat_models import View, server
 from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Signal, Signals
@@ -66,7 +66,7 @@ def word_records(count: int, seed: int, first: int = 0) -> Records:
     return Records(
         features=places[:, None],
         labels=torch.arange(count) % 4,
-        words=Words(ids, kinds),
+        words=TokenSequences(ids, kinds),
         dialogues=tuple(
             Dialogue(f"what is {i}?", (f"it is {i}",)) for i in range(count)
         ),
@@ -110,7 +110,7 @@ def by_hand(
 ) -> tuple[Adversary, list[Target]]:
     """Return one record, of answers only, that stands for the public too."""
     row = torch.tensor([list(ids)])
-    words = Words(row, torch.full_like(row, ANSWER))
+    words = TokenSequences(row, torch.full_like(row, ANSWER))
     text = (Dialogue("what?", ("aaaaaaaa",)),)
     records = Records(torch.zeros(1, 1), torch.tensor([0]), None, words, text)
     adversary = Adversary(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from privaudit.checks.gate.checks import Question, judge, overall
+from privaudit.checks.gate.checks import GateQuestion, judge, overall
 from privaudit.statistics.comparisons import (
     paired_accuracy_difference,
     pooled_paired_auroc_difference,
@@ -45,7 +45,7 @@ def auroc_at(
     return pooled_paired_auroc_difference([scores], confidence).estimate
 
 
-def utility(rng: np.random.Generator) -> Question:
+def utility(rng: np.random.Generator) -> GateQuestion:
     """Return the question about a utility that did not change."""
     first = rng.random(TESTS) < 0.85
     moved = rng.random(TESTS) < 0.1
@@ -54,7 +54,7 @@ def utility(rng: np.random.Generator) -> Question:
     def at(confidence: float) -> Estimate:
         return paired_accuracy_difference(first, second, confidence).estimate
 
-    return Question("utility", "use", "utility_margin", 0.05, 0.0, 0.0, at)
+    return GateQuestion("utility", "use", "utility_margin", 0.05, 0.0, 0.0, at)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -69,7 +69,7 @@ def test_outcomes_of_simulated_pairs(size: int, difference: float) -> None:
         truth = scores[2]
         raw += auroc(scores[0][truth], scores[0][~truth]).value > RAW
         for margin in MARGINS:
-            asked = Question("AUROC", "leak", "margin", margin, 0.0, 0.0, at)
+            asked = GateQuestion("AUROC", "leak", "margin", margin, 0.0, 0.0, at)
             counted[margin][overall(judge([asked, use]))] += 1
     for margin, found in counted.items():
         rates = [found[kind] for kind in ("regression", "pass", "underpowered")]

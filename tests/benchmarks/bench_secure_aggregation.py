@@ -24,11 +24,11 @@ from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.masks import self_mask
 from privaudit.privacy.secure_aggregation.packets import MASKED
 from privaudit.privacy.secure_aggregation.protocol import (
-    Outcome,
+    ProtocolOutcome,
     aggregate,
     threshold_of,
 )
-from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
+from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
 from privaudit.privacy.secure_aggregation.sharing import combine, split
 from tests.benchmarks.measuring import machine, spread, timed
 
@@ -121,10 +121,10 @@ def test_sharing_against_pycryptodome(clients: int) -> None:
 
 def masked(
     updates: NDArray[np.float64], code: FixedPoint, lost: dict[int, int]
-) -> Outcome:
+) -> ProtocolOutcome:
     """Run the whole protocol."""
     seeds = Seeds(0)
-    entropies = [SeededEntropy(seeds, 0, f"c{i}") for i in range(len(updates))]
+    entropies = [SeededSecrets(seeds, 0, f"c{i}") for i in range(len(updates))]
     identities = [Identity(i.to_bytes(32)) for i in range(len(updates))]
     codes = [code.encode(update) for update in updates]
     return aggregate(codes, identities, entropies, code, lost=lost)

@@ -19,7 +19,7 @@ KEPT = ("candidates", "public")  # what shadows are asked about
 
 
 @dataclass(frozen=True)
-class Known:
+class SignalsWithMembership:
     """What shadows say of some records, and which shadow was trained on which.
 
     Attributes:
@@ -35,9 +35,9 @@ class Known:
     is_out: Bool[Tensor, "shadows records"]
     target: SignalTable
 
-    def pick(self, records: Tensor) -> "Known":
+    def pick(self, records: Tensor) -> "SignalsWithMembership":
         """Return the columns that an index or a mask picks."""
-        return Known(
+        return SignalsWithMembership(
             self.signals.pick(records),
             self.is_in[:, records],
             self.is_out[:, records],
@@ -55,12 +55,12 @@ class ShadowTable:
         source: What the shadows were trained on.
     """
 
-    candidates: Known
-    public: Known
+    candidates: SignalsWithMembership
+    public: SignalsWithMembership
     source: Source
 
     @property
-    def pool(self) -> Known:
+    def pool(self) -> SignalsWithMembership:
         """The records that shadows may be trained on.
 
         Of the public ones, those of classes that are: others would tell of nothing.
@@ -185,8 +185,10 @@ class Desk:
         nothing = torch.zeros(len(self.pool.is_in), len(target.candidates)) > 0
         is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
         return ShadowTable(
-            Known(self.told[0], is_in, ~is_in, own[0]),
-            Known(self.told[1], self.pool.public_in, self.pool.public_out, own[1]),
+            SignalsWithMembership(self.told[0], is_in, ~is_in, own[0]),
+            SignalsWithMembership(
+                self.told[1], self.pool.public_in, self.pool.public_out, own[1]
+            ),
             self.pool.source,
         )
 

@@ -27,7 +27,7 @@ _NOTHING = 1e-9  # a margin must be above 0
 
 
 @dataclass(frozen=True)
-class Question:
+class GateQuestion:
     """What is asked about one metric.
 
     Attributes:
@@ -64,7 +64,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """A question with its answer.
 
     Attributes:
@@ -79,7 +79,7 @@ class Check:
         sentence: What a developer reads, with the number, its interval and n.
     """
 
-    question: Question
+    question: GateQuestion
     outcome: Outcome
     estimate: Estimate
     p_value: float
@@ -126,7 +126,7 @@ class Check:
         }
 
 
-def judge(questions: Sequence[Question], alpha: float = 0.05) -> list[Check]:
+def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCheck]:
     """Return the answers, in the order asked.
 
     Args:
@@ -144,7 +144,7 @@ def judge(questions: Sequence[Question], alpha: float = 0.05) -> list[Check]:
     ]
 
 
-def overall(checks: Iterable[Check | GuaranteeCheck]) -> Outcome:
+def overall(checks: Iterable[GateCheck | GuaranteeCheck]) -> Outcome:
     """Return the worst outcome: a regression, else what is not decided, else a pass."""
     found = {check.outcome for check in checks}
     for outcome in ("regression", "underpowered"):
@@ -153,7 +153,7 @@ def overall(checks: Iterable[Check | GuaranteeCheck]) -> Outcome:
     return "pass"
 
 
-def _answer(question: Question, change: Change, alpha: float) -> Check:
+def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
     outcome: Outcome = "underpowered"
     if change.kind == "increase":  # of what is worse
         outcome = "regression"
@@ -171,10 +171,10 @@ def _answer(question: Question, change: Change, alpha: float) -> Check:
         )
     sentence = f"{outcome.capitalize()}: {said}{question.note}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
-    return Check(question, outcome, estimate, p_value, enough, sentence)
+    return GateCheck(question, outcome, estimate, p_value, enough, sentence)
 
 
-def _enough(question: Question, worse: Estimate) -> int:
+def _enough(question: GateQuestion, worse: Estimate) -> int:
     if question.before is not None and not worse.excludes(0):
         return enough_to_exclude(worse, question.margin, sides=1)
     apart = abs(worse.value - question.margin)
@@ -182,17 +182,19 @@ def _enough(question: Question, worse: Estimate) -> int:
     return enough_to_exclude(worse, max(apart, least), sides=1)
 
 
-def _guess(question: Question, worse: Estimate) -> str:
+def _guess(question: GateQuestion, worse: Estimate) -> str:
     if question.before is not None and not worse.excludes(0):
         return "nothing differs"
     return "it is as it looks"
 
 
-def _values(question: Question) -> str:
+def _values(question: GateQuestion) -> str:
     return f"({question.before:.3f} before, {question.now:.3f} now)"
 
 
-def _said_regression(question: Question, estimate: Estimate, worse: Estimate) -> str:
+def _said_regression(
+    question: GateQuestion, estimate: Estimate, worse: Estimate
+) -> str:
     if question.before is None:
         side = "above" if question.about == "leak" else "below"
         return f"{question.name} is {estimate}, {side} the limit of {question.limit:g}."
@@ -203,7 +205,7 @@ def _said_regression(question: Question, estimate: Estimate, worse: Estimate) ->
     )
 
 
-def _said_pass(question: Question, estimate: Estimate, worse: Estimate) -> str:
+def _said_pass(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
     if question.before is None:
         side = "below" if question.about == "leak" else "above"
         return f"{question.name} is {estimate}, {side} the limit of {question.limit:g}."
@@ -214,7 +216,7 @@ def _said_pass(question: Question, estimate: Estimate, worse: Estimate) -> str:
     )
 
 
-def _said_undecided(question: Question, estimate: Estimate, worse: Estimate) -> str:
+def _said_undecided(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
     if not worse.unresolved and worse.low > question.margin:
         beyond = "which is beyond it, but not after Holm's correction for all checks"
     elif question.before is not None and worse.low > 0:

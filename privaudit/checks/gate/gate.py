@@ -25,7 +25,13 @@ from privaudit.checks.gate.baseline import (
     save_baseline,
     stated_of,
 )
-from privaudit.checks.gate.checks import Check, Outcome, Question, judge, overall
+from privaudit.checks.gate.checks import (
+    GateCheck,
+    GateQuestion,
+    Outcome,
+    judge,
+    overall,
+)
 from privaudit.checks.gate.guarantees import GuaranteeCheck, compare_guarantees
 from privaudit.checks.gate.paired_baseline import check_same, joined_audit, joined_tests
 from privaudit.checks.gate.questions import (
@@ -36,7 +42,7 @@ from privaudit.checks.gate.questions import (
     use_name,
     utility_at,
 )
-from privaudit.checks.gate.settings import Configured, GateSettings, Place
+from privaudit.checks.gate.settings import Configured, GateSettings, SettingLine
 from privaudit.checks.gate.unpaired_baseline import (
     PublicNumbers,
     parse_numbers,
@@ -79,8 +85,8 @@ class GateResult:
     baseline: str | None
     paired: Literal["record", "no", "no baseline"]
     settings: GateSettings
-    checks: tuple[Check | GuaranteeCheck, ...]
-    places: Mapping[str, Place] = field(default_factory=dict)
+    checks: tuple[GateCheck | GuaranteeCheck, ...]
+    places: Mapping[str, SettingLine] = field(default_factory=dict)
     assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
 
     @property
@@ -89,9 +95,9 @@ class GateResult:
         return overall(self.checks)
 
     @property
-    def tested(self) -> tuple[Check, ...]:
+    def tested(self) -> tuple[GateCheck, ...]:
         """The checks that are tests; epsilons are compared exactly."""
-        return tuple(check for check in self.checks if isinstance(check, Check))
+        return tuple(check for check in self.checks if isinstance(check, GateCheck))
 
     @property
     def exit_code(self) -> int:
@@ -160,7 +166,7 @@ def gate(
     ]
     for name in attacks:
         audit.leak(name)  # so that a name is right, with or without a baseline
-    checks: list[Check | GuaranteeCheck] = [
+    checks: list[GateCheck | GuaranteeCheck] = [
         *judge(questions, settings.alpha),
         *_guarantees(found, against, settings),
     ]
@@ -250,7 +256,7 @@ def _changes(
     against: Baseline | PublicNumbers | None,
     attacks: Sequence[str],
     settings: GateSettings,
-) -> Iterator[Question]:
+) -> Iterator[GateQuestion]:
     if isinstance(against, PublicNumbers):
         yield from unpaired(audit, against, attacks, settings)
     elif against is not None:
@@ -267,7 +273,7 @@ def _changes(
         yield from changes(chosen, settings)
 
 
-def _limits(audit: StoredAudit, settings: GateSettings) -> Iterator[Question]:
+def _limits(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuestion]:
     if settings.max_auroc is not None:
         for name in audit.attacks:  # all that were made, on the server's model too
             at = auroc_at(audit.clients(name))
@@ -295,7 +301,7 @@ def _assurance(audit: StoredAudit) -> Assurance:
 
 
 def _require_some(
-    checks: Sequence[Check | GuaranteeCheck], settings: GateSettings
+    checks: Sequence[GateCheck | GuaranteeCheck], settings: GateSettings
 ) -> None:
     if not checks:
         raise ConfigError(

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.checks.gate.checks import Question
+from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.evaluation.compare.comparable import TestScores
 from privaudit.evaluation.compare.paired_metrics import Measured
@@ -33,11 +33,13 @@ def utility_at(tests: TestScores) -> IntervalAt:
     return partial(mean_accuracy, tests.scores, tests.own)
 
 
-def changes(measured: Sequence[Measured], settings: GateSettings) -> Iterator[Question]:
+def changes(
+    measured: Sequence[Measured], settings: GateSettings
+) -> Iterator[GateQuestion]:
     """Yield a question for each paired metric that is asked for."""
     for one in measured:
         is_leak = one.about == "leak"
-        yield Question(
+        yield GateQuestion(
             name=one.name,
             about=one.about,
             setting="margin" if is_leak else "utility_margin",
@@ -50,18 +52,18 @@ def changes(measured: Sequence[Measured], settings: GateSettings) -> Iterator[Qu
 
 def leak_limit(
     name: str, interval_at: IntervalAt, limit: float, setting: str = "max_auroc"
-) -> Question:
+) -> GateQuestion:
     """Return the question whether a leak is above a limit."""
     value = interval_at(0.95).value
-    return Question(name, "leak", setting, limit, value, None, interval_at)
+    return GateQuestion(name, "leak", setting, limit, value, None, interval_at)
 
 
 def use_limit(
     name: str, interval_at: IntervalAt, limit: float, setting: str = "min_utility"
-) -> Question:
+) -> GateQuestion:
     """Return the question whether utility is below a limit."""
     value = interval_at(0.95).value
-    return Question(name, "use", setting, limit, value, None, interval_at)
+    return GateQuestion(name, "use", setting, limit, value, None, interval_at)
 
 
 def use_name(metric: str) -> str:

@@ -58,7 +58,7 @@ class GateSettings:
 
 
 @dataclass(frozen=True)
-class Place:
+class SettingLine:
     """Where a setting is set: a file, and a line of it from 1 on."""
 
     file: str
@@ -75,7 +75,7 @@ class Configured:
     """
 
     settings: GateSettings = field(default_factory=GateSettings)
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, SettingLine] = field(default_factory=dict)
 
 
 def configure(folder: Path | None = None, **flags: Any) -> Configured:
@@ -96,7 +96,7 @@ def configure(folder: Path | None = None, **flags: Any) -> Configured:
     settings = make_settings({**table, **given}, str(path) if table else "the gate")
     lines = setting_lines(text) if table else {}
     places = {
-        name: Place(PYPROJECT, line)
+        name: SettingLine(PYPROJECT, line)
         for name, line in lines.items()
         if name not in given and (name in table or not name)
     }

@@ -20,7 +20,7 @@ from typing import Any
 from scipy.special import expit, logit
 
 from privaudit.auditing.storage.load import StoredAudit
-from privaudit.checks.gate.checks import Question
+from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.checks.gate.questions import auroc_at, success_at, use_name, utility_at
 from privaudit.checks.gate.settings import GateSettings
@@ -105,7 +105,7 @@ def unpaired(
     numbers: PublicNumbers,
     attacks: Sequence[str],
     settings: GateSettings,
-) -> Iterator[Question]:
+) -> Iterator[GateQuestion]:
     """Yield a question for each metric that is asked for, without pairing.
 
     Raises:
@@ -134,7 +134,7 @@ def unpaired(
 
 def _use(
     audit: StoredAudit, numbers: PublicNumbers, settings: GateSettings
-) -> Question:
+) -> GateQuestion:
     tests = score_tests(audit.run)
     before = _estimate(numbers, "utility", "local")
     metric = numbers.contents["utility"].get("metric", tests.metric)
@@ -150,8 +150,8 @@ def _use(
 
 def _question(
     name: str, now: IntervalAt, before: Estimate, settings: GateSettings
-) -> Question:
-    return Question(
+) -> GateQuestion:
+    return GateQuestion(
         name=name,
         about="leak",
         setting="margin",

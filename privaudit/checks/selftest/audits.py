@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.checks.selftest.check import CONFIDENCE, Check, Measure
+from privaudit.checks.selftest.check import CONFIDENCE, Measure, SelftestCheck
 from privaudit.federated.runs.training import train
 from privaudit.statistics import roc
 from privaudit.statistics.estimate import Estimate
@@ -34,21 +34,21 @@ def _attack(
 
 
 CHECKS = (
-    Check(
+    SelftestCheck(
         _GROUP,
         "loss-threshold on zero-shot, which trained on nobody",
         0.5,
         0.5,
         _attack(_NOBODY, "server-reconstruct", "loss-threshold"),
     ),
-    Check(
+    SelftestCheck(
         _GROUP,
         "shadow on zero-shot, which trained on nobody",
         0.5,
         0.5,
         _attack(_NOBODY, "server-reconstruct", "shadow", shadows=10),
     ),
-    Check(
+    SelftestCheck(
         _GROUP,
         "loss-threshold on pfedprompt, which keeps its members",
         0.65,

@@ -1,9 +1,9 @@
 """All checks; one more is one more line in its module, or a module in this line."""
 
 from privaudit.checks.selftest import audits, claims, epsilon, false_alarms, intervals
-from privaudit.checks.selftest.check import Check
+from privaudit.checks.selftest.check import SelftestCheck
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[SelftestCheck, ...] = (
     *intervals.CHECKS,
     *false_alarms.CHECKS,
     *claims.CHECKS,

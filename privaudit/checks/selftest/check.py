@@ -18,7 +18,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Check:
+class SelftestCheck:
     """Something that a sound installation does.
 
     Attributes:
@@ -48,7 +48,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelftestOutcome:
     """What came of a check.
 
     Attributes:
@@ -57,7 +57,7 @@ class Outcome:
         seconds: How long it took.
     """
 
-    check: Check
+    check: SelftestCheck
     observed: Estimate
     seconds: float
 
@@ -82,8 +82,8 @@ class Outcome:
 
 
 def run_checks(
-    checks: Sequence[Check], seed: int = 0, progress: Progress | None = None
-) -> list[Outcome]:
+    checks: Sequence[SelftestCheck], seed: int = 0, progress: Progress | None = None
+) -> list[SelftestOutcome]:
     """Make every check, each with randomness of its own.
 
     A sound installation fails a check at the edge of its range in at most 1 of 1,000
@@ -103,7 +103,7 @@ def run_checks(
             time.monotonic(),
         )
         observed = check.measure(stream.numpy())
-        outcomes.append(Outcome(check, observed, time.monotonic() - start))
+        outcomes.append(SelftestOutcome(check, observed, time.monotonic() - start))
     return outcomes
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
-from privaudit.checks.selftest.check import Check, by_coin, share_of
+from privaudit.checks.selftest.check import SelftestCheck, by_coin, share_of
 from privaudit.statistics import change, comparisons, power, roc, verdict
 from privaudit.statistics.estimate import Estimate
 
@@ -100,8 +100,8 @@ def _any_of_five(rng: np.random.Generator) -> bool:
 
 def _check(
     group: str, name: str, trial: Trial, high: float, *, low: float = 0.0, trials: int
-) -> Check:
-    return Check(group, name, low, high, share_of(trial, trials))
+) -> SelftestCheck:
+    return SelftestCheck(group, name, low, high, share_of(trial, trials))
 
 
 CHECKS = (

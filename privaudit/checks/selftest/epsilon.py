@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from privaudit.checks.selftest.check import CONFIDENCE, Check, Measure
+from privaudit.checks.selftest.check import CONFIDENCE, Measure, SelftestCheck
 from privaudit.statistics.epsilon import calibration
 from privaudit.statistics.epsilon.bound import EpsilonMethod
 from privaudit.statistics.epsilon.simulated_mechanisms import (
     GaussianCanaries,
-    Mechanism,
     RandomisedResponse,
     Silence,
+    SimulatedMechanism,
 )
 from privaudit.statistics.estimate import Estimate, proportion
 
@@ -29,7 +29,9 @@ SHOWN = {
 """What most audits of 1,000 show where epsilon is 4: a little less than the median."""
 
 
-def _beyond_truth(bound: EpsilonMethod, mechanism: Mechanism, n: int) -> Measure:
+def _beyond_truth(
+    bound: EpsilonMethod, mechanism: SimulatedMechanism, n: int
+) -> Measure:
     def measure(rng: np.random.Generator) -> Estimate:
         found = calibration.coverage(bound, mechanism, n, _AUDITS, rng)
         beyond = round(found.value * _AUDITS)
@@ -48,7 +50,7 @@ def _shows(bound: EpsilonMethod, least: float) -> Measure:
     return measure
 
 
-def _about(name: str) -> list[Check]:
+def _about(name: str) -> list[SelftestCheck]:
     few, many = (calibration.standard_bounds(n)[name] for n in (_FEW, _MANY))
     alpha, coins = round(few.significance, 6), RandomisedResponse(1.0)
     found = [
@@ -58,10 +60,12 @@ def _about(name: str) -> list[Check]:
     if many.can_refute:  # the others assume a Gaussian
         answers = _beyond_truth(many, coins, _MANY)
         found.append(("false at epsilon 1, coins", answers))
-    checks = [Check(_GROUP, f"{name}: {what}", 0.0, alpha, m) for what, m in found]
+    checks = [
+        SelftestCheck(_GROUP, f"{name}: {what}", 0.0, alpha, m) for what, m in found
+    ]
     shown = SHOWN[name]
     what = f"{name}: at least {shown:g} of 4, n = 1000"
-    return [*checks, Check(_GROUP, what, 0.5, 1.0, _shows(many, shown))]
+    return [*checks, SelftestCheck(_GROUP, what, 0.5, 1.0, _shows(many, shown))]
 
 
 CHECKS = tuple(

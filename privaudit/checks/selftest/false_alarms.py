@@ -17,7 +17,7 @@ from scipy.optimize import bisect
 from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import binom
 
-from privaudit.checks.selftest.check import Check, share_of
+from privaudit.checks.selftest.check import SelftestCheck, share_of
 from privaudit.statistics import delong, roc, verdict
 from privaudit.statistics.estimate import Estimate
 
@@ -149,7 +149,7 @@ def _named(sizes: tuple[int, int]) -> str:
 _FEW: tuple[tuple[int, int], ...] = ((20, 20), (100, 10), (10, 100), (60, 20))
 CHECKS = (
     *(
-        Check(
+        SelftestCheck(
             _GROUP,
             f"0/1 scores of one rate, {_named(s)}, called a leak (exact)",
             0.0,
@@ -159,7 +159,7 @@ CHECKS = (
         for s in _FEW
     ),
     *(
-        Check(
+        SelftestCheck(
             _GROUP,
             f"13 distributions, {_named(sizes)}, miss {auroc:g}",
             0.0,

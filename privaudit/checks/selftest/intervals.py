@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from privaudit.checks.selftest.check import Check, by_coin, share_of
+from privaudit.checks.selftest.check import SelftestCheck, by_coin, share_of
 from privaudit.statistics import bootstrap, comparisons, curve, guesses, roc
 
 _GROUP = "intervals at 95 %"
@@ -92,8 +92,10 @@ def _paired_accuracies(rng: np.random.Generator) -> bool:
     return not found.estimate.excludes(0)
 
 
-def _covers(name: str, trial: Trial, low: float, high: float, trials: int) -> Check:
-    return Check(_GROUP, name, low, high, share_of(trial, trials))
+def _covers(
+    name: str, trial: Trial, low: float, high: float, trials: int
+) -> SelftestCheck:
+    return SelftestCheck(_GROUP, name, low, high, share_of(trial, trials))
 
 
 CHECKS = (

@@ -14,20 +14,20 @@ from privaudit.cli import options
 from privaudit.cli.commands.pretrain_surrogate import checked, public_part
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, FeatureBank
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.projector_folder import (
-    Description,
     Losses,
+    ProjectorDescription,
     save_captioner,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.pretraining.projector import (
     Learned,
+    ProjectorLogLine,
     ProjectorSettings,
-    Record,
     caption_loss,
     learn_projector,
 )
@@ -59,10 +59,10 @@ def pretrain_tiny_clip(
     seed: Seed = 0,
 ) -> None:
     """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
-    from privaudit.models.pretraining.tiny_clip import PretrainSettings, pretrain
+    from privaudit.models.pretraining.tiny_clip import TinyClipSettings, pretrain
 
     _make_first(out)
-    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
+    settings = TinyClipSettings(**options.given(steps=steps, seed=seed))
     pretrain(settings, out, typer.echo)
     typer.echo(f"Weights and log: {out}")
 
@@ -78,13 +78,13 @@ def pretrain_tiny_llava(
 ) -> None:
     """Train tiny-llava on scenes drawn here; the embedded weights stay as they are."""
     from privaudit.models.pretraining.tiny_llava import (
-        PretrainSettings,
+        TinyLlavaSettings,
         pretrain,
         steps_within,
     )
 
     _make_first(out)
-    settings = PretrainSettings(**options.given(steps=steps, seed=seed))
+    settings = TinyLlavaSettings(**options.given(steps=steps, seed=seed))
     if minutes is not None:
         settings = replace(settings, steps=steps_within(minutes, settings))
     pretrain(settings, out, typer.echo)
@@ -211,8 +211,8 @@ def make_captioner(
     share: float | None = None,
     template: str = TEMPLATE,
     settings: Mapping[str, Any] | None = None,
-    progress: Callable[[Record], None] | None = None,
-) -> Description:
+    progress: Callable[[ProjectorLogLine], None] | None = None,
+) -> ProjectorDescription:
     """Learn a projector on a data set's public part, and write a captioner.
 
     Args:
@@ -246,8 +246,8 @@ def captioner_on(
     out: Path,
     template: str = TEMPLATE,
     settings: ProjectorSettings | None = None,
-    progress: Callable[[Record], None] | None = None,
-) -> Description:
+    progress: Callable[[ProjectorLogLine], None] | None = None,
+) -> ProjectorDescription:
     """Learn on given public records of a data set in memory; see above.
 
     Raises:
@@ -261,7 +261,7 @@ def captioner_on(
     words = write([dataset.dialogues[int(i)] for i in public.indices])
     embeddings = bank.embeddings[public.indices]
     learned = learn_projector(language, embeddings, words, how, progress)
-    described = Description(
+    described = ProjectorDescription(
         sha256="",
         language_hash="",
         dataset=name,
@@ -307,5 +307,7 @@ def _losses(
     return Losses(len(chosen), own, other)
 
 
-def _on(words: Words, language: StackedLanguageModel) -> Words:
-    return Words(words.ids.to(language.device), words.kinds.to(language.device))
+def _on(words: TokenSequences, language: StackedLanguageModel) -> TokenSequences:
+    return TokenSequences(
+        words.ids.to(language.device), words.kinds.to(language.device)
+    )

@@ -18,7 +18,7 @@ from privaudit.models.pretraining.public_split import (
 )
 from privaudit.models.pretraining.surrogate_clip import (
     Pretrained,
-    Record,
+    SurrogateLogLine,
     SurrogateSettings,
     measure,
     pretrain,
@@ -31,7 +31,7 @@ from privaudit.models.surrogate_clip.architecture import (
     promptable,
 )
 from privaudit.models.surrogate_clip.storage import (
-    Description,
+    SurrogateDescription,
     save_surrogate,
 )
 
@@ -50,8 +50,8 @@ def make_surrogate(
     minutes: float | None = None,
     picture: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
-    progress: Callable[[Record], None] | None = None,
-) -> Description:
+    progress: Callable[[SurrogateLogLine], None] | None = None,
+) -> SurrogateDescription:
     """Pretrain a surrogate on a data set's public part, and write it to a folder.
 
     Args:
@@ -126,7 +126,7 @@ def _image_shape(
 
 def _keep(
     done: Pretrained, dataset: Dataset, public: PublicRecords, name: str, out: Path
-) -> Description:
+) -> SurrogateDescription:
     model = promptable(f"surrogate:{out}", done.model, done.tokenizer, done.shape)
     accuracies = measure(model, dataset, unseen_records(dataset, public))
     return save_surrogate(done, dataset, public, accuracies, name, out)

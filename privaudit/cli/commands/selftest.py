@@ -13,7 +13,9 @@ from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from privaudit.checks.selftest.check import Check, Outcome
+    from privaudit.checks.selftest.check import SelftestCheck, SelftestOutcome
+
+    pass
 
 Only = Annotated[
     str | None, typer.Option(help="Checks whose group or name holds these words.")
@@ -50,7 +52,9 @@ def selftest(seed: Seed = 0, only: Only = None, as_json: AsJson = False) -> None
         raise typer.Exit(1)
 
 
-def _chosen(checks: Sequence["Check"], only: str | None) -> list["Check"]:
+def _chosen(
+    checks: Sequence["SelftestCheck"], only: str | None
+) -> list["SelftestCheck"]:
     words = (only or "").lower()
     chosen = [c for c in checks if words in f"{c.group} {c.name}".lower()]
     if not chosen:
@@ -61,7 +65,7 @@ def _chosen(checks: Sequence["Check"], only: str | None) -> list["Check"]:
     return chosen
 
 
-def _as_json(outcomes: Sequence["Outcome"], seed: int) -> dict[str, Any]:
+def _as_json(outcomes: Sequence["SelftestOutcome"], seed: int) -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
@@ -73,7 +77,7 @@ def _as_json(outcomes: Sequence["Outcome"], seed: int) -> dict[str, Any]:
     }
 
 
-def _print(outcomes: Sequence["Outcome"], seed: int) -> None:
+def _print(outcomes: Sequence["SelftestOutcome"], seed: int) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -100,7 +104,7 @@ def _print(outcomes: Sequence["Outcome"], seed: int) -> None:
         console.print(Text(f"Failed: {name}"))
 
 
-def _cells(outcome: "Outcome") -> tuple[str, ...]:
+def _cells(outcome: "SelftestOutcome") -> tuple[str, ...]:
     from privaudit.report.wording import interval, point
 
     seen = outcome.observed

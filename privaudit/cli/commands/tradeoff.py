@@ -14,7 +14,7 @@ from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from privaudit.cli.progress import View
+    from privaudit.cli.progress import Display
     from privaudit.evaluation.tradeoff.result import Tradeoff
     from privaudit.statistics.estimate import Estimate
 
@@ -139,7 +139,7 @@ def _sweep(
     given: dict[str, Any],
     out: Path | None,
     runs: Path | None,
-    view: "View",
+    view: "Display",
 ) -> None:
     from privaudit.cli.progress import Result
     from privaudit.evaluation.tradeoff.plan import SweepPlan, read_sweep_plan

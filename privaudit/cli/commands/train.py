@@ -13,7 +13,7 @@ from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from privaudit.cli.progress import Event, Result, RoundDone, View
+    from privaudit.cli.progress import Display, Event, Result, RoundDone
     from privaudit.federated.runs.runs import Run
     from privaudit.statistics.estimate import Estimate
 
@@ -121,7 +121,7 @@ def _checked_specs(
 
 
 def _train_all(
-    specs: Sequence[Spec], fields: Mapping[str, Any], view: "View", **where: Any
+    specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
     from privaudit.federated.runs.runs import mark_latest
     from privaudit.federated.runs.training import train as train_run
@@ -139,7 +139,7 @@ def _train_all(
 class _Last:
     """Hands events on, and remembers the last round."""
 
-    def __init__(self, view: "View") -> None:
+    def __init__(self, view: "Display") -> None:
         self.view = view
         self.round: RoundDone | None = None
 

@@ -5,7 +5,7 @@ Nothing that is computed depends on it. The command line has four watchers: a pi
 the terminal, plain lines, JSON lines, and silence.
 """
 
-from privaudit.cli.progress.view import View, choose_view
+from privaudit.cli.progress.view import Display, choose_view
 from privaudit.statistics.progress import (
     CellDone,
     Event,
@@ -17,11 +17,11 @@ from privaudit.statistics.progress import (
 
 __all__ = [
     "CellDone",
+    "Display",
     "Event",
     "Phase",
     "Result",
     "RoundDone",
-    "View",
     "Watcher",
     "choose_view",
 ]

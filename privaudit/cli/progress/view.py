@@ -10,10 +10,10 @@ from privaudit.statistics.progress import Event, Result
 
 
 @runtime_checkable
-class View(Protocol):
+class Display(Protocol):
     """A watcher that is opened and closed, and then presents what came of it."""
 
-    def __enter__(self) -> "View":
+    def __enter__(self) -> "Display":
         """Begin to show events."""
         ...
 
@@ -40,7 +40,7 @@ class View(Protocol):
         ...
 
 
-def choose_view(quiet: bool = False, as_json: bool = False) -> View:
+def choose_view(quiet: bool = False, as_json: bool = False) -> Display:
     """Return the view that fits the options and the terminal.
 
     Events go to the error stream, results to the output; with ``as_json`` both go to

@@ -30,7 +30,7 @@ PARTS = {"train": TRAIN, "val": TEST_SPLIT}  # captions of COCO's own test are s
 
 
 @dataclass(frozen=True)
-class Part:
+class CocoFile:
     """The pictures of one caption file that have objects, and where they lie."""
 
     kind: int
@@ -95,7 +95,7 @@ def _kind(file: Path, files: Sequence[Path]) -> int:
     return PARTS[part]
 
 
-def _read_part(root: Path, file: Path, kind: int) -> Part:
+def _read_part(root: Path, file: Path, kind: int) -> CocoFile:
     things = largest_things(file.with_name(file.name.replace("captions", "instances")))
     pictures = [one for one in read_captions(file) if one.number in things]
     if not pictures:
@@ -108,10 +108,10 @@ def _read_part(root: Path, file: Path, kind: int) -> Part:
     store, names = store_of(place, [one.file for one in pictures])
     if names[0] != pictures[0].file:  # an archive, with folders in front
         pictures = below(names[0].removesuffix(f"/{pictures[0].file}"), pictures)
-    return Part(kind, pictures, classes, store)
+    return CocoFile(kind, pictures, classes, store)
 
 
-def _join(root: Path, parts: Sequence[Part]) -> tuple[Store, list[str]]:
+def _join(root: Path, parts: Sequence[CocoFile]) -> tuple[Store, list[str]]:
     """Return one place for the pictures of all parts, and their names there."""
     if len(parts) == 1:
         return parts[0].store, [one.file for one in parts[0].pictures]

@@ -27,7 +27,7 @@ Row = tuple[str, int, str]  # a file, its label, the class's name
 
 
 @dataclass(frozen=True)
-class Known:
+class CoopPart:
     """A data set that CoOp has a split of.
 
     Attributes:
@@ -56,47 +56,47 @@ class Known:
 
 _VGG = "https://www.robots.ox.ac.uk/~vgg/data"
 KNOWN = (
-    Known(
+    CoopPart(
         "caltech101", "Caltech101: 100 classes of objects and faces.",
         "caltech-101", "Caltech101", "101_ObjectCategories",
         "https://data.caltech.edu/records/mzrjq-6wc02",
     ),
-    Known(
+    CoopPart(
         "oxford-pets", "OxfordPets: 37 breeds of cats and dogs.",
         "oxford_pets", "OxfordPets", "images", f"{_VGG}/pets/",
         "a photo of a {}, a type of pet.",
     ),
-    Known(
+    CoopPart(
         "flowers102", "Flowers102: 102 kinds of flowers.",
         "oxford_flowers", "OxfordFlowers", "jpg", f"{_VGG}/flowers/102/",
         "a photo of a {}, a type of flower.",
     ),
-    Known(
+    CoopPart(
         "food101", "Food101: 101 dishes.",
         "food-101", "Food101", "images",
         "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
         "a photo of {}, a type of food.",
     ),
-    Known(
+    CoopPart(
         "dtd", "DTD: 47 describable textures.",
         "dtd", "DescribableTextures", "images", f"{_VGG}/dtd/",
         "{} texture.",
     ),
-    Known(
+    CoopPart(
         "eurosat", "EuroSAT: 10 kinds of land from above.",
         "eurosat", "EuroSAT", "2750", "https://github.com/phelber/EuroSAT",
         "a centered satellite photo of {}.",
     ),
-    Known(
+    CoopPart(
         "ucf101", "UCF101: 101 actions, the middle frame of each video.",
         "ucf101", "UCF101", "UCF-101-midframes", GUIDE,
         "a photo of a person doing {}.",
     ),
-    Known(
+    CoopPart(
         "stanford-cars", "StanfordCars: 196 models of cars.",
         "stanford_cars", "StanfordCars", "cars_train and cars_test", GUIDE,
     ),
-    Known(
+    CoopPart(
         "sun397", "SUN397: 397 scenes.",
         "sun397", "SUN397", "SUN397",
         "https://vision.princeton.edu/projects/2010/SUN/",

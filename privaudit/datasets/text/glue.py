@@ -17,7 +17,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.images.class_folders import require_classes
 from privaudit.datasets.sources import OnDisk
-from privaudit.datasets.text.rows import Row, first_there, read_rows
+from privaudit.datasets.text.rows import TextRow, first_there, read_rows
 from privaudit.datasets.text.text_questions import class_questions
 
 NO_CONSENSUS = ("-", "-1")
@@ -150,7 +150,7 @@ def _records(file: Path, task: Task) -> Iterator[tuple[tuple[str, ...], int]]:
             yield texts, _number(told, row, task)
 
 
-def _number(told: str, row: Row, task: Task) -> int:
+def _number(told: str, row: TextRow, task: Task) -> int:
     """Return a class's number, of its name or of the number itself."""
     known = {str(number): number for number in range(len(task.classes))}
     known |= {name: number for number, name in enumerate(task.classes)}

@@ -25,7 +25,7 @@ from privaudit.datasets.images.class_folders import (
     require_classes,
 )
 from privaudit.datasets.sources import only_file
-from privaudit.datasets.text.rows import Row, read_rows
+from privaudit.datasets.text.rows import TextRow, read_rows
 
 Content = Literal["image", "text"]
 
@@ -134,7 +134,7 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
     columns = _read_columns(folder, usual)
     files, held = _find_tables(path), columns.holding(content)
 
-    def own(row: Row) -> tuple[str, ...]:
+    def own(row: TextRow) -> tuple[str, ...]:
         return tuple(row.take_text(name) for name in held)
 
     found = [
@@ -182,7 +182,7 @@ def _find_tables(path: Path) -> list[tuple[int, Path]]:
     return sorted(known.items())
 
 
-def _part(row: Row, columns: Columns) -> int:
+def _part(row: TextRow, columns: Columns) -> int:
     told = row.take(columns.split or "").lower()
     if told not in SPLITS:
         raise ConfigError(
@@ -191,7 +191,7 @@ def _part(row: Row, columns: Columns) -> int:
     return SPLITS[told]
 
 
-def _class_of(row: Row, columns: Columns) -> str | None:
+def _class_of(row: TextRow, columns: Columns) -> str | None:
     """Return a row's class; None for one that has none."""
     if columns.label is not None:
         return row.take_text(columns.label)
@@ -210,7 +210,7 @@ def _finding_names(columns: Columns) -> tuple[str, ...]:
     return columns.labels
 
 
-def _truth(row: Row, name: str, columns: Columns) -> int | None:
+def _truth(row: TextRow, name: str, columns: Columns) -> int | None:
     """Return 0 or 1 by the policy for uncertain labels; None for a row to ignore."""
     told = row.take(name)
     if told not in TRUTHS:

@@ -15,7 +15,7 @@ ENDINGS = (".tsv", ".csv", ".jsonl")
 
 
 @dataclass(frozen=True)
-class Row:
+class TextRow:
     """One record of a table.
 
     Attributes:
@@ -55,7 +55,7 @@ class Row:
         return found
 
 
-def read_rows(file: Path) -> Iterator[Row]:
+def read_rows(file: Path) -> Iterator[TextRow]:
     """Yield the rows of a table by its ending; the file is never held as a whole.
 
     In .tsv nothing is quoted, as in the files of GLUE; in .csv texts in double quotes
@@ -76,13 +76,13 @@ def read_rows(file: Path) -> Iterator[Row]:
     )
 
 
-def _counted(rows: Iterator[Row], file: Path) -> Iterator[Row]:
+def _counted(rows: Iterator[TextRow], file: Path) -> Iterator[TextRow]:
     for count, row in enumerate(rows, start=1):
         check_limit("records", count, str(file))
         yield row
 
 
-def _separated_rows(file: Path) -> Iterator[Row]:
+def _separated_rows(file: Path) -> Iterator[TextRow]:
     rows = _tab_separated(file) if file.suffix == ".tsv" else _comma_separated(file)
     _, names = next(rows, (0, []))
     if len(set(names)) < len(names) or not any(names):
@@ -96,7 +96,7 @@ def _separated_rows(file: Path) -> Iterator[Row]:
                 f"Line {line} of {file} has {len(cells)} fields, and its first line "
                 f"names {len(names)} columns. Mend the line, or take it out."
             )
-        yield Row(f"Line {line} of {file}", dict(zip(names, cells, strict=True)))
+        yield TextRow(f"Line {line} of {file}", dict(zip(names, cells, strict=True)))
 
 
 def _tab_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -122,11 +122,11 @@ def _comma_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
             yield first, cells
 
 
-def _json_rows(file: Path) -> Iterator[Row]:
+def _json_rows(file: Path) -> Iterator[TextRow]:
     for line, text in _lines(file):
         if text.strip():
             where = f"Line {line} of {file}"
-            yield Row(where, _flat(text, where))
+            yield TextRow(where, _flat(text, where))
 
 
 def _flat(text: str, where: str) -> Mapping[str, str]:

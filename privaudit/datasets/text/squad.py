@@ -36,7 +36,7 @@ class Answer(TypedDict):
     text: str
 
 
-class Asked(TypedDict):
+class SquadQuestion(TypedDict):
     """A question; without answers where the paragraph has none."""
 
     id: str
@@ -49,7 +49,7 @@ class Paragraph(TypedDict):
     """A paragraph, and what is asked about it."""
 
     context: str
-    qas: list[Asked]
+    qas: list[SquadQuestion]
 
 
 class Article(TypedDict):
@@ -69,7 +69,7 @@ SQUAD = TypeAdapter(Squad)
 
 
 @dataclass(frozen=True)
-class Record:
+class SquadRecord:
     """One question.
 
     Attributes:
@@ -142,10 +142,10 @@ def _find(path: Path) -> Path:
     )
 
 
-def _read(file: Path) -> list[Record]:
+def _read(file: Path) -> list[SquadRecord]:
     content = read_checked(file, SQUAD)
     found = [
-        Record(article["title"], paragraph["context"].strip(), asked, answers)
+        SquadRecord(article["title"], paragraph["context"].strip(), asked, answers)
         for article in content["data"]
         for paragraph in article["paragraphs"]
         for asked, answers in _questions(paragraph, file)
@@ -184,7 +184,7 @@ def _asking(question: str) -> str:
 
 
 def _dataset(
-    records: list[Record],
+    records: list[SquadRecord],
     classes: list[str],
     path: Path,
     split: torch.Tensor | None,

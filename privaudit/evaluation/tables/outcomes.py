@@ -28,7 +28,7 @@ LAST = 10  # rounds that are averaged, as DP-FPL reports
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TableOutcome:
     """A finished run, or a failed one.
 
     Attributes:
@@ -65,7 +65,7 @@ class Outcome:
         return self.values.get(metric, {}).get(over)
 
 
-def perform(planned: PlannedRun, folder: Path | None) -> Outcome:
+def perform(planned: PlannedRun, folder: Path | None) -> TableOutcome:
     """Train a run, or go on with it, or take it as it is; a failure is an outcome too.
 
     It trains on one thread, whatever there is: a run that was stopped can be resumed
@@ -83,18 +83,18 @@ def perform(planned: PlannedRun, folder: Path | None) -> Outcome:
             )
             return read_outcome(run, planned.afterwards)
     except PrivauditError as error:
-        return Outcome(planned.digest, error=str(error))
+        return TableOutcome(planned.digest, error=str(error))
     except Exception as error:  # a bug: the other cells are worth having all the same
         text = f"{type(error).__name__}: {error}"
-        return Outcome(planned.digest, error=text, trace=traceback.format_exc())
+        return TableOutcome(planned.digest, error=text, trace=traceback.format_exc())
 
 
-def read_outcome(run: Run, asked: Afterwards | None = None) -> Outcome:
+def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
     """Return what a table keeps of a finished run, and what it is asked besides."""
     asked, claim = asked or Afterwards(), run.privacy["claimed"]
     noted = [metric for metric in asked.metrics if _is_noted(metric)]
     found = measure_afterwards(run, asked)
-    return Outcome(
+    return TableOutcome(
         run.config.digest,
         run.name,
         rounds=len(run.metrics),

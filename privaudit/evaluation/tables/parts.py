@@ -48,13 +48,13 @@ Printed = Annotated[PaperNumber | dict[str, PaperNumber], PlainValidator(_read_p
 STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
-class Part(BaseModel):
+class TablePart(BaseModel):
     """A table of a plan's TOML, without keys that nobody reads."""
 
     model_config = STRICT
 
 
-class Row(Part):
+class TableRow(TablePart):
     """A method, as the table names it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Row(Part):
     whose: Whose | None = None
 
 
-class Column(Part):
+class Column(TablePart):
     """A condition that rows are trained under.
 
     Attributes:
@@ -98,7 +98,7 @@ class Column(Part):
         return f"{self.group}: {self.label}" if self.group else self.label
 
 
-class Panel(Part):
+class TablePanel(TablePart):
     """A table whose columns are metrics, for plans with one column.
 
     Attributes:
@@ -112,7 +112,7 @@ class Panel(Part):
     heads: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
-    def _check(self) -> "Panel":
+    def _check(self) -> "TablePanel":
         if self.heads and len(self.heads) != len(self.metrics):
             raise ValueError(
                 f"there are {len(self.heads)} heads for {len(self.metrics)} metrics: "
@@ -129,7 +129,7 @@ class Panel(Part):
         return metric.partition(" ")[2] if shared and " " in metric else metric
 
 
-class Elsewhere(Part):
+class Elsewhere(TablePart):
     """Another data set, on which the server's model is measured after training.
 
     Attributes:

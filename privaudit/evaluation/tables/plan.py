@@ -30,10 +30,10 @@ from privaudit.evaluation.tables.parts import (
     Elsewhere,
     Fields,
     Metrics,
-    Panel,
     Printed,
-    Row,
     Settings,
+    TablePanel,
+    TableRow,
     Text,
 )
 
@@ -41,7 +41,7 @@ Over = Literal["last10", "last"]
 CellName = tuple[str, str]  # of its row and its column
 
 
-class Plan(BaseModel):
+class TablePlan(BaseModel):
     """What a table holds.
 
     Attributes:
@@ -74,11 +74,11 @@ class Plan(BaseModel):
     notes: tuple[str, ...] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     metrics: Metrics = ("local",)
-    panels: tuple[Panel, ...] = ()
+    panels: tuple[TablePanel, ...] = ()
     over: Over = "last10"
     fields: Fields = {}
     settings: Settings = {}
-    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     columns: Annotated[tuple[Column, ...], Field(min_length=1)] = (
         Column(label="accuracy"),
     )
@@ -88,7 +88,7 @@ class Plan(BaseModel):
     paper: dict[Metric, dict[str, Printed]] = {}
 
     @model_validator(mode="after")
-    def _check(self) -> "Plan":
+    def _check(self) -> "TablePlan":
         rows = [row.label for row in self.rows]
         columns = [column.name for column in self.columns]
         _refuse_copies("rows", rows)
@@ -149,12 +149,12 @@ class Plan(BaseModel):
         """Whether any metric is of another data set."""
         return any(metric.startswith(ELSEWHERE) for metric in self.measured)
 
-    def read_as(self, metric: Metric, row: Row) -> Metric:
+    def read_as(self, metric: Metric, row: TableRow) -> Metric:
         """Return the metric's full name in a row, which may say whose model it is of.
 
         Example:
-            >>> row = Row(label="FedAvg (server)", trainer="a", whose="server")
-            >>> Plan(title="t", seeds=(1,), rows=(row,)).read_as("token-loss", row)
+            >>> row = TableRow(label="FedAvg (server)", trainer="a", whose="server")
+            >>> TablePlan(title="t", seeds=(1,), rows=(row,)).read_as("token-loss", row)
             'server token-loss'
         """
         return f"{row.whose} {metric}" if lacks_owner(metric) else metric
@@ -166,7 +166,7 @@ class Plan(BaseModel):
         return tuple(dict.fromkeys(names))
 
     @property
-    def cells(self) -> list[tuple[Row, Column]]:
+    def cells(self) -> list[tuple[TableRow, Column]]:
         """Return every cell, row by row."""
         return [
             (row, column)
@@ -188,7 +188,7 @@ class Plan(BaseModel):
         return found.get(column) if isinstance(found, dict) else found
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> TablePlan:
     """Return the plan in a TOML file.
 
     Raises:
@@ -196,7 +196,7 @@ def read_plan(path: Path) -> Plan:
         ConfigError: It is no TOML, or a key or a value is not one of a plan's.
     """
     try:
-        return Plan.model_validate(read_toml(path))
+        return TablePlan.model_validate(read_toml(path))
     except ValidationError as error:
         raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
 
@@ -260,10 +260,10 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def _keys(location: tuple[int | str, ...]) -> str:
     parts: Mapping[int | str, type[BaseModel]] = {
-        "rows": Row,
+        "rows": TableRow,
         "columns": Column,
-        "panels": Panel,
+        "panels": TablePanel,
         "elsewhere": Elsewhere,
     }
-    kind = parts.get(location[0], Plan) if len(location) > 1 else Plan
+    kind = parts.get(location[0], TablePlan) if len(location) > 1 else TablePlan
     return f"Known: {', '.join(kind.model_fields)}"

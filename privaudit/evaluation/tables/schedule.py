@@ -12,8 +12,8 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
-from privaudit.evaluation.tables.parts import Column, Elsewhere, Row
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
 from privaudit.models.language.captioning_loading import is_captioner
 
@@ -56,7 +56,7 @@ class Schedule:
     places: Mapping[tuple[str, str, int], str]
 
 
-def schedule(plan: Plan) -> Schedule:
+def schedule(plan: TablePlan) -> Schedule:
     """Return every run of a plan, with all configurations checked.
 
     Raises:
@@ -75,7 +75,7 @@ def schedule(plan: Plan) -> Schedule:
     return Schedule(tuple(runs.values()), places)
 
 
-def _check_shared(plan: Plan) -> None:
+def _check_shared(plan: TablePlan) -> None:
     """Refuse a parameter for all trainers that none of them has: a slip of the pen."""
     known = {name for row in plan.rows for name in parameters_of(row.trainer)}
     for name in plan.settings:
@@ -86,7 +86,7 @@ def _check_shared(plan: Plan) -> None:
             )
 
 
-def _afterwards(plan: Plan) -> Afterwards:
+def _afterwards(plan: TablePlan) -> Afterwards:
     """Return what every run of the plan is measured for, with paths expanded.
 
     Raises:
@@ -102,7 +102,7 @@ def _afterwards(plan: Plan) -> Afterwards:
 
 
 def _planned(
-    plan: Plan, row: Row, column: Column, seed: int, afterwards: Afterwards
+    plan: TablePlan, row: TableRow, column: Column, seed: int, afterwards: Afterwards
 ) -> PlannedRun:
     label = f"{row.label}, {column.name}, seed {seed}"
     known = parameters_of(row.trainer)

@@ -10,10 +10,10 @@ import numpy as np
 
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables.metrics import Metric, scale
-from privaudit.evaluation.tables.outcomes import Outcome
+from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.paper import PaperNumber
-from privaudit.evaluation.tables.parts import Column, Row
-from privaudit.evaluation.tables.plan import Over, Plan
+from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, Schedule, schedule
 from privaudit.evaluation.tables.workers import perform_all
 from privaudit.statistics.estimate import Estimate, mean_with_t
@@ -54,18 +54,18 @@ class UtilityTable:
         outcomes: By digest.
     """
 
-    plan: Plan
+    plan: TablePlan
     schedule: Schedule
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, TableOutcome]
 
-    def outcomes_of(self, row: str, column: str) -> list[Outcome]:
+    def outcomes_of(self, row: str, column: str) -> list[TableOutcome]:
         """Return a cell's outcomes in the order of the seeds; none for no cell."""
         places = [(row, column, seed) for seed in self.plan.seeds]
         digests = [self.schedule.places.get(place) for place in places]
         return [self.outcomes[digest] for digest in digests if digest]
 
     def cell(
-        self, row: Row, column: Column, metric: Metric, over: Over
+        self, row: TableRow, column: Column, metric: Metric, over: Over
     ) -> CellSummary | None:
         """Return what a cell says; None where the plan has no cell."""
         outcomes = self.outcomes_of(row.label, column.name)
@@ -82,7 +82,7 @@ class UtilityTable:
         )
 
     @property
-    def failures(self) -> list[tuple[PlannedRun, Outcome]]:
+    def failures(self) -> list[tuple[PlannedRun, TableOutcome]]:
         """Return the runs that failed, each once."""
         pairs = [(run, self.outcomes[run.digest]) for run in self.schedule.runs]
         return [(run, outcome) for run, outcome in pairs if outcome.error]
@@ -99,7 +99,7 @@ class UtilityTable:
 
 
 def make_table(
-    plan: Plan,
+    plan: TablePlan,
     *,
     folder: Path | None = None,
     jobs: int = 1,
@@ -132,7 +132,7 @@ def make_table(
     return UtilityTable(plan, planned, outcomes)
 
 
-def _in_words(plan: Plan, outcome: Outcome) -> str:
+def _in_words(plan: TablePlan, outcome: TableOutcome) -> str:
     if outcome.error:
         return f"failed: {outcome.error}\n{outcome.trace}".rstrip()
     values = {metric: outcome.value(metric, plan.over) for metric in plan.wanted}

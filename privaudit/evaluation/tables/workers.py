@@ -8,10 +8,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
-from privaudit.evaluation.tables.outcomes import Outcome, perform
+from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
 
-Done = tuple[PlannedRun, Outcome]
+Done = tuple[PlannedRun, TableOutcome]
 
 
 def perform_all(
@@ -35,11 +35,11 @@ def perform_all(
             yield planned, _outcome(planned, future)
 
 
-def _outcome(planned: PlannedRun, future: "Future[Outcome]") -> Outcome:
+def _outcome(planned: PlannedRun, future: "Future[TableOutcome]") -> TableOutcome:
     try:
         return future.result()
     except BrokenProcessPool:
-        return Outcome(
+        return TableOutcome(
             planned.digest,
             error="A worker process was killed, perhaps for want of memory. Finished "
             "rounds are kept: run the same command again, with fewer --jobs.",

@@ -85,8 +85,11 @@ class Run:
         try:
             return RunConfig(**self.header["config"])
         except (KeyError, TypeError, ValidationError) as error:
-            known = isinstance(error, ValidationError)
-            reason = readable(error, "run") if known else repr(error)
+            reason = (
+                readable(error, "run")
+                if isinstance(error, ValidationError)
+                else repr(error)
+            )
             raise TranscriptError(
                 f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue, Words
+from privaudit.datasets.dialogues import Dialogue, TokenSequences
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -177,7 +177,9 @@ class CaptioningVLM:
             )
         return eye.project(embeddings.to(self.device))
 
-    def words(self, dialogues: Sequence[Dialogue], with_answers: bool = True) -> Words:
+    def words(
+        self, dialogues: Sequence[Dialogue], with_answers: bool = True
+    ) -> TokenSequences:
         """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
 
         Args:

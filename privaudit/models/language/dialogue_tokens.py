@@ -14,7 +14,7 @@ from privaudit.datasets.dialogues import (
     PADDING,
     PICTURE,
     Dialogue,
-    Words,
+    TokenSequences,
 )
 from privaudit.models.language.stacked_language import TextTokenizer
 
@@ -77,7 +77,7 @@ class DialogueTokens:
 
     def __call__(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
-    ) -> Words:
+    ) -> TokenSequences:
         """Return rows of tokens, padded at the right to the longest.
 
         Args:
@@ -95,7 +95,7 @@ class DialogueTokens:
         for row, (row_ids, row_kinds) in enumerate(rows):
             ids[row, : len(row_ids)] = torch.tensor(row_ids)
             kinds[row, : len(row_kinds)] = torch.tensor(row_kinds)
-        return Words(ids, kinds)
+        return TokenSequences(ids, kinds)
 
     def _row(
         self, record: int, dialogue: Dialogue, with_answer: bool

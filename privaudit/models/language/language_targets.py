@@ -16,7 +16,7 @@ from torch import nn
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.hugging_face import import_peft, import_transformers
-from privaudit.models.interfaces import Target
+from privaudit.models.interfaces import TunableLayer
 
 TargetNames = Literal["all-linear"] | Sequence[str]
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
@@ -24,7 +24,7 @@ _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
 def linear_targets(
     model: nn.Module, names: TargetNames, part: str = ""
-) -> dict[str, Target]:
+) -> dict[str, TunableLayer]:
     """Return the layers that peft's LoRA would change, in the model's own order.
 
     Args:
@@ -94,7 +94,7 @@ def _head_name(model: Any) -> str | None:
 
 def _described(
     model: nn.Module, names: Iterable[str], part: str
-) -> Iterable[tuple[str, Target]]:
+) -> Iterable[tuple[str, TunableLayer]]:
     layer = 0  # also of a projection in front of the first layer
     for name in names:
         module = model.get_submodule(name)
@@ -106,7 +106,7 @@ def _described(
         if number := _LAYER_NUMBER.search(name.removeprefix(part)):
             layer = int(number[1])
         outputs, inputs = _shape(module)
-        yield name, Target(inputs, outputs, layer)
+        yield name, TunableLayer(inputs, outputs, layer)
 
 
 def _is_linear(module: nn.Module) -> bool:

@@ -29,7 +29,11 @@ from privaudit.models.language.captioning_vlm import (
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.pretraining.projector import Projector, ProjectorSettings, Record
+from privaudit.models.pretraining.projector import (
+    Projector,
+    ProjectorLogLine,
+    ProjectorSettings,
+)
 from privaudit.models.weight_files import DescriptionFile, check_hash
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
@@ -54,7 +58,7 @@ class Losses:
 
 
 @options(frozen=True)
-class Description:
+class ProjectorDescription:
     """What a captioner is, and what it has seen.
 
     Attributes:
@@ -84,13 +88,13 @@ class Description:
     threads: int
     versions: dict[str, str]
     losses: Losses
-    log: tuple[Record, ...]
+    log: tuple[ProjectorLogLine, ...]
     public_indices: tuple[int, ...]
 
 
 _FILE = DescriptionFile(
     DESCRIPTION,
-    Description,
+    ProjectorDescription,
     what="captioner",
     command="projector",
     again="learn the projector",
@@ -98,8 +102,12 @@ _FILE = DescriptionFile(
 
 
 def save_captioner(
-    out: Path, description: Description, projector: Projector, model: Any, words: Any
-) -> Description:
+    out: Path,
+    description: ProjectorDescription,
+    projector: Projector,
+    model: Any,
+    words: Any,
+) -> ProjectorDescription:
     """Write a captioner to a folder, the description last.
 
     Args:

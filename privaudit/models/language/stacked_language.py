@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, Words
+from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.greedy import PromptGroup, greedy, prompt_groups
 from privaudit.models.language.language_targets import TargetNames
@@ -97,7 +97,7 @@ class StackedLanguageModel(TunedModules):
     def logits(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         positions: Int[Tensor, " p"] | None = None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
@@ -127,15 +127,21 @@ class StackedLanguageModel(TunedModules):
             )
         return self._logits(tokens, words, tuning, positions)
 
-    def _that_matter(self, words: Words, positions: Tensor | None) -> Words:
+    def _that_matter(
+        self, words: TokenSequences, positions: Tensor | None
+    ) -> TokenSequences:
         """Cut off what cannot matter: attention is causal."""
         if positions is None:
             return words
         length = int(positions.max()) + 1 if len(positions) else 1
-        return Words(words.ids[..., :length], words.kinds[..., :length])
+        return TokenSequences(words.ids[..., :length], words.kinds[..., :length])
 
     def _logits(
-        self, tokens: Tensor, words: Words, tuning: Tuning, positions: Tensor | None
+        self,
+        tokens: Tensor,
+        words: TokenSequences,
+        tuning: Tuning,
+        positions: Tensor | None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
         models, rows, length = words.ids.shape
         front = tuning.virtual_tokens
@@ -157,7 +163,7 @@ class StackedLanguageModel(TunedModules):
     def generate(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
@@ -179,7 +185,7 @@ class StackedLanguageModel(TunedModules):
     def generate_ids(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[list[int]]]:
@@ -204,7 +210,7 @@ class StackedLanguageModel(TunedModules):
         return answers
 
     def _each_says(
-        self, tokens: Tensor, words: Words, tuning: Tuning, longest: int
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[list[int]]]:
         """Let models that have all weights of their own answer one by one."""
 
@@ -223,7 +229,7 @@ class StackedLanguageModel(TunedModules):
         self,
         group: PromptGroup,
         tokens: Tensor,
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[int]]:
@@ -237,7 +243,9 @@ class StackedLanguageModel(TunedModules):
             for t in (words.ids, words.kinds)
         )
         pictures = tokens.flatten(0, 1)[group.source]
-        embedded = in_front(tuning.prompt, self._embed(pictures, Words(ids, kinds)))
+        embedded = in_front(
+            tuning.prompt, self._embed(pictures, TokenSequences(ids, kinds))
+        )
 
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
@@ -260,7 +268,7 @@ class StackedLanguageModel(TunedModules):
         return output
 
     def _embed(
-        self, tokens: Float[Tensor, "k rows parts width"], words: Words
+        self, tokens: Float[Tensor, "k rows parts width"], words: TokenSequences
     ) -> Float[Tensor, "k rows length width"]:
         """Embed words, and put each picture's parts where its places are."""
         places = words.kinds == PICTURE
@@ -309,7 +317,7 @@ def drawn_embeddings(
     return table[rows.to(table.device)].detach().clone().float()
 
 
-def check_places(words: Words, parts: int) -> None:
+def check_places(words: TokenSequences, parts: int) -> None:
     """Check that each row has a place for each part of its picture."""
     places = (words.kinds == PICTURE).sum(dim=-1)
     wrong = (places != parts) & (words.kinds != PADDING).any(dim=-1)
@@ -322,7 +330,7 @@ def check_places(words: Words, parts: int) -> None:
         )
 
 
-def check_prompts(words: Words, longest: int) -> None:
+def check_prompts(words: TokenSequences, longest: int) -> None:
     """Check that words end where an answer would begin, and that it may be one."""
     if longest < 1:
         raise ConfigError(

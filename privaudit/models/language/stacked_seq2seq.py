@@ -7,7 +7,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Words
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    TokenSequences,
+)
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.greedy import greedy
 from privaudit.models.language.language_targets import TargetNames
@@ -58,14 +64,16 @@ class StackedSeq2Seq(StackedLanguageModel):
             )
         self._start = int(start)
 
-    def _that_matter(self, words: Words, positions: Tensor | None) -> Words:
+    def _that_matter(
+        self, words: TokenSequences, positions: Tensor | None
+    ) -> TokenSequences:
         """Return all words: the encoder looks at whole texts."""
         return words
 
     def _logits(
         self,
         tokens: Tensor,
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         positions: Tensor | None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
@@ -93,7 +101,7 @@ class StackedSeq2Seq(StackedLanguageModel):
     def generate_ids(
         self,
         tokens: Float[Tensor, "k rows parts width"],
-        words: Words,
+        words: TokenSequences,
         tuning: Tuning,
         longest: int,
     ) -> list[list[list[int]]]:
@@ -122,7 +130,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         ]
 
     def _said(
-        self, tokens: Tensor, words: Words, tuning: Tuning, longest: int
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[list[int]]]:
         models, rows, _ = words.ids.shape
         embedded, mask = self._encoder_input(tokens, words, tuning)
@@ -153,7 +161,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         return self.model(inputs_embeds=empty, decoder_input_ids=start, use_cache=False)
 
     def _encoder_input(
-        self, tokens: Tensor, words: Words, tuning: Tuning
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning
     ) -> tuple[Float[Tensor, "n length width"], Int[Tensor, "n length"]]:
         """Embed what the encoder reads, and say what of it counts."""
         read = (words.kinds == INSTRUCTION) | (words.kinds == PICTURE)
@@ -169,7 +177,7 @@ class StackedSeq2Seq(StackedLanguageModel):
 
 
 def _answers(
-    words: Words, start: int
+    words: TokenSequences, start: int
 ) -> tuple[Int[Tensor, "k rows written"], Int[Tensor, "k rows length"]]:
     """Return what the decoder is given, and which of an answer's tokens each is.
 

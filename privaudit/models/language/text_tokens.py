@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Texts
-from privaudit.datasets.dialogues import INSTRUCTION, PADDING, Words
+from privaudit.datasets.dialogues import INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.transformers.encoder import second_texts
 
 
@@ -30,7 +30,7 @@ class TextTokens:
     context: int | None = None
     separator: int | None = None
 
-    def __call__(self, texts: Texts) -> Words:
+    def __call__(self, texts: Texts) -> TokenSequences:
         """Return rows of tokens, padded at the right to the longest.
 
         Raises:
@@ -41,7 +41,7 @@ class TextTokens:
         ids = pad_sequence(rows, batch_first=True, padding_value=self._padding)
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         real = torch.arange(ids.shape[1])[None] < lengths
-        return Words(ids, torch.where(real, INSTRUCTION, PADDING))
+        return TokenSequences(ids, torch.where(real, INSTRUCTION, PADDING))
 
     def _row(self, record: int, parts: Sequence[str]) -> Int[Tensor, " length"]:
         made = self.tokenizer(*parts, verbose=False)
@@ -54,7 +54,7 @@ class TextTokens:
         if self.separator is None:
             return ids
         found = second_texts(
-            Words(ids, torch.full_like(ids, INSTRUCTION)), self.separator
+            TokenSequences(ids, torch.full_like(ids, INSTRUCTION)), self.separator
         )
         if found.tolist() != made["token_type_ids"]:
             raise ConfigError(

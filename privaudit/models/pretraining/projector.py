@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from privaudit.core.errors import TrainingError
-from privaudit.datasets.dialogues import ANSWER, Words
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
@@ -52,7 +52,7 @@ class ProjectorSettings:
 
 
 @options(frozen=True)
-class Record:
+class ProjectorLogLine:
     """One line of the log.
 
     Attributes:
@@ -68,7 +68,7 @@ class Record:
     seconds: float
 
 
-Progress = Callable[[Record], None]
+Progress = Callable[[ProjectorLogLine], None]
 
 
 class Projector(nn.Module):
@@ -105,13 +105,13 @@ class Learned:
     """
 
     projector: Projector
-    log: tuple[Record, ...]
+    log: tuple[ProjectorLogLine, ...]
 
 
 def learn_projector(
     language: StackedLanguageModel,
     embeddings: Float[Tensor, "n bank_width"],
-    words: Words,
+    words: TokenSequences,
     settings: ProjectorSettings,
     progress: Progress | None = None,
 ) -> Learned:
@@ -128,13 +128,15 @@ def learn_projector(
         TrainingError: The loss is not finite.
     """
     learning = _Learning(language, embeddings, words, settings)
-    log, losses, started = list[Record](), list[float](), time.monotonic()
+    log, losses, started = list[ProjectorLogLine](), list[float](), time.monotonic()
     for step, loss in learning.steps():
         losses.append(loss)
         if step % settings.log_every == 0 or step == settings.steps:
             seconds = round(time.monotonic() - started, 1)
             held_out = learning.keep_best()
-            log.append(Record(step, sum(losses) / len(losses), held_out, seconds))
+            log.append(
+                ProjectorLogLine(step, sum(losses) / len(losses), held_out, seconds)
+            )
             losses.clear()
             if progress is not None:
                 progress(log[-1])
@@ -142,14 +144,16 @@ def learn_projector(
 
 
 def caption_loss(
-    language: StackedLanguageModel, tokens: Float[Tensor, "n parts width"], words: Words
+    language: StackedLanguageModel,
+    tokens: Float[Tensor, "n parts width"],
+    words: TokenSequences,
 ) -> Float[Tensor, ""]:
     """Return the mean loss of the answers' tokens, in nats, differentiable."""
     words = words.trimmed()
     answers = words.kinds == ANSWER
     first = int(answers.any(dim=0).nonzero()[0])
     before = torch.arange(first - 1, words.length - 1, device=words.ids.device)
-    alone = Words(words.ids[None], words.kinds[None])
+    alone = TokenSequences(words.ids[None], words.kinds[None])
     logits = language.logits(tokens[None], alone, Tuning(), before)[0]
     scored = answers[:, first:]
     return cross_entropy(logits[scored], words.ids[:, first:][scored])
@@ -162,7 +166,7 @@ class _Learning:
         self,
         language: StackedLanguageModel,
         embeddings: Tensor,
-        words: Words,
+        words: TokenSequences,
         settings: ProjectorSettings,
     ) -> None:
         self._language, self._words, self._settings = language, words, settings
@@ -234,7 +238,7 @@ class _Learning:
         tokens = self._projector(self._inputs[rows].to(device))
         ids, kinds = self._words.ids[rows], self._words.kinds[rows]
         return caption_loss(
-            self._language, tokens, Words(ids.to(device), kinds.to(device))
+            self._language, tokens, TokenSequences(ids.to(device), kinds.to(device))
         )
 
     def _rate_share(self, step: int) -> float:

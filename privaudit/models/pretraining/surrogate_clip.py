@@ -87,7 +87,7 @@ class SurrogateSettings:
 
 
 @options(frozen=True)
-class Record:
+class SurrogateLogLine:
     """One line of the training log.
 
     Attributes:
@@ -103,7 +103,7 @@ class Record:
     logit_scale: float
 
 
-Progress = Callable[[Record], None]
+Progress = Callable[[SurrogateLogLine], None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Pretrained:
     tokenizer: WordTokenizer
     shape: SurrogateShape
     settings: SurrogateSettings
-    log: list[Record]
+    log: list[SurrogateLogLine]
 
 
 def pretrain(
@@ -151,7 +151,7 @@ def pretrain(
         losses.append(loss)
         if step % settings.log_every == 0 or step == settings.steps:
             log.append(
-                Record(
+                SurrogateLogLine(
                     step=step,
                     loss=sum(losses) / len(losses),
                     seconds=round(time.monotonic() - started, 1),

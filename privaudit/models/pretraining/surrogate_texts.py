@@ -63,7 +63,7 @@ class TextSettings:
     longest: Annotated[int, Field(ge=1, le=16)] = 16
 
 
-class Texts(NamedTuple):
+class TemplateTexts(NamedTuple):
     """Token embeddings of one text for each class, and where each text ends."""
 
     embedded: Float[Tensor, "classes length width"]
@@ -115,7 +115,7 @@ class TrainingTexts:
         words = {n for text in TEMPLATES for n in tokenizer.encode(text)}
         self._words = torch.tensor(sorted(words))
 
-    def draw(self, tower: TextTower, generator: torch.Generator) -> Texts:
+    def draw(self, tower: TextTower, generator: torch.Generator) -> TemplateTexts:
         """Return one text for each class, differentiable in the tower's embeddings."""
         if torch.rand((), generator=generator) < self._settings.templates:
             kinds, classes, _ = self._templates.shape
@@ -142,7 +142,7 @@ class TrainingTexts:
         return _SMALLEST * (_LARGEST / _SMALLEST) ** share * noise
 
 
-def encode(tower: TextTower, texts: Texts) -> Float[Tensor, "classes dim"]:
+def encode(tower: TextTower, texts: TemplateTexts) -> Float[Tensor, "classes dim"]:
     """Encode embedded texts as open_clip does; not l2-normalised."""
     length = texts.embedded.shape[1]
     states = texts.embedded + tower.positional_embedding[:length]
@@ -152,6 +152,6 @@ def encode(tower: TextTower, texts: Texts) -> Float[Tensor, "classes dim"]:
     return tower.project(states[torch.arange(len(states)), texts.ends])
 
 
-def _cut(embedded: Tensor, ends: Tensor) -> Texts:
+def _cut(embedded: Tensor, ends: Tensor) -> TemplateTexts:
     """Leave out what stands behind the last end token: nothing sees it."""
-    return Texts(embedded[:, : int(ends.max()) + 1], ends)
+    return TemplateTexts(embedded[:, : int(ends.max()) + 1], ends)

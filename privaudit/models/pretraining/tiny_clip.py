@@ -35,13 +35,18 @@ from privaudit.models.pretraining.descent import (
 from privaudit.models.pretraining.drawing import DrawingSettings, draw
 from privaudit.models.pretraining.marks import Marks, build_marks
 from privaudit.models.pretraining.tiny_clip_validation import (
-    Validation,
+    TinyClipValidation,
     build_validation,
 )
 from privaudit.models.tiny_clip.architecture import Model, build_model, encode_text
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
-from privaudit.models.tiny_clip.weights import Record, rounded, save_weights, write_log
+from privaudit.models.tiny_clip.weights import (
+    TinyClipLogLine,
+    rounded,
+    save_weights,
+    write_log,
+)
 
 LARGEST_LOGIT_SCALE = 100.0
 _LONGEST_CHATTER = 17
@@ -49,7 +54,7 @@ _CALIBRATION_BATCHES = 10
 
 
 @options(frozen=True)
-class PretrainSettings:
+class TinyClipSettings:
     """How to pretrain.
 
     Attributes:
@@ -84,12 +89,12 @@ class PretrainSettings:
     drawing: DrawingSettings = Field(default_factory=DrawingSettings)
 
 
-Progress = Callable[[Record], None]
+Progress = Callable[[TinyClipLogLine], None]
 
 
 def pretrain(
-    settings: PretrainSettings, out: Path, progress: Progress | None = None
-) -> Record:
+    settings: TinyClipSettings, out: Path, progress: Progress | None = None
+) -> TinyClipLogLine:
     """Pretrain the model, and write weights, description and log to a folder.
 
     ``tiny-clip.safetensors``, ``tiny-clip.json`` and ``tiny-clip.jsonl`` are written
@@ -126,7 +131,7 @@ def pretrain(
     return log[-1]
 
 
-def steps_within(minutes: float, settings: PretrainSettings) -> int:
+def steps_within(minutes: float, settings: TinyClipSettings) -> int:
     """Estimate how many steps fit into a time, from a few steps on this machine.
 
     Args:
@@ -153,7 +158,7 @@ def _train(
     model: Model,
     average: AveragedModel,
     marks: Marks,
-    settings: PretrainSettings,
+    settings: TinyClipSettings,
     generator: torch.Generator,
 ) -> Iterator[tuple[int, float]]:
     """Train, and yield every step's number, from 1, and loss."""
@@ -173,7 +178,7 @@ def _train(
         yield step, loss
 
 
-def _learning_rate(step: int, settings: PretrainSettings) -> float:
+def _learning_rate(step: int, settings: TinyClipSettings) -> float:
     """Say what share of the largest learning rate a step uses."""
     if step < settings.warmup:
         return (step + 1) / settings.warmup
@@ -186,7 +191,7 @@ def _loss(
     model: Model,
     tokenizer: TinyTokenizer,
     marks: Marks,
-    settings: PretrainSettings,
+    settings: TinyClipSettings,
     generator: torch.Generator,
 ) -> Float[Tensor, ""]:
     pictures = draw(marks, settings.batch, generator, settings.drawing)
@@ -208,7 +213,7 @@ def _loss(
 
 
 @torch.no_grad()
-def calibrate(model: Model, marks: Marks, settings: PretrainSettings) -> None:
+def calibrate(model: Model, marks: Marks, settings: TinyClipSettings) -> None:
     """Measure batch normalisation's means and variances anew, on drawn pictures.
 
     Averaged weights need it: the statistics gathered on the way belong to other
@@ -249,9 +254,9 @@ def contrastive_loss(
 
 
 def _record(
-    model: Model, validation: Validation, step: int, loss: float, seconds: float
-) -> Record:
-    return Record(
+    model: Model, validation: TinyClipValidation, step: int, loss: float, seconds: float
+) -> TinyClipLogLine:
+    return TinyClipLogLine(
         step=step,
         loss=loss,
         seconds=round(seconds, 1),

@@ -24,7 +24,7 @@ TEMPLATES = ("a photo of a {}.", "a photo of the digit {}.")
 
 
 @dataclass(frozen=True)
-class Validation:
+class TinyClipValidation:
     """Sets of drawn digits, by name."""
 
     sets: dict[str, Pictures]
@@ -50,7 +50,7 @@ class Validation:
         return results
 
 
-def build_validation(count: int, seed: int) -> Validation:
+def build_validation(count: int, seed: int) -> TinyClipValidation:
     """Draw the validation sets.
 
     Args:
@@ -61,7 +61,7 @@ def build_validation(count: int, seed: int) -> Validation:
     unseen = build_marks(generator, held_out=True, copies=60)
     sloppy = build_marks(generator, copies=20, jitter=0.075)
     scans = DrawingSettings(digits=1, letters=0, handwritten=1, scans=1, bend=0.06)
-    return Validation(
+    return TinyClipValidation(
         {
             "unseen variants": draw(unseen, count, generator, scans),
             "sloppy writing": draw(sloppy, count, generator, scans),

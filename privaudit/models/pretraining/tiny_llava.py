@@ -41,7 +41,7 @@ from privaudit.models.pretraining.descent import (
 )
 from privaudit.models.pretraining.lessons import Lessons, answer_loss, pack, teach
 from privaudit.models.pretraining.tiny_llava_validation import (
-    Validation,
+    TinyLlavaValidation,
     build_validation,
 )
 from privaudit.models.tiny_llava.architecture import (
@@ -53,7 +53,7 @@ from privaudit.models.tiny_llava.architecture import (
 from privaudit.models.tiny_llava.loading import prepare
 from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
 from privaudit.models.tiny_llava.weights import (
-    Record,
+    TinyLlavaLogLine,
     rounded,
     save_weights,
     write_log,
@@ -136,7 +136,7 @@ def look(
 
 
 @options(frozen=True)
-class PretrainSettings:
+class TinyLlavaSettings:
     """How to pretrain.
 
     Attributes:
@@ -166,12 +166,12 @@ class PretrainSettings:
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-Progress = Callable[[Record], None]
+Progress = Callable[[TinyLlavaLogLine], None]
 
 
 def pretrain(
-    settings: PretrainSettings, out: Path, progress: Progress | None = None
-) -> Record:
+    settings: TinyLlavaSettings, out: Path, progress: Progress | None = None
+) -> TinyLlavaLogLine:
     """Pretrain the model, and write weights, description and log to a folder.
 
     ``tiny-llava.safetensors``, ``tiny-llava.json`` and ``tiny-llava.jsonl`` are
@@ -210,7 +210,7 @@ def pretrain(
     return log[-1]
 
 
-def steps_within(minutes: float, settings: PretrainSettings) -> int:
+def steps_within(minutes: float, settings: TinyLlavaSettings) -> int:
     """Estimate how many steps fit into a time, from a few steps on this machine.
 
     At least one; the image tower's own steps come first.
@@ -230,7 +230,7 @@ def steps_within(minutes: float, settings: PretrainSettings) -> int:
     return max(1, int((60 * minutes - looking) / speaking))
 
 
-def starting_model(settings: PretrainSettings) -> Model:
+def starting_model(settings: TinyLlavaSettings) -> Model:
     """Build the model that training starts from."""
     model = build_model(settings.seed)
     if settings.tower == "tiny-clip":
@@ -255,12 +255,12 @@ def _line(
     losses: list[float],
     started: float,
     accuracies: dict[str, float],
-) -> Record:
+) -> TinyLlavaLogLine:
     seconds = round(time.monotonic() - started, 1)
-    return Record(stage, step, sum(losses) / len(losses), seconds, accuracies)
+    return TinyLlavaLogLine(stage, step, sum(losses) / len(losses), seconds, accuracies)
 
 
-def _look(model: Model, settings: PretrainSettings) -> Iterator[float]:
+def _look(model: Model, settings: TinyLlavaSettings) -> Iterator[float]:
     """Train the tower alone, and yield every step's loss."""
     model.train()
     return look(
@@ -273,12 +273,12 @@ def _look(model: Model, settings: PretrainSettings) -> Iterator[float]:
     )
 
 
-def _validation(settings: PretrainSettings) -> Validation:
+def _validation(settings: TinyLlavaSettings) -> TinyLlavaValidation:
     seed = FixedSeed(settings.seed).child("validation").seed
     return build_validation(settings.validate, seed)
 
 
-def _train(model: Model, settings: PretrainSettings) -> Iterator[tuple[int, float]]:
+def _train(model: Model, settings: TinyLlavaSettings) -> Iterator[tuple[int, float]]:
     """Train, and yield every step's number, from 1, and loss."""
     model.train()
     # On short rows, torch's fused attention takes twice as long on a CPU as the rest.
@@ -298,7 +298,7 @@ def _train(model: Model, settings: PretrainSettings) -> Iterator[tuple[int, floa
     )
 
 
-def _learning_rate(step: int, settings: PretrainSettings) -> float:
+def _learning_rate(step: int, settings: TinyLlavaSettings) -> float:
     """Say what share of the largest learning rate a step uses."""
     if step < settings.warmup:
         return (step + 1) / settings.warmup

@@ -42,7 +42,7 @@ _COUNTS = {name: n for n, name in enumerate(NUMBERS)} | {"a": 1, "an": 1}
 
 
 @dataclass(frozen=True)
-class Validation:
+class TinyLlavaValidation:
     """Drawn scenes, with two questions each: a short one and one of choice.
 
     Attributes:
@@ -90,7 +90,7 @@ class Validation:
 
 def build_validation(
     count: int, seed: int, distribution: Distribution = ORDINARY
-) -> Validation:
+) -> TinyLlavaValidation:
     """Draw validation scenes.
 
     Args:
@@ -106,7 +106,7 @@ def build_validation(
         [short_question(scene, topic, rng), choice_question(scene, topic, rng)]
         for scene, topic in zip(scenes, topics, strict=True)
     ]
-    return Validation(scenes, pictures, questions, topics)
+    return TinyLlavaValidation(scenes, pictures, questions, topics)
 
 
 @torch.no_grad()

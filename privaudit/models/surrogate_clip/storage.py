@@ -18,7 +18,7 @@ from privaudit.models.pretraining.public_split import PublicRecords
 from privaudit.models.pretraining.surrogate_clip import (
     Accuracies,
     Pretrained,
-    Record,
+    SurrogateLogLine,
     SurrogateSettings,
 )
 from privaudit.models.surrogate_clip.architecture import (
@@ -33,7 +33,7 @@ _VERSIONS = ("torch", "open-clip-torch", "numpy")
 
 
 @options(frozen=True)
-class Description:
+class SurrogateDescription:
     """What a surrogate is, and what it has seen.
 
     Attributes:
@@ -65,7 +65,7 @@ class Description:
     threads: int
     versions: dict[str, str]
     accuracies: Accuracies
-    log: tuple[Record, ...]
+    log: tuple[SurrogateLogLine, ...]
     context_length: Annotated[int, Field(ge=1)]
     vocabulary: tuple[str, ...]
     public_indices: tuple[int, ...]
@@ -73,7 +73,7 @@ class Description:
 
 _FILE = DescriptionFile(
     DESCRIPTION,
-    Description,
+    SurrogateDescription,
     what="surrogate",
     command="surrogate-clip --dataset NAME",
     again="pretrain",
@@ -87,7 +87,7 @@ def save_surrogate(
     accuracies: Accuracies,
     name: str,
     out: Path,
-) -> Description:
+) -> SurrogateDescription:
     """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
 
     Args:
@@ -101,7 +101,7 @@ def save_surrogate(
     make_private_folder(out)
     state = done.model.state_dict()
     content = save({key: value.contiguous() for key, value in state.items()})
-    description = Description(
+    description = SurrogateDescription(
         sha256=hashlib.sha256(content).hexdigest(),
         dataset=name,
         data_hash=dataset.hash,
@@ -123,7 +123,7 @@ def save_surrogate(
     return description
 
 
-def read_description(folder: Path) -> Description:
+def read_description(folder: Path) -> SurrogateDescription:
     """Read what a surrogate is.
 
     Raises:

@@ -11,7 +11,7 @@ _VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy
 
 
 @dataclass(frozen=True)
-class Record:
+class TinyClipLogLine:
     """One line of the training log.
 
     Attributes:

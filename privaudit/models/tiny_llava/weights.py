@@ -11,7 +11,7 @@ _VERSIONS = ("torch", "transformers", "open-clip-torch", "numpy", "scipy")
 
 
 @dataclass(frozen=True)
-class Record:
+class TinyLlavaLogLine:
     """One line of the training log.
 
     Attributes:

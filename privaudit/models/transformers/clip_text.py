@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.text_tower import TextTower, text_tower
 from privaudit.models.hugging_face import import_transformers
@@ -56,7 +56,7 @@ class ClipTextTower(TunedModules):
         self,
         features: Float[Tensor, "k rows d"],
         tokens: Tensor | None,
-        words: Words | None,
+        words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
         """Return scaled cosines between pictures and each model's class texts.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import PADDING, Words
+from privaudit.datasets.dialogues import PADDING, TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import drawn_embeddings
@@ -70,7 +70,7 @@ class TextEncoderTower(RowTower):
         self,
         features: Float[Tensor, "k rows d"],
         tokens: Tensor | None,
-        words: Words | None,
+        words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
         """Return what each model's head says to the texts; zeros without a head.
@@ -88,10 +88,10 @@ class TextEncoderTower(RowTower):
         return head_logits(self.vectors(words.trimmed(), tuning), self.head, tuning)
 
     def pooled(
-        self, rows: Tensor | Words, tuning: Tuning
+        self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows hidden"]:
         """Return each text's vector under each model."""
-        assert isinstance(rows, Words)
+        assert isinstance(rows, TokenSequences)
         states = self.states(rows, tuning)[:, :, tuning.virtual_tokens :]
         if self._pooling == "first":
             return states[:, :, 0]
@@ -99,7 +99,7 @@ class TextEncoderTower(RowTower):
         return (states * mask).sum(dim=2) / mask.sum(dim=2)
 
     def states(
-        self, words: Words, tuning: Tuning
+        self, words: TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows longer hidden"]:
         """Return the last layer's state of each vector of the prompt and each token."""
         models, rows, length = words.ids.shape
@@ -133,7 +133,7 @@ class TextEncoderTower(RowTower):
             "position_ids": torch.arange(first, first + length, device=device)[None]
         }
 
-    def _types(self, words: Words, front: int) -> dict[str, Tensor]:
+    def _types(self, words: TokenSequences, front: int) -> dict[str, Tensor]:
         """Say which of two texts tokens are of; peft's prompts are of the first."""
         if self._separator is None:
             return {}
@@ -161,14 +161,14 @@ class TextEncoderTower(RowTower):
             )
 
 
-def seen(words: Words) -> Bool[Tensor, "*n length"]:
+def seen(words: TokenSequences) -> Bool[Tensor, "*n length"]:
     """Say which positions count; a row of padding keeps one, so that none is empty."""
     mask = words.kinds != PADDING
     mask[..., 0] = True
     return mask
 
 
-def second_texts(words: Words, separator: int) -> Int[Tensor, "*n length"]:
+def second_texts(words: TokenSequences, separator: int) -> Int[Tensor, "*n length"]:
     """Return 1 where a token stands behind the first separator, else 0."""
     ends = (words.ids == separator).long()
     behind = (ends.cumsum(dim=-1) - ends) > 0

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.transformers.tuned_modules import TunedModules
 
@@ -23,13 +23,13 @@ class RowTower(TunedModules):
     head: Head | None = None
 
     def pooled(
-        self, rows: Tensor | Words, tuning: Tuning
+        self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
         """Return each record's vector under each model, none with own weights."""
         raise NotImplementedError
 
     def vectors(
-        self, rows: Tensor | Words, tuning: Tuning
+        self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
         """Return each record's vector under each model.
 
@@ -46,7 +46,7 @@ class RowTower(TunedModules):
         )
 
     def _in_parts(
-        self, rows: Tensor | Words, tuning: Tuning
+        self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
         models, count, positions = _shape(rows)
         if torch.is_grad_enabled():
@@ -72,7 +72,7 @@ def head_logits(
 
 
 def in_batches(
-    encode: Callable[[Words], Tensor], words: Words, size: int = 64
+    encode: Callable[[TokenSequences], Tensor], words: TokenSequences, size: int = 64
 ) -> Float[Tensor, "rows width"]:
     """Return what is computed of some rows at a time, without gradients."""
     with torch.no_grad():
@@ -80,6 +80,8 @@ def in_batches(
     return torch.cat(parts)
 
 
-def _shape(rows: Tensor | Words) -> tuple[int, int, int]:
-    models, count, positions = (rows.ids if isinstance(rows, Words) else rows).shape[:3]
+def _shape(rows: Tensor | TokenSequences) -> tuple[int, int, int]:
+    models, count, positions = (
+        rows.ids if isinstance(rows, TokenSequences) else rows
+    ).shape[:3]
     return models, count, positions

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Tower, Tuning
 from privaudit.models.language.captioning_vlm import weights_hash
 from privaudit.models.language.language_targets import TargetNames
@@ -46,10 +46,10 @@ class TextClassifier(TunableClassifier):
         """What beside the weights decides about a text's feature."""
         return f"{self._model.config.to_json_string()} {self._pooling}"
 
-    def features(self, words: Words) -> Float[Tensor, "n dim"]:
+    def features(self, words: TokenSequences) -> Float[Tensor, "n dim"]:
         """Return the frozen model's vector of each text, l2-normalised."""
 
-        def encode(some: Words) -> Tensor:
+        def encode(some: TokenSequences) -> Tensor:
             return self._plain.vectors(some.repeated(1).trimmed(), Tuning())[0]
 
         return normalize(in_batches(encode, words), dim=-1)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.datasets.dialogues import PADDING, Dialogue, Words
+from privaudit.datasets.dialogues import PADDING, Dialogue, TokenSequences
 from privaudit.models.language.captioning_vlm import weights_hash
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -37,7 +37,9 @@ class TextWriter:
         self._dialogue_tokens = dialogue_tokens
         self.model_hash = weights_hash(language.model)
 
-    def words(self, dialogues: Sequence[Dialogue], with_answers: bool = True) -> Words:
+    def words(
+        self, dialogues: Sequence[Dialogue], with_answers: bool = True
+    ) -> TokenSequences:
         """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
 
         Raises:
@@ -46,7 +48,7 @@ class TextWriter:
         return self._dialogue_tokens(dialogues, with_answers)
 
     @torch.no_grad()
-    def features(self, words: Words) -> Float[Tensor, "n width"]:
+    def features(self, words: TokenSequences) -> Float[Tensor, "n width"]:
         """Return the mean of each record's embedded tokens, l2-normalised."""
         table = self.language.model.get_input_embeddings()
         means = []

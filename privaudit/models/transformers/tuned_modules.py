@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from privaudit.models.interfaces import Site, Target, Tuning
+from privaudit.models.interfaces import Site, TunableLayer, Tuning
 from privaudit.models.language.language_targets import TargetNames, linear_targets
 from privaudit.models.transformers.prefix_attention import prefixed, self_attention
 from privaudit.models.transformers.stacked_changes import changed
@@ -42,7 +42,7 @@ class TunedModules:
     ) -> None:
         self.model = cast(Any, model.eval().requires_grad_(False))
         self.part = part
-        self.targets: Mapping[str, Target] = linear_targets(model, targets, part)
+        self.targets: Mapping[str, TunableLayer] = linear_targets(model, targets, part)
         self._modules = {name: model.get_submodule(name) for name in self.targets}
 
     @cached_property

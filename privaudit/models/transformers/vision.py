@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.transformers.row_tower import RowTower, head_logits
@@ -58,7 +58,7 @@ class VisionTower(RowTower):
         raise NotImplementedError
 
     def pooled(
-        self, rows: Tensor | Words, tuning: Tuning
+        self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows dim"]:
         """Return each picture's vector under each model."""
         assert isinstance(rows, Tensor)
@@ -74,7 +74,7 @@ class VisionTower(RowTower):
         self,
         features: Float[Tensor, "k rows d"],
         tokens: Float[Tensor, "k rows parts width"] | None,
-        words: Words | None,
+        words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
         """Return what each model says to the pictures.

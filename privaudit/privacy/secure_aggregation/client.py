@@ -35,7 +35,7 @@ from privaudit.privacy.secure_aggregation.primitives import (
     seal,
     unseal,
 )
-from privaudit.privacy.secure_aggregation.randomness import Entropy
+from privaudit.privacy.secure_aggregation.randomness import SecretSource
 from privaudit.privacy.secure_aggregation.sharing import split
 
 ADVERTISED = 2 * KEY + DIGEST  # two public keys, and a commitment to the own mask
@@ -77,7 +77,7 @@ class Client:
         identity: Identity,
         roster: Roster,
         threshold: int,
-        entropy: Entropy,
+        entropy: SecretSource,
     ) -> None:
         self.me, self.roster, self.threshold = me, roster, threshold
         self._identity, self._entropy = identity, entropy

@@ -31,14 +31,14 @@ from privaudit.privacy.secure_aggregation.packets import (
     read_list,
 )
 from privaudit.privacy.secure_aggregation.primitives import DIGEST, SEED, TAG
-from privaudit.privacy.secure_aggregation.randomness import Entropy
+from privaudit.privacy.secure_aggregation.randomness import SecretSource
 from privaudit.privacy.secure_aggregation.server import Server
 
 Codes = UInt[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProtocolOutcome:
     """What came of a run.
 
     Attributes:
@@ -92,13 +92,13 @@ def most_colluders(parties: int, threshold: int) -> int:
 def aggregate(
     codes: Sequence[Codes],
     identities: Sequence[Identity],
-    entropies: Sequence[Entropy],
+    entropies: Sequence[SecretSource],
     code: FixedPoint,
     *,
     label: str = "",
     lost: Mapping[Party, int] | None = None,
     carry: Carrier = lambda packet: packet,
-) -> Outcome:
+) -> ProtocolOutcome:
     """Sum the clients' codes so that the server learns the sum only.
 
     Args:
@@ -129,7 +129,7 @@ def aggregate(
         total, why = None, str(reason)
     survivors = () if total is None else server.survivors
     packets, faults = tuple(run.wire.packets), tuple(server.faults)
-    return Outcome(total, survivors, packets, faults, why)
+    return ProtocolOutcome(total, survivors, packets, faults, why)
 
 
 class _Run:

@@ -9,7 +9,7 @@ from privaudit.core.streams import KEY, Stream, derive, name_of
 
 
 @runtime_checkable
-class Entropy(Protocol):
+class SecretSource(Protocol):
     """One party's random bytes in one round."""
 
     def __call__(self, purpose: str, count: int) -> bytes:
@@ -42,7 +42,7 @@ class RunKey:
 
 
 @dataclass(frozen=True)
-class KeyedEntropy:
+class KeyedSecrets:
     """Bytes that follow from a run's key: the same at every call.
 
     Attributes:
@@ -62,7 +62,7 @@ class KeyedEntropy:
 
 
 @dataclass(frozen=True)
-class SeededEntropy:
+class SeededSecrets:
     """A simulation's randomness: equal seeds give equal keys and masks.
 
     Whoever knows the seed can remove every mask, and two sums of one seed share their
@@ -81,10 +81,10 @@ class SeededEntropy:
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return the purpose's bytes, the same at every call."""
         key = RunKey.of_seed(self.seeds, "")
-        return KeyedEntropy(key, self.round, self.party)(purpose, count)
+        return KeyedSecrets(key, self.round, self.party)(purpose, count)
 
 
-class SystemEntropy:
+class SystemSecrets:
     """The operating system's randomness: nothing can be repeated."""
 
     def __call__(self, purpose: str, count: int) -> bytes:

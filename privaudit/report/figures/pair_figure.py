@@ -27,7 +27,7 @@ _LONGEST = 30  # characters of a name in a picture
 
 
 @dataclass(frozen=True)
-class Panel:
+class FigurePanel:
     """One picture of a row.
 
     Attributes:
@@ -44,7 +44,7 @@ class Panel:
 
 
 def pair_plot(
-    names: Sequence[str], series: tuple[str, str], panels: Sequence[Panel]
+    names: Sequence[str], series: tuple[str, str], panels: Sequence[FigurePanel]
 ) -> Figure:
     """Draw each panel's two numbers, a line for each run.
 
@@ -69,7 +69,7 @@ def pair_plot(
 
 
 def _draw(
-    axes: Axes, panel: Panel, names: Sequence[str], series: tuple[str, str]
+    axes: Axes, panel: FigurePanel, names: Sequence[str], series: tuple[str, str]
 ) -> None:
     light_grid(axes)
     axes.grid(False, axis="y")
@@ -116,13 +116,13 @@ def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
     found = [(label, a.closeness) for label, a in pairs if a.closeness]
     if not found:
         return None
-    distance = Panel(
+    distance = FigurePanel(
         "Distance of the weight changes\n(0: the same; 1: as far as no change at all)",
         [(close.distance, close.distance_null) for _, close in found],
         (0.0, 1.0),
         (0.0, 1.0),
     )
-    agreement = Panel(
+    agreement = FigurePanel(
         "Likeliest next tokens that agree\n(1: all)",
         [(close.agreement, close.agreement_null) for _, close in found],
         (1.0,),
@@ -142,7 +142,7 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
     found = [(label, a) for label, a in pairs if gain_of_rebuilding(a) is not None]
     if not found:
         return None
-    panel = Panel(
+    panel = FigurePanel(
         "AUROC of the attack   (0.5: coin toss; right: leaks more)",
         [(a.auroc, a.aggregate[a.headline.attack].auroc) for _, a in found],
         (0.5,),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from privaudit.evaluation.tables.metrics import Metric
-from privaudit.evaluation.tables.parts import Column, Row
+from privaudit.evaluation.tables.parts import Column, TableRow
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable
 from privaudit.report.figures.figure_style import (
     FAINT,
@@ -111,13 +111,13 @@ def _draw_lines(
 
 
 def _points(
-    table: UtilityTable, row: Row, group: Sequence[Column], metric: Metric
+    table: UtilityTable, row: TableRow, group: Sequence[Column], metric: Metric
 ) -> list[Point]:
     cells = [table.cell(row, column, metric, table.plan.over) for column in group]
     return [(float(place), cell) for place, cell in enumerate(cells) if cell]
 
 
-def _draw_ours(axes: Axes, points: Sequence[Point], row: Row, index: int) -> None:
+def _draw_ours(axes: Axes, points: Sequence[Point], row: TableRow, index: int) -> None:
     found = [(x, c.mean.value, c.spread) for x, c in points if c.mean and c.is_whole]
     axes.errorbar(
         [x for x, _, _ in found],

@@ -18,7 +18,7 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.default_attacks import Place
+from privaudit.auditing.default_attacks import GridCell
 from privaudit.auditing.signals.token_attack import table_of
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.trainer import Records
@@ -52,7 +52,7 @@ def exposed_captions(audit: Audit) -> Markup:
     adversary, targets = Auditor(audit.run).prepare(audit.scenario, seed=audit.seed)
     alpha = float(getattr(audit.scenario.attacks[audit.headline.attack], "alpha", 2.0))
     texts = caption_texts(audit, adversary, targets, alpha)
-    order = Place("description", 0, alpha).order
+    order = GridCell("description", 0, alpha).order
     return Markup(coloured_texts(texts, f"Rényi entropy of order {order}"))  # escapes
 
 

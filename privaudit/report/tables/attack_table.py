@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 from privaudit.report.tables.token_grid_table import outside_grid
 
 
@@ -16,11 +16,11 @@ class AttackRow:
     attack: str
     is_headline: bool
     clients: int
-    auroc: Cell
-    new_clients: Cell
-    success: Cell
-    success_plain: Cell
-    advantage: Cell
+    auroc: TableCell
+    new_clients: TableCell
+    success: TableCell
+    success_plain: TableCell
+    advantage: TableCell
     threshold: str
 
 
@@ -32,11 +32,11 @@ def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRo
             attack=leak.attack,
             is_headline=leak is audit.headline,
             clients=len(leak.clients),
-            auroc=Cell.of(leak.auroc),
-            new_clients=Cell.of(leak.auroc_new_clients),
-            success=Cell.of(leak.success),
-            success_plain=Cell.of(leak.success_plain),
-            advantage=Cell.of(leak.advantage, signed=True),
+            auroc=TableCell.of(leak.auroc),
+            new_clients=TableCell.of(leak.auroc_new_clients),
+            success=TableCell.of(leak.success),
+            success_plain=TableCell.of(leak.success_plain),
+            advantage=TableCell.of(leak.advantage, signed=True),
             threshold=leak.threshold,
         )
         for label, audit in zip(labels, audits, strict=True)

@@ -10,7 +10,7 @@ from privaudit.report.tables.leak_by_class import (
     class_sentence,
     leak_by_class,
 )
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ClassRow:
 
     name: str
     n: tuple[int, int]
-    auroc: Cell | None
+    auroc: TableCell | None
     standing: str
 
 
@@ -67,8 +67,8 @@ def class_tables(
     ]
 
 
-def _cell(one: ClassLeak) -> Cell | None:
-    return None if one.auroc is None else Cell.of(one.auroc)
+def _cell(one: ClassLeak) -> TableCell | None:
+    return None if one.auroc is None else TableCell.of(one.auroc)
 
 
 def drawn_sentence(classes: Sequence[Sequence[ClassLeak]]) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.report.wording import interval, point
 
@@ -31,7 +31,7 @@ class GateRow:
     outcome: str
 
 
-def gate_row(check: Check | GuaranteeCheck) -> GateRow:
+def gate_row(check: GateCheck | GuaranteeCheck) -> GateRow:
     """Return a check's cells."""
     if isinstance(check, GuaranteeCheck):
         now, before = check.now.short, check.before.short

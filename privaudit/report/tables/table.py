@@ -33,7 +33,7 @@ _WIDE = 116  # columns from which everything fits side by side
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number as it is printed.
 
     Attributes:
@@ -47,7 +47,7 @@ class Cell:
     counts: str = ""
 
     @classmethod
-    def of(cls, estimate: Estimate, *, signed: bool = False) -> "Cell":
+    def of(cls, estimate: Estimate, *, signed: bool = False) -> "TableCell":
         """Return an estimate as it is printed."""
         counts = " + ".join(str(count) for count in estimate.n)
         return cls(point(estimate, signed=signed), interval(estimate), counts)
@@ -87,13 +87,13 @@ class TradeoffRow:
     verdict: str
     attack: str
     guesses: str
-    local: Cell
-    neighbour: Cell
-    gain: Cell
-    auroc: Cell
-    tpr: dict[str, Cell]
-    success: Cell
-    advantage: Cell
+    local: TableCell
+    neighbour: TableCell
+    gain: TableCell
+    auroc: TableCell
+    tpr: dict[str, TableCell]
+    success: TableCell
+    advantage: TableCell
     claimed: str
     certified: str
 
@@ -112,13 +112,15 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
         verdict=decision(audit)[0].replace(", ", "\n"),
         attack=leak.attack,
         guesses=audit.guesses.attack,
-        local=Cell.of(utility.local),
-        neighbour=Cell.of(utility.neighbour) if utility.neighbour else Cell("all own"),
-        gain=Cell.of(utility.gain, signed=True),
-        auroc=Cell.of(leak.auroc),
-        tpr={percent(rate): Cell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
-        success=Cell.of(audit.guesses.success),
-        advantage=Cell.of(audit.guesses.advantage, signed=True),
+        local=TableCell.of(utility.local),
+        neighbour=TableCell.of(utility.neighbour)
+        if utility.neighbour
+        else TableCell("all own"),
+        gain=TableCell.of(utility.gain, signed=True),
+        auroc=TableCell.of(leak.auroc),
+        tpr={percent(rate): TableCell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
+        success=TableCell.of(audit.guesses.success),
+        advantage=TableCell.of(audit.guesses.advantage, signed=True),
         claimed=epsilon(audit.claimed_epsilon),
         certified=certified(audit),
     )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from privaudit.auditing.attack_result import Leak
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, Place, places
+from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, GridCell, places
 from privaudit.report.tables.rebuilding import gain_of_rebuilding
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 
 FIRST = 2.0  # the order that is shown open
 GRID = {place.attack: place for place in places()}
@@ -25,7 +25,7 @@ class GridRow:
 
     run: str
     who: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class HeadlineRow:
     """
 
     run: str
-    server: Cell
-    client: Cell
-    difference: Cell
+    server: TableCell
+    client: TableCell
+    difference: TableCell
 
 
 def outside_grid(leaks: Mapping[str, Leak]) -> dict[str, Leak]:
@@ -89,13 +89,13 @@ def _grid_table(runs: Sequence[tuple[str, Audit]], alpha: float) -> GridTable:
     return GridTable(_columns(alpha)[0].order, tuple(rows), _named(runs, alpha))
 
 
-def _columns(alpha: float) -> list[Place]:
-    return [Place(part, share, alpha) for part in SLICES for share in SHARES]
+def _columns(alpha: float) -> list[GridCell]:
+    return [GridCell(part, share, alpha) for part in SLICES for share in SHARES]
 
 
-def _cell(leaks: Mapping[str, Leak], place: Place) -> Cell:
+def _cell(leaks: Mapping[str, Leak], place: GridCell) -> TableCell:
     leak = leaks.get(place.attack)
-    return Cell.of(leak.auroc) if leak else Cell("not made")
+    return TableCell.of(leak.auroc) if leak else TableCell("not made")
 
 
 def _named(runs: Sequence[tuple[str, Audit]], alpha: float) -> int | None:
@@ -105,7 +105,7 @@ def _named(runs: Sequence[tuple[str, Audit]], alpha: float) -> int | None:
     return None
 
 
-def _is_headline(audit: Audit, place: Place) -> bool:
+def _is_headline(audit: Audit, place: GridCell) -> bool:
     leak = audit.leaks.get(place.attack)
     return leak is not None and leak.settings == audit.headline.settings
 
@@ -116,6 +116,11 @@ def headline_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[Headli
     for label, audit in zip(labels, audits, strict=True):
         gain, name = gain_of_rebuilding(audit), audit.headline.attack
         if gain is not None:
-            server, client = Cell.of(audit.aggregate[name].auroc), Cell.of(audit.auroc)
-            rows.append(HeadlineRow(label, server, client, Cell.of(gain, signed=True)))
+            server, client = (
+                TableCell.of(audit.aggregate[name].auroc),
+                TableCell.of(audit.auroc),
+            )
+            rows.append(
+                HeadlineRow(label, server, client, TableCell.of(gain, signed=True))
+            )
     return rows

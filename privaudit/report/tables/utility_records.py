@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from privaudit.evaluation.tables.metrics import Metric, scale
-from privaudit.evaluation.tables.outcomes import Outcome
+from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.plan import Over
 from privaudit.evaluation.tables.schedule import PlannedRun
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable
@@ -68,7 +68,7 @@ def run_records(table: UtilityTable) -> list[Record]:
     ]
 
 
-def _of_run(table: UtilityTable, planned: PlannedRun, outcome: Outcome) -> Record:
+def _of_run(table: UtilityTable, planned: PlannedRun, outcome: TableOutcome) -> Record:
     values = {
         f"{metric}_{over}": _printed(metric, outcome.value(metric, over))
         for metric in table.plan.wanted

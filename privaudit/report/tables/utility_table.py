@@ -8,7 +8,7 @@ from privaudit.core.formatting import epsilon, small
 from privaudit.core.storage import storage_errors, write_bytes, write_json
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.outcomes import LAST
-from privaudit.evaluation.tables.parts import Column, Panel, Row
+from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow
 from privaudit.evaluation.tables.plan import Over
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable, agreeing_pairs
 from privaudit.report.figures.figure_style import to_png
@@ -54,7 +54,7 @@ def as_markdown(table: UtilityTable) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _panel_parts(table: UtilityTable, panel: Panel) -> list[str]:
+def _panel_parts(table: UtilityTable, panel: TablePanel) -> list[str]:
     """Return a table of one column, with metrics in its place."""
     plan, column = table.plan, table.plan.columns[0]
     over = _over(table, plan.over)
@@ -106,7 +106,7 @@ def _safe(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _text(table: UtilityTable, row: Row, column: Column, metric: Metric) -> str:
+def _text(table: UtilityTable, row: TableRow, column: Column, metric: Metric) -> str:
     cell = table.cell(row, column, metric, table.plan.over)
     if cell is None:
         return ""
@@ -171,7 +171,7 @@ def _privacy(table: UtilityTable) -> str:
     )
 
 
-def _privacy_row(table: UtilityTable, row: Row, column: Column) -> list[str]:
+def _privacy_row(table: UtilityTable, row: TableRow, column: Column) -> list[str]:
     outcomes = table.outcomes_of(row.label, column.name)
     claims = [o for o in outcomes if o.claimed and o.delta is not None]
     if not claims:

@@ -8,7 +8,7 @@ from privaudit.evaluation.tables.metrics import (
     Metric,
     attack_of,
 )
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.plan import TablePlan
 
 PER_CENT, HUNDREDTHS = "per cent", "hundredths"
 TITLES: dict[Metric, str] = {
@@ -27,7 +27,7 @@ _OWNERS = {"server": "of the server's model", "clients": "of the clients' models
 _VICTIMS = {"server": " on the server's model", "client": " on rebuilt clients"}
 
 
-def title(plan: Plan, metric: Metric) -> str:
+def title(plan: TablePlan, metric: Metric) -> str:
     """Return what stands above a metric's own table."""
     first, _, rest = metric.partition(" ")
     if first == ELSEWHERE and plan.elsewhere:
@@ -39,7 +39,7 @@ def title(plan: Plan, metric: Metric) -> str:
     return TITLES.get(metric, metric.capitalize())
 
 
-def label(plan: Plan, metric: Metric) -> str:
+def label(plan: TablePlan, metric: Metric) -> str:
     """Return what stands at a metric's axis: where it is measured, and its unit."""
     words = _SHORT.get(metric) or title(plan, metric)
     for panel in plan.panels:
@@ -56,7 +56,7 @@ def unit(metric: Metric) -> str:
     return HUNDREDTHS if metric.endswith(CIDER) else PER_CENT
 
 
-def about_units(plan: Plan) -> list[str]:
+def about_units(plan: TablePlan) -> list[str]:
     """Return a sentence for each kind of number that is no share of right answers."""
     found = []
     if any(metric.endswith(CIDER) for metric in plan.measured):

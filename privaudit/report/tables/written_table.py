@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 from privaudit.report.wording import heading, writes
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.estimate import Estimate
@@ -23,7 +23,7 @@ class WrittenRow:
 
     run: str
     who: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def _measured(audit: Audit) -> dict[str, Mapping[str, Estimate]]:
     return {who: {utility.metric: e} if e else {} for who, e in both.items()}
 
 
-def _cell(estimate: Estimate | None) -> Cell:
-    return Cell.of(estimate) if estimate else Cell("-")
+def _cell(estimate: Estimate | None) -> TableCell:
+    return TableCell.of(estimate) if estimate else TableCell("-")
 
 
 @dataclass(frozen=True)

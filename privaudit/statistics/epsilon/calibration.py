@@ -19,7 +19,10 @@ from privaudit.statistics.epsilon.fixed_grid import FixedGrid
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
-from privaudit.statistics.epsilon.simulated_mechanisms import Mechanism, Silence
+from privaudit.statistics.epsilon.simulated_mechanisms import (
+    Silence,
+    SimulatedMechanism,
+)
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from privaudit.statistics.estimate import Estimate, proportion
 
@@ -87,7 +90,7 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
 
 def simulated(
     bound: EpsilonMethod,
-    mechanism: Mechanism,
+    mechanism: SimulatedMechanism,
     n: int,
     audits: int,
     rng: np.random.Generator,
@@ -109,7 +112,7 @@ def null_share(
 
 def coverage(
     bound: EpsilonMethod,
-    mechanism: Mechanism,
+    mechanism: SimulatedMechanism,
     n: int,
     audits: int,
     rng: np.random.Generator,
@@ -133,7 +136,7 @@ def coverage(
 
 def power(
     bound: EpsilonMethod,
-    mechanism: Mechanism,
+    mechanism: SimulatedMechanism,
     n: int,
     audits: int,
     rng: np.random.Generator,

@@ -22,7 +22,7 @@ from privaudit.statistics.epsilon.gaussian_mechanism import (
 
 
 @runtime_checkable
-class Mechanism(Protocol):
+class SimulatedMechanism(Protocol):
     """Anything that answers coins with known privacy."""
 
     def score(

@@ -11,7 +11,7 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
 
-__all__ = ["MECHANISMS", "Mechanism", "MechanismOptions"]
+__all__ = ["MECHANISMS", "MechanismOptions", "PeftMethod"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MechanismOptions:
 
 
 @runtime_checkable
-class Mechanism(Protocol):
+class PeftMethod(Protocol):
     """What is learned about a frozen transformer."""
 
     def config(self, model: Tunable) -> Any:
@@ -58,7 +58,7 @@ class Mechanism(Protocol):
         ...
 
 
-MECHANISMS: Registry[Callable[[MechanismOptions], Mechanism]] = Registry(
+MECHANISMS: Registry[Callable[[MechanismOptions], PeftMethod]] = Registry(
     "prompt mechanism", "privaudit.tuning.peft_methods"
 )
 """Prompt mechanisms by name."""

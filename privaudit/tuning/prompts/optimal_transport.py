@@ -53,7 +53,7 @@ class Transport:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TransportPlan:
     """What goes where.
 
     Attributes:
@@ -73,7 +73,7 @@ def transport_plan(
     rows: RowMass | None = None,
     columns: ColumnMass | None = None,
     mask: Tensor | None = None,
-) -> Plan:
+) -> TransportPlan:
     """Return plans that bring similar parts and prompts together.
 
     With K = exp((similarity - 1) / entropy), u = min(1, a / (K v)) and v = b / (K.T u)
@@ -109,7 +109,7 @@ def transport_plan(
     make: type[_Problem] = _Scalings if scaled else _Logarithms
     problem = make(similarity, rows, columns, transport)
     before, after, iterations = _iterate(problem, transport, mask)
-    return Plan(problem.plan(before, after).to(kind), iterations)
+    return TransportPlan(problem.plan(before, after).to(kind), iterations)
 
 
 class _Problem(ABC):

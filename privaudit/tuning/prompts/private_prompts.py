@@ -47,7 +47,7 @@ from privaudit.federated.batches import Batch, with_canaries
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import ClientId, Cohort, Events, PublicTask, Round
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.events import NoiseAt, Release
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
@@ -197,7 +197,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         """Describe the local steps of one round, in "sound": all that protects it."""
         if not self.clips:
             return ()
-        step = Mechanism(self.noise_multiplier(task), self.clip_norm)
+        step = GaussianNoise(self.noise_multiplier(task), self.clip_norm)
         event = self.event(task, "upload", step, 1, "client", parties)
         return (replace(event, steps=self.steps),)
 
@@ -221,7 +221,7 @@ class PrivateLocalTrainer(PrivateTrainer):
             tensors: How many are noised, each clipped by itself.
         """
         rate = self.learning_rate
-        noise = Mechanism(self.noise_multiplier(task) / rate, rate * self.clip_norm)
+        noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)
         return (self.event(task, release, noise, tensors, noise_at, parties),)
 
     def gradient_event(
@@ -235,7 +235,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         """Describe the same noise on gradients ("published-code"); see above."""
         if not self.clips:
             return ()
-        noise = Mechanism(self.noise_multiplier(task), self.clip_norm)
+        noise = GaussianNoise(self.noise_multiplier(task), self.clip_norm)
         return (self.event(task, release, noise, tensors, noise_at, parties),)
 
 

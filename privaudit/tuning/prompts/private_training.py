@@ -16,7 +16,7 @@ from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, PublicTask, Round
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.budget import Mechanism
+from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.discrete_gaussian import Grid
@@ -313,7 +313,7 @@ class PrivateTrainer(PromptTrainer):
         self,
         task: PublicTask,
         release: Release,
-        mechanism: Mechanism,
+        mechanism: GaussianNoise,
         tensors: int,
         noise_at: NoiseAt,
         parties: int,

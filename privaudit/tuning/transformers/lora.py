@@ -17,9 +17,9 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.models.interfaces import Change, Target
+from privaudit.models.interfaces import Change, TunableLayer
 
-Targets = Mapping[str, Target]
+Targets = Mapping[str, TunableLayer]
 
 
 def start_pairs(

@@ -40,8 +40,8 @@ from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import Tuning
 from privaudit.tuning.peft_methods.registry import (
     MECHANISMS,
-    Mechanism,
     MechanismOptions,
+    PeftMethod,
 )
 from privaudit.tuning.prompts.learning import fit as descend
 from privaudit.tuning.prompts.learning import mean_losses
@@ -248,7 +248,7 @@ class PromptTuner(AveragedModel):
         return model.values()
 
     @property
-    def learns(self) -> Mechanism:
+    def learns(self) -> PeftMethod:
         """The mechanism with its parameters."""
         return MECHANISMS.find(self.mechanism)(
             MechanismOptions(

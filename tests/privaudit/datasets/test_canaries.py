@@ -8,10 +8,10 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.datasets.canaries import Canaries, crafted_norm
+from privaudit.datasets.canaries import Canaries
 from privaudit.federated.batches import Batch
 from privaudit.federated.runs.config import build_trainer, make_config
-from privaudit.federated.runs.population import populate
+from privaudit.federated.runs.population import crafted_norm, populate
 from privaudit.federated.trainer import PublicTask
 from privaudit.tuning.prompts.gradients import ContextGradients
 from privaudit.tuning.prompts.learning import prompt_losses

@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue, Words, check_dialogues, pad_words
+from privaudit.datasets.dialogues import (
+    Dialogue,
+    TokenSequences,
+    check_dialogues,
+    pad_words,
+)
 from privaudit.federated.writing import questions
 from tests.toy_language import toy_dialogues
 
@@ -10,9 +15,9 @@ from tests.toy_language import toy_dialogues
 def test_trimmed_words_lose_only_columns_of_padding() -> None:
     ids = torch.tensor([[5, 6, 0, 0], [5, 6, 7, 0]])
     kinds = torch.tensor([[2, 3, 0, 0], [2, 3, 3, 0]])
-    trimmed = Words(ids, kinds).trimmed()
+    trimmed = TokenSequences(ids, kinds).trimmed()
     assert trimmed.ids.tolist() == [[5, 6, 0], [5, 6, 7]]
-    assert Words(ids[:0], kinds[:0]).trimmed().length == 0
+    assert TokenSequences(ids[:0], kinds[:0]).trimmed().length == 0
 
 
 def test_a_question_holds_nothing_of_its_answer() -> None:

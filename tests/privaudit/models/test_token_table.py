@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, Words
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, TokenSequences
 from privaudit.models.token_table import (
     CLAMPED_TOKENS,
     Slice,
@@ -19,11 +19,11 @@ KINDS = [2, 1, 1, 1, 2, 2, 3, 3, 3, 0]
 IDS = [4, 0, 0, 0, 5, 6, 7, 8, 1, 0]
 
 
-def words(*kinds: list[int]) -> Words:
+def words(*kinds: list[int]) -> TokenSequences:
     length = max(map(len, kinds))
     padded = torch.tensor([row + [0] * (length - len(row)) for row in kinds])
     ids = torch.tensor(IDS + [0] * length)[:length]
-    return Words(ids.expand(len(kinds), -1), padded)
+    return TokenSequences(ids.expand(len(kinds), -1), padded)
 
 
 def table(*kinds: list[int], seed: int = 0) -> TokenTable:
@@ -96,7 +96,7 @@ def test_a_pictures_numbers_are_never_looked_at() -> None:
     some = words(KINDS)
     wild = torch.where(some.kinds == 1, 10_000, some.ids)
     logits = torch.randn(1, 1, len(KINDS), VOCABULARY)
-    token_signals(logits, Words(wild, some.kinds))
+    token_signals(logits, TokenSequences(wild, some.kinds))
 
 
 def test_chunks_of_other_lengths_are_joined() -> None:
@@ -108,7 +108,9 @@ def test_chunks_of_other_lengths_are_joined() -> None:
     some = words(KINDS, [2, 2, 3, 3])
     chunks = [
         token_signals(logits[:, :1], some[:1]),
-        token_signals(logits[:, 1:, :4], Words(some.ids[1:, :4], some.kinds[1:, :4])),
+        token_signals(
+            logits[:, 1:, :4], TokenSequences(some.ids[1:, :4], some.kinds[1:, :4])
+        ),
     ]
     joined = TokenTable.from_signals(chunks)
     assert joined.kinds.tolist() == whole.kinds.tolist()

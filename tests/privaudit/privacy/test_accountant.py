@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import (
     Accountant,
-    Phase,
+    SamplingPhase,
     epsilon_of,
     noise_multiplier_for,
     tightest_epsilon,
@@ -35,7 +35,7 @@ def golden(*names: str) -> list[tuple[float, ...]]:
 def check_golden(accountant: Accountant, column: str, every: int, close: float) -> None:
     rows = golden("q", "sigma", "steps", "delta", column)[::every]
     for q, sigma, steps, delta, expected in rows:
-        got = epsilon_of([Phase(sigma, q, int(steps))], delta, accountant)
+        got = epsilon_of([SamplingPhase(sigma, q, int(steps))], delta, accountant)
         assert got == pytest.approx(expected, rel=close), (q, sigma, steps)
 
 
@@ -79,7 +79,7 @@ def test_phases_compose_to_the_reference_values() -> None:
         rows = archive["het_q1_sigma1_steps1_q2_sigma2_steps2_delta"][4:5].tolist()
         expected = archive["het_eps_pld_rdp"][4:5].tolist()
     for (q1, s1, n1, q2, s2, n2, delta), (pld, rdp) in zip(rows, expected, strict=True):
-        phases = [Phase(s1, q1, int(n1)), Phase(s2, q2, int(n2))]
+        phases = [SamplingPhase(s1, q1, int(n1)), SamplingPhase(s2, q2, int(n2))]
         assert epsilon_of(phases, delta, "dpa-pld") == pytest.approx(pld, rel=1e-3)
         assert epsilon_of(phases, delta, "dpa-rdp") == pytest.approx(rdp, rel=1e-6)
         prv = epsilon_of(phases, delta, "opacus-prv")
@@ -96,7 +96,7 @@ def test_closed_forms_of_the_gaussian_mechanism_are_the_reference_values() -> No
     for row in golden("q", "sigma", "steps", "delta", "eps_exact"):
         if row[0] == 1:
             got = epsilon_of(
-                [Phase(row[1], 1.0, int(row[2]))], row[3], "gaussian-exact"
+                [SamplingPhase(row[1], 1.0, int(row[2]))], row[3], "gaussian-exact"
             )
             assert got == pytest.approx(row[4], rel=1e-8)
 
@@ -121,8 +121,8 @@ def test_calibrated_noise_costs_what_was_asked_for(
 ) -> None:
     """By opacus, and by dp-accounting, whose bound may not be above opacus'."""
     multiplier = noise_multiplier_for(epsilon, DELTA, rate, steps)
-    spent, _ = tightest_epsilon([Phase(multiplier, rate, steps)], DELTA)
-    other = epsilon_of([Phase(multiplier, rate, steps)], DELTA, "dpa-pld")
+    spent, _ = tightest_epsilon([SamplingPhase(multiplier, rate, steps)], DELTA)
+    other = epsilon_of([SamplingPhase(multiplier, rate, steps)], DELTA, "dpa-pld")
     assert 0.99 * epsilon <= spent <= epsilon
     assert 0.97 * epsilon <= other <= epsilon
 
@@ -130,22 +130,22 @@ def test_calibrated_noise_costs_what_was_asked_for(
 @pytest.mark.parametrize("accountant", ["opacus-rdp", "opacus-prv", "dpa-rdp"])
 def test_every_accountant_can_calibrate(accountant: Accountant) -> None:
     multiplier = noise_multiplier_for(4.0, DELTA, 0.2, 10, accountant)
-    spent = epsilon_of([Phase(multiplier, 0.2, 10)], DELTA, accountant)
+    spent = epsilon_of([SamplingPhase(multiplier, 0.2, 10)], DELTA, accountant)
     assert 3.96 <= spent <= 4.0
 
 
 def test_sampling_never_costs_more_than_none() -> None:
     for multiplier in (0.3, 1.0, 30.0):
-        sampled, _ = tightest_epsilon([Phase(multiplier, 0.5, 10)], DELTA)
+        sampled, _ = tightest_epsilon([SamplingPhase(multiplier, 0.5, 10)], DELTA)
         assert sampled <= gaussian_epsilon(math.sqrt(10) / multiplier, DELTA)
 
 
 def test_hardly_any_noise_is_accounted_for_quickly() -> None:
-    epsilon, accountant = tightest_epsilon([Phase(0.01, 0.3, 20)], DELTA)
+    epsilon, accountant = tightest_epsilon([SamplingPhase(0.01, 0.3, 20)], DELTA)
     assert epsilon > 1e4
     assert accountant in ("dpa-pld", "opacus-rdp", "gaussian-exact")
     for noise in (1e-3, 1e-4):
-        assert tightest_epsilon([Phase(noise, 0.3, 20)], DELTA)[0] > epsilon
+        assert tightest_epsilon([SamplingPhase(noise, 0.3, 20)], DELTA)[0] > epsilon
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_a_phase_outside_its_range_is_refused(
     name: str, values: tuple[float, float, int]
 ) -> None:
     with pytest.raises(ConfigError, match=name):
-        Phase(*values)
+        SamplingPhase(*values)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
 def test_a_delta_outside_its_range_is_refused(delta: float) -> None:
     with pytest.raises(ConfigError, match=f"delta must be .*{delta:g}"):
-        epsilon_of([Phase(1.0, 1.0, 1)], delta)
+        epsilon_of([SamplingPhase(1.0, 1.0, 1)], delta)
     with pytest.raises(ConfigError, match="delta"):
         noise_multiplier_for(1.0, delta, 0.5, 1)
 
@@ -188,7 +188,7 @@ def test_an_epsilon_that_an_accountant_cannot_prove_is_refused() -> None:
 
 def test_the_exact_accountant_knows_no_sampling() -> None:
     with pytest.raises(ConfigError, match=r"sampling rate of 0\.5"):
-        epsilon_of([Phase(1.0, 0.5, 1)], DELTA, "gaussian-exact")
+        epsilon_of([SamplingPhase(1.0, 0.5, 1)], DELTA, "gaussian-exact")
 
 
 def test_nothing_to_account_for_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_a_large_budget_is_spent_to_the_last_percent(
 ) -> None:
     """Where the accountant changes, at 50, too; another one agrees to a percent."""
     noise = noise_multiplier_for(epsilon, delta, rate, steps)
-    phase = Phase(noise, rate, steps)
+    phase = SamplingPhase(noise, rate, steps)
     spent, accountant = tightest_epsilon([phase], delta)
     assert 0.99 * epsilon <= spent <= 0.999 * epsilon
     assert accountant in ("opacus-prv", "dpa-pld")
@@ -218,5 +218,5 @@ def test_a_large_budget_is_spent_to_the_last_percent(
 @pytest.mark.parametrize(("rate", "steps"), [(0.01, 1), (0.999, 2000)])
 def test_budgets_in_the_hundreds_are_calibrated_too(rate: float, steps: int) -> None:
     noise = noise_multiplier_for(300.0, DELTA, rate, steps)
-    spent, _ = tightest_epsilon([Phase(noise, rate, steps)], DELTA)
+    spent, _ = tightest_epsilon([SamplingPhase(noise, rate, steps)], DELTA)
     assert 297 <= spent <= 300

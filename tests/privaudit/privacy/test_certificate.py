@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import (
-    Phase,
+    SamplingPhase,
     epsilon_of,
     gaussian_epsilon,
     noise_multiplier_for,
@@ -139,7 +139,7 @@ def test_fixed_batches_gain_nothing_from_sampling() -> None:
 def test_poisson_sampling_is_accounted_for() -> None:
     sampled = replace(SHARED, noise_multiplier=2.0, sampling_rate=0.1)
     certificate = certify([[sampled]] * 10, "server", DELTA)
-    oracle = epsilon_of([Phase(2.0, 0.1, 10)], DELTA, "dpa-pld")
+    oracle = epsilon_of([SamplingPhase(2.0, 0.1, 10)], DELTA, "dpa-pld")
     assert certificate.accountant == "opacus-prv"
     assert certificate.epsilon == pytest.approx(oracle, rel=0.02)
     assert "10 steps" in certificate.mechanism

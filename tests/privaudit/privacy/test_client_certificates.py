@@ -9,7 +9,7 @@ from dp_accounting import (
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.accountant import Phase, epsilon_of, tightest_epsilon
+from privaudit.privacy.accountant import SamplingPhase, epsilon_of, tightest_epsilon
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
 
@@ -35,7 +35,7 @@ def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
     theirs.compose(event, 20)
     found = certify([[EVENT]] * 20, "released", DELTA)
     assert found.epsilon == pytest.approx(theirs.get_epsilon(DELTA))
-    unsampled = epsilon_of([Phase(4.0, 1.0, 20)], DELTA, "gaussian-exact")
+    unsampled = epsilon_of([SamplingPhase(4.0, 1.0, 20)], DELTA, "gaussian-exact")
     assert float(found.epsilon or 99) < unsampled
 
 
@@ -59,18 +59,18 @@ def test_a_client_that_is_left_out_is_not_one_that_is_replaced() -> None:
 
 
 def test_the_draw_never_costs_anything() -> None:
-    phase = Phase(0.5, 0.9, 1, "without-replacement")
+    phase = SamplingPhase(0.5, 0.9, 1, "without-replacement")
     assert tightest_epsilon([phase], DELTA)[0] <= epsilon_of(
-        [Phase(0.5, 1.0, 1)], DELTA, "gaussian-exact"
+        [SamplingPhase(0.5, 1.0, 1)], DELTA, "gaussian-exact"
     )
 
 
 def test_other_accountants_do_not_know_such_a_draw() -> None:
-    phase = Phase(4.0, 0.3, 20, "without-replacement")
+    phase = SamplingPhase(4.0, 0.3, 20, "without-replacement")
     with pytest.raises(ConfigError, match="dpa-rdp"):
         epsilon_of([phase], DELTA, "opacus-prv")
     with pytest.raises(ConfigError, match="unlike adjacencies"):
-        epsilon_of([phase, Phase(4.0, 0.3, 20)], DELTA, "dpa-rdp")
+        epsilon_of([phase, SamplingPhase(4.0, 0.3, 20)], DELTA, "dpa-rdp")
 
 
 def test_noise_on_what_nothing_bounds_proves_nothing() -> None:

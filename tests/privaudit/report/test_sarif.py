@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft7Validator, ValidationError
 
 from privaudit import train
-from privaudit.checks.gate.settings import Place
+from privaudit.checks.gate.settings import SettingLine
 from privaudit.checks.lint import Finding
 from privaudit.cli import main as cli
 from privaudit.report.sarif import gate_sarif, lint_sarif
@@ -136,8 +136,8 @@ def test_regressions_fail_and_what_is_not_decided_is_open() -> None:
 
 def test_a_finding_points_at_the_line_that_sets_what_governs_it() -> None:
     places = {
-        "": Place("pyproject.toml", 3),
-        "margin": Place("pyproject.toml", 7),
+        "": SettingLine("pyproject.toml", 3),
+        "margin": SettingLine("pyproject.toml", 7),
     }
     log = gate_sarif(made(places=places))
     check_log(log)
@@ -168,7 +168,7 @@ def test_a_fingerprint_stays_when_numbers_change() -> None:
 
 
 def test_nasty_names_and_paths_are_valid() -> None:
-    places = {"margin": Place("a b/ä#?%.toml", 1)}
+    places = {"margin": SettingLine("a b/ä#?%.toml", 1)}
     log = gate_sarif(made(NASTY, places, **{NASTY: 0.3}))
     check_log(log)
     uri = results(log)[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]

@@ -6,7 +6,7 @@ import torch
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
-from privaudit.auditing.shadow_models.signal_table import Known
+from privaudit.auditing.shadow_models.signal_table import SignalsWithMembership
 from privaudit.auditing.shadow_models.splits import NOBODY, Dealt, Pool
 from privaudit.auditing.shadow_models.training import (
     _federated,
@@ -86,7 +86,7 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
     assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
 
 
-def separation(pool: Known) -> torch.Tensor:
+def separation(pool: SignalsWithMembership) -> torch.Tensor:
     """Mean log-probability of the label for records in, less for records out."""
     own = pool.signals.log_likelihood
     return own[pool.is_in].mean() - own[pool.is_out].mean()
@@ -109,7 +109,11 @@ def test_replay_and_whole_federations_separate_members_about_alike(
         models += chunk[0]
     told = measure_signals(trainer, world, models, pool.records)
     one = float(separation(replayed.pool))
-    other = float(separation(Known(told, pool.is_in, pool.public_out[:, used], told)))
+    other = float(
+        separation(
+            SignalsWithMembership(told, pool.is_in, pool.public_out[:, used], told)
+        )
+    )
     assert one > 0
     assert other > 0
     assert one == pytest.approx(other, rel=0.6, abs=0.05)

@@ -17,7 +17,7 @@ from privaudit.auditing.signals.token_scores import (
     perplexity_zlib,
 )
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, Words
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.models.token_table import (
     CLAMPED_TOKENS,
     TOKENS,
@@ -39,7 +39,7 @@ def golden(case: str, wanted: str) -> tuple[TokenTable, Mapping[str, np.ndarray]
     numbers = {name.removeprefix(f"{case}_"): stored[name] for name in stored}
     logits = torch.from_numpy(numbers["logits"]).double()[None, None]
     ids = torch.from_numpy(numbers["target_ids"])[None]
-    words = Words(ids, torch.full_like(ids, ANSWER))
+    words = TokenSequences(ids, torch.full_like(ids, ANSWER))
     signals = token_signals(logits, words, frozenset({wanted}))
     return TokenTable.from_signals([signals]), numbers
 
@@ -93,7 +93,7 @@ def ragged(count: int, longest: int) -> TokenTable:
     ids = torch.randint(0, 13, (count, longest), generator=generator)
     sizes = torch.randint(2, longest + 1, (count, 1), generator=generator)
     kinds = torch.where(torch.arange(longest) < sizes, ANSWER, 0)
-    return TokenTable.from_signals([token_signals(logits, Words(ids, kinds))])
+    return TokenTable.from_signals([token_signals(logits, TokenSequences(ids, kinds))])
 
 
 def rows(table: TokenTable, values: Tensor) -> list[list[float]]:
@@ -123,7 +123,7 @@ def test_ten_percent_of_thirty_positions_are_three() -> None:
     """0.1 · 30 is a little more than 3 and 0.29 · 100 a little less than 29."""
     ids = torch.zeros(1, 101, dtype=torch.int64)
     logits = torch.randn(1, 1, 101, 5, generator=torch.Generator().manual_seed(0))
-    words = Words(ids, torch.full_like(ids, ANSWER))
+    words = TokenSequences(ids, torch.full_like(ids, ANSWER))
     table = TokenTable.from_signals([token_signals(logits.double(), words)])
     ordered = table.entropy(2.0)[0, :100].sort(descending=True).values
     found = max_renyi(table, "description", 2.0, 29.0)
@@ -141,7 +141,7 @@ def test_no_share_is_the_maximum_and_all_of_it_the_mean() -> None:
 
 def test_a_uniform_position_counts_nothing_in_min_k_plus_plus() -> None:
     ids = torch.zeros(1, 3, dtype=torch.int64)
-    words = Words(ids, torch.full_like(ids, ANSWER))
+    words = TokenSequences(ids, torch.full_like(ids, ANSWER))
     table = TokenTable.from_signals([token_signals(torch.ones(1, 1, 3, 7), words)])
     assert min_k_plus_plus(table, "description").tolist() == [0]
 

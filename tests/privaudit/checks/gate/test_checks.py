@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.checks.gate.checks import Check, Outcome, Question, judge, overall
+from privaudit.checks.gate.checks import (
+    GateCheck,
+    GateQuestion,
+    Outcome,
+    judge,
+    overall,
+)
 from privaudit.evaluation.compare.paired_metrics import About
 from privaudit.statistics.estimate import Estimate, proportion, unresolved
 from privaudit.statistics.intervals import normal_quantile
@@ -22,20 +28,20 @@ def normal_at(value: float, error: float) -> Callable[[float], Estimate]:
     return at
 
 
-def change(value: float, about: About = "leak", error: float = 0.01) -> Question:
+def change(value: float, about: About = "leak", error: float = 0.01) -> GateQuestion:
     before = 0.5
     at = normal_at(value, error)
     setting = "margin" if about == "leak" else "utility_margin"
-    return Question("AUROC", about, setting, 0.05, before + value, before, at)
+    return GateQuestion("AUROC", about, setting, 0.05, before + value, before, at)
 
 
-def limit(value: float, line: float, about: About = "leak") -> Question:
+def limit(value: float, line: float, about: About = "leak") -> GateQuestion:
     setting = "max_auroc" if about == "leak" else "min_utility"
     at = normal_at(value, 0.01)
-    return Question("AUROC", about, setting, line, value, None, at)
+    return GateQuestion("AUROC", about, setting, line, value, None, at)
 
 
-def answer(question: Question) -> Check:
+def answer(question: GateQuestion) -> GateCheck:
     return judge([question])[0]
 
 
@@ -60,7 +66,7 @@ def answer(question: Question) -> Check:
     ],
 )
 def test_worse_beyond_the_line_is_a_regression_and_ruled_out_is_a_pass(
-    question: Question, outcome: Outcome
+    question: GateQuestion, outcome: Outcome
 ) -> None:
     found = answer(question)
     assert found.outcome == outcome
@@ -110,7 +116,7 @@ def test_an_unresolved_number_is_undecided_with_its_reason() -> None:
         return unresolved("needs 2 replicates, has 1", (1,), "none", confidence)
 
     for before in (0.5, None):
-        question = Question("AUROC", "use", "margin", 0.05, 0.5, before, at)
+        question = GateQuestion("AUROC", "use", "margin", 0.05, 0.5, before, at)
         found = answer(question)
         assert found.outcome == "underpowered"
         assert "needs 2 replicates" in found.sentence
@@ -142,7 +148,7 @@ def test_a_limit_is_what_the_interval_says(right: int, line: float) -> None:
     def at(confidence: float) -> Estimate:
         return proportion(right, 60, confidence)
 
-    found = answer(Question("rate", "leak", "max", line, right / 60, None, at))
+    found = answer(GateQuestion("rate", "leak", "max", line, right / 60, None, at))
     estimate = at(0.95)
     expected = "underpowered"
     if estimate.low > line + 1e-6:

@@ -12,7 +12,7 @@ import pytest
 
 from privaudit import load_run
 from privaudit.auditing.storage.load import StoredAudit, read_audit
-from privaudit.checks.gate.checks import Check
+from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import gate
 from privaudit.checks.gate.settings import GateSettings
 
@@ -20,9 +20,9 @@ GATE = import_module("privaudit.gate")  # the name itself is a function
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def limits(run: str, max_auroc: float, **more: Any) -> list[Check]:
+def limits(run: str, max_auroc: float, **more: Any) -> list[GateCheck]:
     found = gate(run, None, GateSettings(max_auroc=max_auroc, **more))
-    return [check for check in found.checks if isinstance(check, Check)]
+    return [check for check in found.checks if isinstance(check, GateCheck)]
 
 
 def rescored(attack: str, change: Change) -> Callable[..., StoredAudit]:

@@ -4,7 +4,7 @@ import pytest
 
 from privaudit.checks.gate.settings import (
     GateSettings,
-    Place,
+    SettingLine,
     configure,
     make_settings,
     setting_lines,
@@ -39,10 +39,10 @@ def test_settings_are_read_from_pyproject_with_their_lines(tmp_path: Path) -> No
         attacks=("loss-threshold",), margin=0.02, max_auroc=0.6
     )
     assert found.places == {
-        "": Place("pyproject.toml", 4),
-        "attacks": Place("pyproject.toml", 5),
-        "margin": Place("pyproject.toml", 7),
-        "max_auroc": Place("pyproject.toml", 8),
+        "": SettingLine("pyproject.toml", 4),
+        "attacks": SettingLine("pyproject.toml", 5),
+        "margin": SettingLine("pyproject.toml", 7),
+        "max_auroc": SettingLine("pyproject.toml", 8),
     }
 
 

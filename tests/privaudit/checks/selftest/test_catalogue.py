@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privaudit.checks.selftest.catalogue import CHECKS
-from privaudit.checks.selftest.check import Check, run_checks
+from privaudit.checks.selftest.check import SelftestCheck, run_checks
 from privaudit.cli import main as cli
 from privaudit.statistics import (
     bootstrap,
@@ -30,7 +30,7 @@ from privaudit.statistics.estimate import Estimate
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
-def find(name: str) -> Check:
+def find(name: str) -> SelftestCheck:
     """Return the one check whose name begins so."""
     (check,) = (check for check in CHECKS if check.name.startswith(name))
     return check

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from privaudit.checks.selftest.check import (
-    Check,
-    Outcome,
+    SelftestCheck,
+    SelftestOutcome,
     by_coin,
     run_checks,
     share_of,
@@ -29,8 +29,8 @@ def about(low: float, high: float) -> Estimate:
 def test_a_check_passes_where_its_interval_reaches_into_the_range(
     seen: Estimate, passed: bool
 ) -> None:
-    check = Check("group", "name", 0.93, 0.97, lambda rng: seen)
-    assert Outcome(check, seen, 0.0).passed == passed
+    check = SelftestCheck("group", "name", 0.93, 0.97, lambda rng: seen)
+    assert SelftestOutcome(check, seen, 0.0).passed == passed
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,14 @@ def test_a_check_passes_where_its_interval_reaches_into_the_range(
 )
 def test_the_range_reads_as_words(low: float, high: float, says: str) -> None:
     assert (
-        Check("group", "name", low, high, lambda rng: about(0.0, 1.0)).expected == says
+        SelftestCheck("group", "name", low, high, lambda rng: about(0.0, 1.0)).expected
+        == says
     )
 
 
 def test_a_checks_draws_depend_on_its_name_and_the_seed_alone() -> None:
     checks = [
-        Check("g", name, 0.4, 0.6, share_of(lambda rng: rng.random() < 0.5, 50))
+        SelftestCheck("g", name, 0.4, 0.6, share_of(lambda rng: rng.random() < 0.5, 50))
         for name in ("one", "two", "three")
     ]
     both, alone = run_checks(checks, seed=3), run_checks(checks[1:2], seed=3)
@@ -66,7 +67,9 @@ def test_a_share_is_counted_at_999_in_1000() -> None:
 
 def test_progress_names_what_is_next() -> None:
     said: list[str] = []
-    run_checks([Check("g", "a", 0.0, 1.0, lambda rng: about(0.0, 1.0))], 0, said.append)
+    run_checks(
+        [SelftestCheck("g", "a", 0.0, 1.0, lambda rng: about(0.0, 1.0))], 0, said.append
+    )
     assert said == ["a"]
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from privaudit import Auditor, train
 from privaudit.cli.progress import (
     CellDone,
+    Display,
     Event,
     Phase,
     Result,
     RoundDone,
-    View,
     choose_view,
 )
 from privaudit.cli.progress.json_lines import JsonLines
@@ -197,7 +197,7 @@ def test_the_picture_of_an_attack() -> None:
     assert "round 3 of 20" in text
 
 
-def interrupted(view: View) -> None:
+def interrupted(view: Display) -> None:
     with view:
         view(round_done())
         raise KeyboardInterrupt
@@ -231,7 +231,7 @@ def test_the_view_follows_the_options_and_the_terminal(
         choose_view(quiet=True, as_json=True)
 
 
-VIEWS: dict[str, Callable[[], View]] = {
+VIEWS: dict[str, Callable[[], Display]] = {
     "silent": Silent,
     "plain": PlainLines,
     "json": JsonLines,
@@ -259,7 +259,7 @@ def test_no_view_changes_what_is_trained_or_found() -> None:
             assert file_hash(run.path / file) == file_hash(plain.path / file)
 
 
-def audit_scores(run: str, watcher: View | None = None) -> list[list[float]]:
+def audit_scores(run: str, watcher: Display | None = None) -> list[list[float]]:
     audit = Auditor(run).attack(shadows=0, watcher=watcher)
     return [c.scores.tolist() for leak in audit.leaks.values() for c in leak.clients]
 

@@ -10,7 +10,7 @@ from privaudit.evaluation.tables import afterwards
 from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
 from privaudit.evaluation.tables.outcomes import perform, read_metric, read_outcome
 from privaudit.evaluation.tables.parts import Elsewhere
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.table import make_table
 from privaudit.federated.runs.runs import Run
@@ -95,7 +95,7 @@ def test_metrics_of_captions_are_read_by_their_own_names() -> None:
     assert read_metric(rounds, "server BLEU-1") == {"last10": 0.625, "last": None}
 
 
-def plan_of(**changes: Any) -> Plan:
+def plan_of(**changes: Any) -> TablePlan:
     asked: dict[str, Any] = {
         "title": "t",
         "seeds": [1],
@@ -103,7 +103,7 @@ def plan_of(**changes: Any) -> Plan:
         "fields": {"clients": 2, "rounds": 1},
         "rows": [{"label": "a", "trainer": "promptfl", "settings": {"epochs": 1}}],
     }
-    return Plan.model_validate(asked | changes)
+    return TablePlan.model_validate(asked | changes)
 
 
 def test_a_failed_attack_is_an_outcome_that_says_why(

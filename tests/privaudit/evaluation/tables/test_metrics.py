@@ -11,13 +11,13 @@ from privaudit.evaluation.tables.metrics import (
     largest,
     scale,
 )
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
 
 ATTACKS = ("loss-threshold", "token-loss", "max-renyi image 10 % order 2")
 
 
-def plan_of(**changes: Any) -> Plan:
+def plan_of(**changes: Any) -> TablePlan:
     asked = {
         "title": "t",
         "seeds": [1],
@@ -26,7 +26,7 @@ def plan_of(**changes: Any) -> Plan:
             {"label": "b", "trainer": "lora-fedavg", "whose": "client"},
         ],
     }
-    return Plan.model_validate(asked | changes)
+    return TablePlan.model_validate(asked | changes)
 
 
 @pytest.mark.parametrize("name", CAPTION_METRICS)

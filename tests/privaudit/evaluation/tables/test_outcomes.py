@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from privaudit.evaluation.tables import outcomes
 from privaudit.evaluation.tables.outcomes import one_thread, perform, read_metric
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
 from privaudit.federated.runs.runs import load_run
 
@@ -18,7 +18,7 @@ def planned(**fields: Any) -> PlannedRun:
     row = {"label": "a", "trainer": "dp-fpl", "settings": {"epsilon": 8.0}}
     known = {"clients": 2, "rounds": 2, "partition": "pathological"}
     plan = {"title": "t", "seeds": [3], "fields": known | fields, "rows": [row]}
-    return schedule(Plan.model_validate(plan)).runs[0]
+    return schedule(TablePlan.model_validate(plan)).runs[0]
 
 
 def test_what_is_kept_is_what_the_run_wrote() -> None:

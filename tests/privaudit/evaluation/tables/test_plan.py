@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.evaluation.tables.paper import PaperNumber
-from privaudit.evaluation.tables.plan import Plan, read_plan
+from privaudit.evaluation.tables.plan import TablePlan, read_plan
 
 PLAN = """
 title = "Two methods"
@@ -82,7 +82,7 @@ def test_the_papers_numbers_stand_by_metric_row_and_column(tmp_path: Path) -> No
 
 
 def test_one_column_needs_no_name() -> None:
-    plan = Plan.model_validate(
+    plan = TablePlan.model_validate(
         {
             "title": "Short",
             "seeds": [0],

@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.federated.runs.config import make_config
 
 
-def plan_of(**changes: Any) -> Plan:
+def plan_of(**changes: Any) -> TablePlan:
     asked: dict[str, Any] = {
         "title": "t",
         "seeds": [4, 5],
@@ -24,7 +24,7 @@ def plan_of(**changes: Any) -> Plan:
             {"label": "2", "fields": {"clients": 2, "rounds": 1}},
         ],
     }
-    return Plan.model_validate(asked | changes)
+    return TablePlan.model_validate(asked | changes)
 
 
 def test_the_columns_fields_stand_over_the_rows_and_those_over_the_plans() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables import table as module
-from privaudit.evaluation.tables.outcomes import Outcome
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.outcomes import TableOutcome
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
 from privaudit.evaluation.tables.table import UtilityTable, agreeing_pairs, make_table
 from privaudit.evaluation.tables.workers import Done, perform_all
@@ -37,13 +37,13 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., UtilityTable]:
             for run in runs:
                 found = value(run)
                 if isinstance(found, str):
-                    yield run, Outcome(run.digest, error=found)
+                    yield run, TableOutcome(run.digest, error=found)
                 else:
                     values: Any = {"local": {"last10": found, "last": 0.5}}
-                    yield run, Outcome(run.digest, "r", 4, 4, 1.0, values)
+                    yield run, TableOutcome(run.digest, "r", 4, 4, 1.0, values)
 
         monkeypatch.setattr(module, "perform_all", fake)
-        return make_table(Plan.model_validate(PLAN | changes), progress=progress)
+        return make_table(TablePlan.model_validate(PLAN | changes), progress=progress)
 
     return build
 
@@ -123,13 +123,13 @@ def test_a_cell_with_a_failed_run_is_in_no_pair(
 
 def test_no_job_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="--jobs 0 trains nothing"):
-        make_table(Plan.model_validate(PLAN), jobs=0)
+        make_table(TablePlan.model_validate(PLAN), jobs=0)
 
 
 def test_one_bad_cell_keeps_all_of_them_from_running() -> None:
     rows = [*PLAN["rows"], {"label": "d", "trainer": "coop", "settings": {"k": 1}}]
     with pytest.raises(ConfigError, match="d, one, seed 1"):
-        make_table(Plan.model_validate(PLAN | {"rows": rows}))
+        make_table(TablePlan.model_validate(PLAN | {"rows": rows}))
     assert not runs_folder().exists()
 
 
@@ -145,7 +145,7 @@ SMALL = {
 
 
 def test_a_table_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    plan = Plan.model_validate(SMALL)
+    plan = TablePlan.model_validate(SMALL)
     stopped = perform_all(schedule(plan).runs, tmp_path, 1)
     first = [next(stopped), next(stopped)]
     stopped.close()
@@ -160,7 +160,7 @@ def test_a_table_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_processes_give_the_same_numbers_as_none(tmp_path: Path) -> None:
-    plan = Plan.model_validate(SMALL)
+    plan = TablePlan.model_validate(SMALL)
     here = make_table(plan, folder=tmp_path / "here")
     there = make_table(plan, folder=tmp_path / "there", jobs=2)
     assert not there.failures

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, Words
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, TokenSequences
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Change, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -203,16 +203,16 @@ def as_changes() -> Callable[..., Tuning]:
 
 
 @pytest.fixture(scope="session")
-def draw_rows() -> Callable[..., tuple[Tensor, Words]]:
+def draw_rows() -> Callable[..., tuple[Tensor, TokenSequences]]:
     """Draw pictures and words: a start, the picture, five words, three answers."""
 
-    def draw(k: int, rows: int, answers: int = 3) -> tuple[Tensor, Words]:
+    def draw(k: int, rows: int, answers: int = 3) -> tuple[Tensor, TokenSequences]:
         generator = torch.Generator().manual_seed(2)
         kinds = [INSTRUCTION, *[PICTURE] * PARTS, *[INSTRUCTION] * 5]
         kinds += [ANSWER] * answers
         shape = (k, rows, len(kinds))
         ids = torch.randint(3, VOCABULARY, shape, generator=generator)
         pictures = torch.randn(k, rows, PARTS, WIDTH, generator=generator)
-        return pictures, Words(ids, torch.tensor(kinds).expand(shape).clone())
+        return pictures, TokenSequences(ids, torch.tensor(kinds).expand(shape).clone())
 
     return draw

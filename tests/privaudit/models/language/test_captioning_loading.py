@@ -5,7 +5,7 @@ import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
 from privaudit.datasets.dataset import PixelImages
-from privaudit.datasets.dialogues import ANSWER, Dialogue, Words
+from privaudit.datasets.dialogues import ANSWER, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens, content_hash
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.bare_language import load_language
@@ -36,11 +36,11 @@ def test_the_embedded_model_reads_pictures_and_words(
     ids = words.ids[1][words.kinds[1] == ANSWER]
     assert tiny.decode(ids.tolist()) == "a red circle"
     logits = tiny.language.logits(
-        tokens[None], Words(words.ids[None], words.kinds[None]), Tuning()
+        tokens[None], TokenSequences(words.ids[None], words.kinds[None]), Tuning()
     )
     assert logits.shape == (1, 2, words.length, tiny.vocabulary)
     prompts = tiny.words(dialogues, with_answers=False)
-    prompts = Words(prompts.ids[None], prompts.kinds[None])
+    prompts = TokenSequences(prompts.ids[None], prompts.kinds[None])
     assert len(tiny.language.generate(tokens[None], prompts, Tuning(), 5)[0]) == 2
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import INSTRUCTION, PADDING, PICTURE, Words
+from privaudit.datasets.dialogues import INSTRUCTION, PADDING, PICTURE, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.greedy import prompt_groups
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -19,7 +19,7 @@ DrawFactors = Callable[..., Mapping[str, tuple[Tensor, Tensor]]]
 AsChanges = Callable[..., Tuning]
 
 
-def prompts(lengths: list[list[int]]) -> tuple[Tensor, Words]:
+def prompts(lengths: list[list[int]]) -> tuple[Tensor, TokenSequences]:
     """Draw pictures of two parts and prompts of the given lengths."""
     generator = torch.Generator().manual_seed(3)
     k, rows, longest = len(lengths), len(lengths[0]), max(map(max, lengths))
@@ -27,13 +27,13 @@ def prompts(lengths: list[list[int]]) -> tuple[Tensor, Words]:
     kinds = torch.full_like(ids, INSTRUCTION)
     kinds[..., 1:3] = PICTURE
     kinds[torch.arange(longest) >= torch.tensor(lengths)[..., None]] = PADDING
-    return torch.randn(k, rows, 2, 32, generator=generator), Words(ids, kinds)
+    return torch.randn(k, rows, 2, 32, generator=generator), TokenSequences(ids, kinds)
 
 
 def naive(
     language: StackedLanguageModel,
     pictures: Tensor,
-    words: Words,
+    words: TokenSequences,
     tuning: Tuning,
 ) -> list[int]:
     """Continue one prompt of one model, reading all of it anew for every token."""
@@ -41,7 +41,7 @@ def naive(
     ids, kinds = words.ids[:length], words.kinds[:length]
     said: list[int] = []
     while len(said) < LONGEST and said[-1:] != [2]:
-        row = Words(ids.view(1, 1, -1), kinds.view(1, 1, -1))
+        row = TokenSequences(ids.view(1, 1, -1), kinds.view(1, 1, -1))
         logits = language.logits(pictures[None, None], row, tuning)
         said.append(int(logits[0, 0, -1].argmax()))
         ids = torch.cat([ids, torch.tensor(said[-1:])])

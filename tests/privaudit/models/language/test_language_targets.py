@@ -3,14 +3,14 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
-from privaudit.models.interfaces import Target
+from privaudit.models.interfaces import TunableLayer
 from privaudit.models.language.language_targets import linear_targets
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def endings(targets: dict[str, Target]) -> list[str]:
+def endings(targets: dict[str, TunableLayer]) -> list[str]:
     return [name.rpartition(".")[2] for name in targets]
 
 
@@ -20,20 +20,20 @@ def test_all_linear_layers_but_the_head_in_the_models_order(
     found = linear_targets(build_language("llama"), "all-linear")
     assert endings(found) == LLAMA * 2
     assert [target.layer for target in found.values()] == [0] * 7 + [1] * 7
-    assert found["model.layers.1.mlp.down_proj"] == Target(48, 32, 1)
-    assert found["model.layers.0.self_attn.k_proj"] == Target(32, 16, 0)
+    assert found["model.layers.1.mlp.down_proj"] == TunableLayer(48, 32, 1)
+    assert found["model.layers.0.self_attn.k_proj"] == TunableLayer(32, 16, 0)
 
 
 def test_fused_projections_of_openelm_are_found(build_language: Any) -> None:
     found = linear_targets(build_language("openelm"), "all-linear")
     assert endings(found) == ["qkv_proj", "out_proj", "proj_1", "proj_2"] * 2
-    assert found["layers.1.attn.qkv_proj"] == Target(32, 48, 1)
-    assert found["layers.1.ffn.proj_1"] == Target(32, 96, 1)
+    assert found["layers.1.attn.qkv_proj"] == TunableLayer(32, 48, 1)
+    assert found["layers.1.ffn.proj_1"] == TunableLayer(32, 96, 1)
 
 
 def test_transposed_layers_of_gpt2_have_their_own_inputs(build_language: Any) -> None:
     found = linear_targets(build_language("gpt2"), "all-linear")
-    assert found["transformer.h.0.attn.c_attn"] == Target(32, 96, 0)
+    assert found["transformer.h.0.attn.c_attn"] == TunableLayer(32, 96, 0)
 
 
 def test_endings_choose_some(build_language: Any) -> None:

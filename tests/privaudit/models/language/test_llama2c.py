@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.datasets.dialogues import INSTRUCTION, Words
+from privaudit.datasets.dialogues import INSTRUCTION, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.llama2c import llama, load_llama2c, read_pieces
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -64,7 +64,7 @@ def joined_as_llama2c_does(pieces: list[tuple[str, float]], text: str) -> list[i
 def test_greedy_text_is_the_published_one(stories: tuple[Any, Any]) -> None:
     """The sentence stands in the README of the weights' own source."""
     language = StackedLanguageModel(*stories)
-    start = Words(torch.tensor([[[1]]]), torch.tensor([[[INSTRUCTION]]]))
+    start = TokenSequences(torch.tensor([[[1]]]), torch.tensor([[[INSTRUCTION]]]))
     (said,) = language.generate(torch.zeros(1, 1, 0, 64), start, Tuning(), longest=40)[
         0
     ]

@@ -8,7 +8,7 @@ import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import FeatureBank, PixelImages
-from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, Words
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
@@ -131,7 +131,7 @@ def test_logits_and_tokens_are_llavas_own(
     words = model.words(DIALOGUES)
     tokens = cached_tokens(model, PixelImages(pictures), folder / "cache")
     found = model.language.logits(
-        tokens[None], Words(words.ids[None], words.kinds[None]), Tuning()
+        tokens[None], TokenSequences(words.ids[None], words.kinds[None]), Tuning()
     )
 
     processor = import_transformers().AutoProcessor.from_pretrained(folder)
@@ -168,7 +168,10 @@ def test_answers_are_those_of_transformers_own_generation(
     prompts = model.words(DIALOGUES, with_answers=False)
     tokens = model.encode_images(model.preprocess_batch(pictures))
     found = model.language.generate_ids(
-        tokens[None], Words(prompts.ids[None], prompts.kinds[None]), Tuning(), 6
+        tokens[None],
+        TokenSequences(prompts.ids[None], prompts.kinds[None]),
+        Tuning(),
+        6,
     )[0]
     pixels = model.preprocess_batch(pictures)
     for row in range(2):

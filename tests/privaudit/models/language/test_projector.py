@@ -9,13 +9,13 @@ from torch.nn.functional import normalize
 from privaudit.cli.commands.pretrain import captioner_on, make_captioner
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, Words
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_loading import load_captioner
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.llama2c import load_llama2c
-from privaudit.models.language.projector_folder import Description
+from privaudit.models.language.projector_folder import ProjectorDescription
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.pretraining.projector import (
     ProjectorSettings,
@@ -50,7 +50,7 @@ def dataset() -> Dataset:
 @pytest.fixture(scope="module")
 def made(
     dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Description]:
+) -> tuple[Path, ProjectorDescription]:
     if not STORIES.is_dir():
         pytest.skip("the language model stories260K is not here")
     folder = tmp_path_factory.mktemp("captioner") / "mine"
@@ -62,7 +62,7 @@ def made(
 
 
 def test_the_projector_learns_what_embeddings_say(
-    made: tuple[Path, Description],
+    made: tuple[Path, ProjectorDescription],
 ) -> None:
     _, description = made
     assert description.log[-1].loss < description.log[0].loss
@@ -71,7 +71,7 @@ def test_the_projector_learns_what_embeddings_say(
 
 
 def test_a_captioner_describes_records_that_it_has_not_seen(
-    made: tuple[Path, Description], dataset: Dataset
+    made: tuple[Path, ProjectorDescription], dataset: Dataset
 ) -> None:
     folder, description = made
     model = load_captioner(f"language:{folder}")
@@ -80,14 +80,17 @@ def test_a_captioner_describes_records_that_it_has_not_seen(
     dialogues = [dataset.dialogues[i] for i in unseen]
     prompts = model.words(dialogues, with_answers=False)
     said = model.language.generate(
-        tokens[None], Words(prompts.ids[None], prompts.kinds[None]), Tuning(), 20
+        tokens[None],
+        TokenSequences(prompts.ids[None], prompts.kinds[None]),
+        Tuning(),
+        20,
     )[0]
     right = sum(s == d.answers[0].strip() for s, d in zip(said, dialogues, strict=True))
     assert right >= 12  # of 20; who always says the same gets 5
 
 
 def test_a_captioner_says_what_it_is_and_has_seen(
-    made: tuple[Path, Description], dataset: Dataset
+    made: tuple[Path, ProjectorDescription], dataset: Dataset
 ) -> None:
     folder, description = made
     model = load_captioner(f"language:{folder}", targets=["q_proj"])
@@ -104,7 +107,7 @@ def test_a_captioner_says_what_it_is_and_has_seen(
 
 
 def test_the_language_model_comes_back_as_it_was(
-    made: tuple[Path, Description],
+    made: tuple[Path, ProjectorDescription],
 ) -> None:
     model, (original, tokenizer) = (
         load_captioner(f"language:{made[0]}"),
@@ -118,7 +121,7 @@ def test_the_language_model_comes_back_as_it_was(
 
 
 def test_folder_and_pictures_that_do_not_fit_are_refused(
-    made: tuple[Path, Description],
+    made: tuple[Path, ProjectorDescription],
 ) -> None:
     model = load_captioner(f"language:{made[0]}")
     with pytest.raises(ConfigError, match="reads embeddings of 12 numbers and no pict"):
@@ -135,7 +138,7 @@ def test_folder_and_pictures_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("name", ["projector.safetensors", "language"])
 def test_files_of_two_captioners_are_refused(
-    name: str, made: tuple[Path, Description], tmp_path: Path
+    name: str, made: tuple[Path, ProjectorDescription], tmp_path: Path
 ) -> None:
     for path in made[0].rglob("*"):
         if path.is_file():

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import PADDING, Words
+from privaudit.datasets.dialogues import PADDING, TokenSequences
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import LanguageModel, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
 Factors = Mapping[str, tuple[Tensor, Tensor]]
-DrawRows = Callable[..., tuple[Tensor, Words]]
+DrawRows = Callable[..., tuple[Tensor, TokenSequences]]
 DrawFactors = Callable[..., Factors]
 AsChanges = Callable[..., Tuning]
 KINDS = ("llama", "qwen", "gpt2", "openelm")
@@ -26,7 +26,7 @@ def of_model(factors: Factors, which: int) -> Factors:
     }
 
 
-def spliced(model: Any, pictures: Tensor, words: Words) -> Tensor:
+def spliced(model: Any, pictures: Tensor, words: TokenSequences) -> Tensor:
     """Embed a row as the naive way would: words, then pictures written over them."""
     embedded = model.get_input_embeddings()(words.ids).clone()
     embedded[words.kinds == 1] = pictures.flatten(0, -2)
@@ -162,7 +162,7 @@ def test_padding_at_the_right_changes_nothing(
     pictures, words = draw_rows(1, 3)
     ids = torch.cat([words.ids, torch.full((1, 3, 4), 7)], dim=-1)
     kinds = torch.cat([words.kinds, torch.full((1, 3, 4), PADDING)], dim=-1)
-    padded = language.logits(pictures, Words(ids, kinds), Tuning())
+    padded = language.logits(pictures, TokenSequences(ids, kinds), Tuning())
     plain = language.logits(pictures, words, Tuning())
     assert torch.allclose(padded[:, :, : words.length], plain, atol=1e-5)
 
@@ -172,7 +172,7 @@ def test_numbers_at_a_pictures_places_say_nothing(
 ) -> None:
     pictures, words = draw_rows(1, 2)
     other = words.ids.masked_fill(words.kinds == 1, 99_999)  # beyond the table
-    found = language.logits(pictures, Words(other, words.kinds), Tuning())
+    found = language.logits(pictures, TokenSequences(other, words.kinds), Tuning())
     assert torch.equal(found, language.logits(pictures, words, Tuning()))
 
 
@@ -182,7 +182,7 @@ def test_a_row_of_padding_may_stand_beside_others(
     pictures, words = draw_rows(1, 2)
     kinds = words.kinds.clone()
     kinds[0, 1] = PADDING
-    found = language.logits(pictures, Words(words.ids, kinds), Tuning())
+    found = language.logits(pictures, TokenSequences(words.ids, kinds), Tuning())
     expected = language.logits(pictures, words, Tuning())
     assert torch.allclose(found[0, 0], expected[0, 0], atol=1e-5)
 
@@ -265,7 +265,7 @@ def test_a_record_without_its_picture_is_refused(
     kinds = words.kinds.clone()
     kinds[0, 1, 1:4] = 2
     with pytest.raises(ConfigError, match="Row 1 of model 0 has 0 places"):
-        language.logits(pictures, Words(words.ids, kinds), Tuning())
+        language.logits(pictures, TokenSequences(words.ids, kinds), Tuning())
 
 
 def test_rows_beyond_the_context_are_refused(

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, Dialogue, Words
+from privaudit.datasets.dialogues import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    Dialogue,
+    TokenSequences,
+)
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.separate_tokens import SeparateTokens
@@ -81,7 +87,7 @@ def test_an_answer_cannot_see_its_own_later_tokens() -> None:
     other = words.ids.clone()
     other[0, 1, last] = 9
     one, two = (
-        language.logits(nothing(1, 3), Words(ids, words.kinds), Tuning())
+        language.logits(nothing(1, 3), TokenSequences(ids, words.kinds), Tuning())
         for ids in (words.ids, other)
     )
     assert torch.allclose(one, two, atol=1e-6)
@@ -130,7 +136,7 @@ def test_each_token_that_is_said_is_the_likeliest_by_logits(mechanism: str) -> N
             kinds = torch.tensor(
                 [INSTRUCTION] * len(asked) + [ANSWER] * len(answer)
             ).expand(2, 1, -1)
-            logits = language.logits(nothing(2, 1), Words(ids, kinds), tuning)
+            logits = language.logits(nothing(2, 1), TokenSequences(ids, kinds), tuning)
             best = logits[model, 0, len(asked) - 1 : -1].argmax(dim=-1)
             assert torch.equal(best, answer)
 
@@ -200,11 +206,11 @@ def test_rows_of_padding_are_finite_and_answer_nothing() -> None:
     kinds = torch.tensor([[[2, 2, 2, 3, 3], [0, 0, 0, 0, 0]]])
     prompt = draw({"prompt": (1, 2, WIDTH)})["prompt"]
     tuning = Tuning(prompt=prompt)
-    logits = language.logits(nothing(1, 2), Words(ids, kinds), tuning)
+    logits = language.logits(nothing(1, 2), TokenSequences(ids, kinds), tuning)
     (gradient,) = torch.autograd.grad(logits.sum(), prompt)
     assert logits.isfinite().all()
     assert gradient.isfinite().all()
-    asked = Words(ids[..., :3], kinds[..., :3])
+    asked = TokenSequences(ids[..., :3], kinds[..., :3])
     said = language.generate_ids(nothing(1, 2), asked, tuning, 3)[0]
     assert said[0]
     assert not said[1]

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.models.pretraining.drawing import DrawingSettings
 from privaudit.models.pretraining.tiny_clip import (
-    PretrainSettings,
+    TinyClipSettings,
     contrastive_loss,
     pretrain,
     steps_within,
@@ -18,9 +18,9 @@ from privaudit.models.pretraining.tiny_clip import (
 from privaudit.models.pretraining.tiny_clip_validation import zero_shot_accuracy
 from privaudit.models.tiny_clip.architecture import build_model, encode_text
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
-from privaudit.models.tiny_clip.weights import Record, load_weights
+from privaudit.models.tiny_clip.weights import TinyClipLogLine, load_weights
 
-SMALL = PretrainSettings(
+SMALL = TinyClipSettings(
     steps=3, batch=8, copies=1, validate=10, log_every=2, precision="float32"
 )
 FILES = ("tiny-clip.safetensors", "tiny-clip.json", "tiny-clip.jsonl")
@@ -51,7 +51,7 @@ def trained(once: Path, tmp_path: Path) -> Path:
 def test_the_same_settings_write_the_same_weights_and_log_again(
     once: Path, tmp_path: Path
 ) -> None:
-    seen: list[Record] = []
+    seen: list[TinyClipLogLine] = []
     last = pretrain(SMALL, tmp_path, seen.append)
     lines = (tmp_path / "tiny-clip.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 3]
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 @pytest.mark.parametrize("field", ["steps", "batch", "log_every"])
 def test_a_setting_of_zero_is_refused(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
-        TypeAdapter(PretrainSettings).validate_python({field: 0})
+        TypeAdapter(TinyClipSettings).validate_python({field: 0})
 
 
 def test_no_time_is_refused() -> None:
@@ -156,5 +156,5 @@ def test_accuracy_counts_the_nearest_text() -> None:
 
 
 def test_settings_nest_what_is_drawn(tmp_path: Path) -> None:
-    settings = PretrainSettings(drawing=DrawingSettings(digits=1, letters=0))
+    settings = TinyClipSettings(drawing=DrawingSettings(digits=1, letters=0))
     assert settings.drawing.digits == 1.0

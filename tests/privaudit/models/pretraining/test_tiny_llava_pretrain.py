@@ -14,14 +14,14 @@ from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.models import tiny_clip
 from privaudit.models.pretraining import tiny_llava as module
 from privaudit.models.pretraining.tiny_llava import (
-    PretrainSettings,
+    TinyLlavaSettings,
     pretrain,
     starting_model,
     steps_within,
 )
-from privaudit.models.tiny_llava.weights import Record, load_weights
+from privaudit.models.tiny_llava.weights import TinyLlavaLogLine, load_weights
 
-SMALL = PretrainSettings(
+SMALL = TinyLlavaSettings(
     looking=2, steps=3, batch=4, validate=10, log_every=2, precision="float32"
 )
 FILES = ("tiny-llava.safetensors", "tiny-llava.json", "tiny-llava.jsonl")
@@ -44,7 +44,7 @@ def test_the_same_settings_write_the_same_weights_and_log_again(
     once: Path, tmp_path: Path
 ) -> None:
     before = torch.random.get_rng_state()
-    seen: list[Record] = []
+    seen: list[TinyLlavaLogLine] = []
     last = pretrain(SMALL, tmp_path, seen.append)
     assert torch.equal(before, torch.random.get_rng_state())
     lines = map(json.loads, (tmp_path / FILES[2]).read_text().splitlines())
@@ -98,7 +98,7 @@ def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
     known = tiny_clip.load().model.visual.layer3[0].conv1.weight
     started = starting_model(SMALL).encoder.tower.layer3[0].conv1.weight
     assert torch.equal(known, started)
-    settings = PretrainSettings(tower="random")
+    settings = TinyLlavaSettings(tower="random")
     random = starting_model(settings).encoder.tower.layer3[0].conv1.weight
     assert not torch.equal(known, random)
 
@@ -106,7 +106,7 @@ def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
 @pytest.mark.parametrize("field", ["steps", "batch", "log_every"])
 def test_a_setting_of_zero_is_refused(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
-        TypeAdapter(PretrainSettings).validate_python({field: 0})
+        TypeAdapter(TinyLlavaSettings).validate_python({field: 0})
 
 
 def test_no_time_is_refused() -> None:
@@ -121,7 +121,7 @@ def test_twice_the_time_holds_more_steps() -> None:
 def test_the_command_passes_its_options_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[PretrainSettings, Path]] = []
+    asked: list[tuple[TinyLlavaSettings, Path]] = []
     monkeypatch.setattr(module, "pretrain", lambda s, out, _: asked.append((s, out)))
     monkeypatch.setattr(module, "steps_within", lambda minutes, _: int(100 * minutes))
     out = ["tiny-llava", "--out", str(tmp_path)]

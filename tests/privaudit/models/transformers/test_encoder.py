@@ -6,7 +6,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Texts
-from privaudit.datasets.dialogues import INSTRUCTION, PADDING, Words
+from privaudit.datasets.dialogues import INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.text_tokens import TextTokens
@@ -106,7 +106,7 @@ def test_where_no_token_begins_a_text_the_mean_stands_for_it() -> None:
 def test_a_row_of_padding_is_finite_and_so_are_its_gradients() -> None:
     tower = TextEncoderTower(text_model("roberta"), 3)
     ids = torch.tensor([[[1, 7, 8, 2], [0, 0, 0, 0]]])
-    words = Words(ids, torch.where(ids > 0, INSTRUCTION, PADDING))
+    words = TokenSequences(ids, torch.where(ids > 0, INSTRUCTION, PADDING))
     prompt = draw({"prompt": (1, 2, 16)})["prompt"]
     for pooling in ("first", "mean"):
         tower._pooling = pooling
@@ -121,7 +121,7 @@ def test_what_padding_holds_changes_nothing() -> None:
     words = loaded("bert").words(some_texts())
     other = torch.where(words.kinds == PADDING, 9, words.ids)
     one, two = (
-        tower.pooled(Words(ids, words.kinds).repeated(1), Tuning())
+        tower.pooled(TokenSequences(ids, words.kinds).repeated(1), Tuning())
         for ids in (words.ids, other)
     )
     assert torch.allclose(one, two, atol=1e-6)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.dialogues import Words
+from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.transformers.tunable_loading import load_tunable
 from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
@@ -68,8 +68,10 @@ class Family:
         return self.model.logits(self.pictures[some], words, tuning)
 
 
-def _stacked(words: Words) -> Words:
-    return Words(words.ids.unflatten(0, (K, ROWS)), words.kinds.unflatten(0, (K, ROWS)))
+def _stacked(words: TokenSequences) -> TokenSequences:
+    return TokenSequences(
+        words.ids.unflatten(0, (K, ROWS)), words.kinds.unflatten(0, (K, ROWS))
+    )
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

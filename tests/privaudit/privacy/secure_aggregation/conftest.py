@@ -17,15 +17,15 @@ from privaudit.privacy.secure_aggregation.primitives import (
     seal,
     unseal,
 )
-from privaudit.privacy.secure_aggregation.protocol import Outcome, aggregate
-from privaudit.privacy.secure_aggregation.randomness import SeededEntropy
+from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, aggregate
+from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
 from privaudit.privacy.secure_aggregation.sharing import split
 
 THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
 FIVE = [*THREE, [4.0, 0.0], [-2.0, 1.0]]
 Change = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
 Updates = Sequence[Sequence[float]]
-Summed = Callable[..., Outcome]
+Summed = Callable[..., ProtocolOutcome]
 
 
 def identities_of(count: int, run: int = 0) -> list[Identity]:
@@ -42,10 +42,10 @@ def summed(
     label: str = "",
     lost: dict[int, int] | None = None,
     carry: Callable[[Packet], Packet] = lambda packet: packet,
-) -> Outcome:
+) -> ProtocolOutcome:
     """Run the protocol on updates that are written out."""
     code = FixedPoint(len(updates), 64 if bits == 64 else 32, largest)
-    entropies = [SeededEntropy(Seeds(seed), 0, f"c{i}") for i in range(len(updates))]
+    entropies = [SeededSecrets(Seeds(seed), 0, f"c{i}") for i in range(len(updates))]
     codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
     identities = identities_of(len(updates))
     return aggregate(
@@ -53,7 +53,9 @@ def summed(
     )
 
 
-def decoded(outcome: Outcome, parties: int, largest: float = 8.0) -> list[float]:
+def decoded(
+    outcome: ProtocolOutcome, parties: int, largest: float = 8.0
+) -> list[float]:
     assert outcome.total is not None
     return FixedPoint(parties, 64, largest).decode(outcome.total).tolist()
 

@@ -24,7 +24,7 @@ from privaudit.privacy.secure_aggregation.packets import (
 )
 from privaudit.privacy.secure_aggregation.primitives import KEY
 from privaudit.privacy.secure_aggregation.protocol import (
-    Outcome,
+    ProtocolOutcome,
     most_colluders,
     threshold_of,
 )
@@ -282,7 +282,7 @@ def test_each_step_is_taken_once_and_in_its_order() -> None:
         ready(KEYS).clients[0].reveal({})
 
 
-def signed_by(change: Change) -> Outcome:
+def signed_by(change: Change) -> ProtocolOutcome:
     """Run the protocol where the server alters the signatures that it sends on."""
     return summed(FIVE, carry=altered("signatures", change, sender=SERVER, to=2))
 

@@ -7,7 +7,7 @@ import pytest
 
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.packets import MASKED, SIGNED, STAGES
-from privaudit.privacy.secure_aggregation.protocol import Outcome, threshold_of
+from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, threshold_of
 from tests.privaudit.privacy.secure_aggregation.conftest import summed
 
 NEVER = len(STAGES)
@@ -15,7 +15,7 @@ UPDATES = np.array([[2.0**i, -(3.0**i) / 100] for i in range(5)])
 """No two groups of clients have the same sum."""
 
 
-def run(pattern: tuple[int, ...]) -> Outcome:
+def run(pattern: tuple[int, ...]) -> ProtocolOutcome:
     lost = {client: stage for client, stage in enumerate(pattern) if stage < NEVER}
     return summed(UPDATES[: len(pattern)].tolist(), largest=32.0, lost=lost)
 
@@ -57,7 +57,7 @@ def assert_right(pattern: tuple[int, ...]) -> None:
         assert_hidden(outcome, threshold)
 
 
-def assert_hidden(outcome: Outcome, threshold: int) -> None:
+def assert_hidden(outcome: ProtocolOutcome, threshold: int) -> None:
     """Nobody revealed enough for one own mask: every masked update stays masked."""
     revealed = [p for p in outcome.packets if p.kind == "revealed-shares"]
     assert len(revealed) < threshold

@@ -18,7 +18,7 @@ from privaudit.privacy.secure_aggregation.protocol import (
     most_colluders,
     threshold_of,
 )
-from privaudit.privacy.secure_aggregation.randomness import SeededEntropy, SystemEntropy
+from privaudit.privacy.secure_aggregation.randomness import SeededSecrets, SystemSecrets
 from tests.privaudit.privacy.secure_aggregation.conftest import (
     THREE,
     decoded,
@@ -38,7 +38,7 @@ def test_two_clients_masks_are_put_on_by_hand() -> None:
     """The first adds what both agreed on, the second takes it off; and its own."""
     outcome = summed([[1.0], [2.0]])
     codes = FixedPoint(2, 64, 8.0).encode(np.array([1.0, 2.0]))
-    first, second = (SeededEntropy(Seeds(0), 0, name) for name in ("c0", "c1"))
+    first, second = (SeededSecrets(Seeds(0), 0, name) for name in ("c0", "c1"))
     private, _ = key_pair(first("mask key", 16))
     _, public = key_pair(second("mask key", 16))
     shared = pair_mask(agree(private, public), codes[:1], "", 1, 0)
@@ -86,7 +86,7 @@ def test_equal_seeds_give_equal_packets_and_others_do_not() -> None:
 def test_the_operating_systems_randomness_does_as_well() -> None:
     code = FixedPoint(3, 64, 8.0)
     codes = [code.encode(np.array(update)) for update in THREE]
-    own = [SystemEntropy()] * 3
+    own = [SystemSecrets()] * 3
     runs = [aggregate(codes, identities_of(3), own, code) for _ in range(2)]
     totals = [run.total for run in runs]
     assert totals[0] is not None

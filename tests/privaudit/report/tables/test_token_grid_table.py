@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import Place, places
+from privaudit.auditing.default_attacks import GridCell, places
 from privaudit.report.tables.rebuilding import gain_of_rebuilding, rebuilding
-from privaudit.report.tables.table import Cell
+from privaudit.report.tables.table import TableCell
 from privaudit.report.tables.token_grid_table import (
     grid_tables,
     headline_rows,
@@ -35,9 +35,9 @@ def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
     assert (server.who, clients.who) == ("server", "clients")
     columns = [(part, k) for part in ("image", "description") for k in (0, 10, 100)]
     for number, (part, share) in enumerate(columns):
-        name = Place(part, share, 2.0).attack
-        assert server.cells[number] == Cell.of(audit.aggregate[name].auroc)
-        assert clients.cells[number] == Cell.of(audit.leaks[name].auroc)
+        name = GridCell(part, share, 2.0).attack
+        assert server.cells[number] == TableCell.of(audit.aggregate[name].auroc)
+        assert clients.cells[number] == TableCell.of(audit.leaks[name].auroc)
 
 
 def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None:
@@ -59,7 +59,7 @@ def test_runs_without_a_grid_have_no_table(make_audit: MakeAudit) -> None:
 def test_the_column_of_the_headline_attack_is_known_by_its_settings(
     audit: Audit,
 ) -> None:
-    place = Place("description", 10, 2.0).attack
+    place = GridCell("description", 10, 2.0).attack
     headline = replace(audit.headline, settings=audit.leaks[place].settings)
     same = replace(audit, leaks={**audit.leaks, "max-renyi": headline})
     named = [table.named for table in grid_tables([same], ["a"])]

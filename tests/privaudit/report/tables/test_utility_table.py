@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from privaudit.cli import main as cli
-from privaudit.evaluation.tables.outcomes import Outcome
-from privaudit.evaluation.tables.plan import Plan
+from privaudit.evaluation.tables.outcomes import TableOutcome
+from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.table import UtilityTable
 from privaudit.report.figures.figure_style import to_png
@@ -38,7 +38,7 @@ def table_of(
     *, errors: Mapping[str, str] | None = None, rounds: int = 12, **changes: Any
 ) -> UtilityTable:
     """Make a table of made-up runs: local accuracy is 0.8 + seed / 100."""
-    plan = Plan.model_validate(PLAN | changes)
+    plan = TablePlan.model_validate(PLAN | changes)
     planned = schedule(plan)
     outcomes = {}
     for run in planned.runs:
@@ -46,7 +46,7 @@ def table_of(
         values: Any = {"local": {"last10": value, "last": value + 0.005}}
         epsilon = run.settings.get("epsilon")
         proved = {"released": epsilon and 0.9 * epsilon, "server": None}
-        outcomes[run.digest] = Outcome(
+        outcomes[run.digest] = TableOutcome(
             run.digest,
             f"run-{run.digest}",
             rounds,
@@ -59,7 +59,7 @@ def table_of(
             "one record, add/remove-one",
         )
         if error := (errors or {}).get(run.label):
-            outcomes[run.digest] = Outcome(run.digest, error=error)
+            outcomes[run.digest] = TableOutcome(run.digest, error=error)
     return UtilityTable(plan, planned, outcomes)
 
 
@@ -213,7 +213,7 @@ SEEN = {
 def panels_of(**changes: Any) -> UtilityTable:
     """Make a table of made-up runs; FedRand's numbers are a tenth below FedAvg's."""
     asked = {k: v for k, v in PLAN.items() if k != "metrics"} | PANELS | changes
-    plan = Plan.model_validate(asked)
+    plan = TablePlan.model_validate(asked)
     planned, outcomes = schedule(plan), {}
     for run in planned.runs:
         share = 1.0 if run.trainer == "lora-fedavg" else 0.9
@@ -221,7 +221,7 @@ def panels_of(**changes: Any) -> UtilityTable:
             metric: {"last10": share * value, "last": share * value}
             for metric, value in SEEN.items()
         }
-        outcomes[run.digest] = Outcome(run.digest, "r", 30, 1, 2.0, values)
+        outcomes[run.digest] = TableOutcome(run.digest, "r", 30, 1, 2.0, values)
     return UtilityTable(plan, planned, outcomes)
 
 

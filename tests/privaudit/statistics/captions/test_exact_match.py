@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.exact_match import chosen, exact_match, exact_matches
 
 COLOURS = ("red", "dark blue", "green")
@@ -63,16 +62,13 @@ def test_letters_and_texts_agree(first: int, second: int) -> None:
 
 
 def test_answers_are_matched_with_their_questions() -> None:
-    dialogues = [
-        Dialogue("Which?", ("A",), COLOURS),
-        Dialogue("How many?", ("2", "a pair")),
-        Dialogue("What?", ("a dog",)),
-    ]
-    found = exact_matches(["red", "A pair.", "cat"], dialogues)
+    references = [("A",), ("2", "a pair"), ("a dog",)]
+    choices = [COLOURS, (), ()]
+    found = exact_matches(["red", "A pair.", "cat"], references, choices)
     assert found.tolist() == [True, True, False]
     assert found.dtype == np.bool_
     with pytest.raises(ConfigError, match="1 answers to 3 questions"):
-        exact_matches(["red"], dialogues)
+        exact_matches(["red"], references, choices)
 
 
 def test_a_reference_that_is_no_choice_is_said() -> None:

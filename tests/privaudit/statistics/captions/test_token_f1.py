@@ -1,12 +1,9 @@
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.exact_match import exact_match
 from privaudit.statistics.captions.token_f1 import (
     F1,
@@ -90,15 +87,11 @@ def test_f1_is_even_between_0_and_1_and_1_where_words_are_the_same(
     assert not same_words(first, [second]) or score == 1
 
 
-def dialogues(*answers: Sequence[str]) -> list[Dialogue]:
-    return [Dialogue("Who?", tuple(own), short=True) for own in answers]
-
-
 def test_both_scores_of_each_answer() -> None:
-    found = short_answer_scores(["blue", "the sea"], dialogues(["red"], ["sea", "x"]))
+    found = short_answer_scores(["blue", "the sea"], [["red"], ["sea", "x"]])
     assert found.tolist() == [[0, 1], [0, 1]]
     with pytest.raises(ConfigError, match="1 answers to 2 questions"):
-        short_answer_scores(["blue"], dialogues(["red"], ["sea"]))
+        short_answer_scores(["blue"], [["red"], ["sea"]])
 
 
 def test_the_mean_is_over_models_and_records_and_its_interval_over_records(

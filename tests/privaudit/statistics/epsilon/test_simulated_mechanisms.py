@@ -7,14 +7,14 @@ from scipy.special import expit
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.simulated_mechanisms import (
     GaussianCanaries,
-    Mechanism,
     RandomisedResponse,
     RareDisclosure,
     Silence,
+    SimulatedMechanism,
 )
 
 COINS = np.arange(40_000).reshape(1, -1) % 2 == 0
-ALL: list[Mechanism] = [
+ALL: list[SimulatedMechanism] = [
     Silence(),
     GaussianCanaries(2.0),
     RandomisedResponse(1.0),
@@ -23,7 +23,7 @@ ALL: list[Mechanism] = [
 
 
 @pytest.mark.parametrize("mechanism", ALL)
-def test_a_seed_repeats_the_scores(mechanism: Mechanism) -> None:
+def test_a_seed_repeats_the_scores(mechanism: SimulatedMechanism) -> None:
     first, again = (mechanism.score(COINS, np.random.default_rng(3)) for _ in range(2))
     assert (first == again).all()
     assert first.shape == COINS.shape

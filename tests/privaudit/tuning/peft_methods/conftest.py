@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, Words
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, TokenSequences
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
@@ -73,13 +73,13 @@ def language(kind: str, build: Callable[[str], Any]) -> StackedLanguageModel:
 
 
 @pytest.fixture
-def words() -> Words:
+def words() -> TokenSequences:
     """Seven tokens for each of three rows of two models, the last three answers."""
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(3, VOCABULARY, (2, 3, 7), generator=generator)
     kinds = torch.full_like(ids, INSTRUCTION)
     kinds[..., 4:] = ANSWER
-    return Words(ids, kinds)
+    return TokenSequences(ids, kinds)
 
 
 @pytest.fixture

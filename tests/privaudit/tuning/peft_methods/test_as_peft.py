@@ -10,7 +10,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
-from privaudit.datasets.dialogues import INSTRUCTION, Words
+from privaudit.datasets.dialogues import INSTRUCTION, TokenSequences
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -51,7 +51,7 @@ def test_logits_are_those_of_pefts_own_model(
     kind: str,
     build: Callable[[str], Any],
     language: StackedLanguageModel,
-    words: Words,
+    words: TokenSequences,
     nothing: Tensor,
 ) -> None:
     options = MechanismOptions(5, 3, 6.0, 12, projected)
@@ -73,7 +73,7 @@ def test_logits_are_those_of_pefts_own_model(
 
 @pytest.mark.parametrize("name", ALL)
 def test_models_together_are_each_alone(
-    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+    name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     parameters = drawn(name, language)
     together = language.logits(nothing, words, tuning(name, language, parameters))
@@ -87,7 +87,7 @@ def test_models_together_are_each_alone(
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_parameter_gets_a_gradient_from_its_own_model_only(
-    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+    name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     leaves = {n: t.requires_grad_() for n, t in drawn(name, language).items()}
     logits = language.logits(nothing, words, tuning(name, language, leaves))
@@ -99,7 +99,7 @@ def test_every_parameter_gets_a_gradient_from_its_own_model_only(
 
 @pytest.mark.parametrize("name", ALL)
 def test_some_positions_are_those_of_all(
-    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+    name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     added = tuning(name, language, drawn(name, language))
     some = torch.tensor([3, 5])
@@ -110,16 +110,18 @@ def test_some_positions_are_those_of_all(
 
 @pytest.mark.parametrize("name", ALL)
 def test_answers_with_a_cache_are_those_without(
-    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+    name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     added = tuning(name, language, drawn(name, language))
-    asked = Words(words.ids[..., :4], torch.full_like(words.ids[..., :4], INSTRUCTION))
+    asked = TokenSequences(
+        words.ids[..., :4], torch.full_like(words.ids[..., :4], INSTRUCTION)
+    )
     found = language.generate_ids(nothing, asked, added, 4)
     for number in range(2):
         for row in range(3):
             said = _without_cache(
                 language,
-                Words(asked.ids[number, row], asked.kinds[number, row]),
+                TokenSequences(asked.ids[number, row], asked.kinds[number, row]),
                 number,
                 added,
             )
@@ -127,13 +129,13 @@ def test_answers_with_a_cache_are_those_without(
 
 
 def _without_cache(
-    language: StackedLanguageModel, row: Words, number: int, added: Tuning
+    language: StackedLanguageModel, row: TokenSequences, number: int, added: Tuning
 ) -> list[int]:
     ids, said = row.ids.expand(2, 1, -1), list[int]()
     empty = torch.zeros(2, 1, 0, language.width)
     for _ in range(4):
         kinds = torch.full_like(ids, INSTRUCTION)
-        logits = language.logits(empty, Words(ids, kinds), added)
+        logits = language.logits(empty, TokenSequences(ids, kinds), added)
         said.append(int(logits[number, 0, -1].argmax()))
         if said[-1] == 2:
             break
@@ -156,7 +158,7 @@ def test_a_start_is_the_same_for_equal_streams(
 
 @pytest.mark.parametrize("name", ["lora", "full"])
 def test_nothing_is_changed_before_training(
-    name: str, language: StackedLanguageModel, words: Words, nothing: Tensor
+    name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     stream = Seeds(0).stream("start")
     start = stack([MECHANISMS.find(name)(OPTIONS).start(language, stream)] * 2)
@@ -165,7 +167,7 @@ def test_nothing_is_changed_before_training(
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(
-    language: StackedLanguageModel, words: Words, nothing: Tensor
+    language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     long = MechanismOptions(virtual_tokens=20)
     for name in PROMPTS:
@@ -175,7 +177,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(
 
 
 def test_a_prefix_for_no_such_layer_is_refused(
-    language: StackedLanguageModel, words: Words, nothing: Tensor
+    language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     pair = next(
         iter(tuning("prefix", language, drawn("prefix", language)).prefix.values())

@@ -13,7 +13,7 @@ from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS, Dataset
-from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
 from privaudit.models.frozen_model import load_frozen
@@ -70,12 +70,12 @@ def bare_texts() -> Dataset:
     return replace(text_data(), dialogues=())
 
 
-def loaded_once() -> Callable[[RunConfig], Any]:
+def loaded_once() -> Callable[..., Any]:
     @cache
     def load(model: str) -> Any:
-        return load_frozen(make_config("fedpt", model=model))
+        return load_frozen(model)
 
-    return lambda config: load(config.model)
+    return lambda model, **_: load(model)
 
 
 @pytest.fixture(scope="module")
@@ -204,4 +204,4 @@ def test_what_does_not_go_together_is_refused(
 def test_a_checkpoint_beside_a_models_own_weights_is_refused() -> None:
     config = make_config("fedpt", model="encoder:mine", checkpoint="other.pt")
     with pytest.raises(ConfigError, match="has its own weights"):
-        load_frozen(config)
+        load_frozen(config.model, checkpoint=config.checkpoint)

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privaudit.tuning.prompts import optimal_transport
-from privaudit.tuning.prompts.optimal_transport import Plan, Transport, transport_plan
+from privaudit.tuning.prompts.optimal_transport import (
+    Transport,
+    TransportPlan,
+    transport_plan,
+)
 from tests.places import SHARED
 
 GOLDEN = SHARED / "golden" / "cot.npz"
@@ -34,7 +38,9 @@ def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     return request.param
 
 
-def solve_case(vectors: Any, case: int, marginals: str, **options: Any) -> Plan:
+def solve_case(
+    vectors: Any, case: int, marginals: str, **options: Any
+) -> TransportPlan:
     """Solve one golden case, whose problems are one batch."""
 
     def vector(name: str) -> Tensor:
@@ -49,7 +55,7 @@ def solve_case(vectors: Any, case: int, marginals: str, **options: Any) -> Plan:
     )
 
 
-def as_published(plan: Plan) -> np.ndarray:
+def as_published(plan: TransportPlan) -> np.ndarray:
     return plan.weights[:, 0, :, 0].permute(2, 1, 0).numpy()
 
 

@@ -3,10 +3,10 @@ import torch
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.models.interfaces import Target
+from privaudit.models.interfaces import TunableLayer
 from privaudit.tuning.transformers.lora import changes_of, start_pairs, weight_changes
 
-TARGETS = {"low": Target(5, 4, 0), "high": Target(4, 6, 1)}
+TARGETS = {"low": TunableLayer(5, 4, 0), "high": TunableLayer(4, 6, 1)}
 
 
 def random_pairs(suffix: str = "", seed: int = 0) -> dict[str, torch.Tensor]:
