@@ -1,9 +1,11 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from privaudit import Auditor
+from privaudit.datasets import on_disk
 from privaudit.datasets.scenes import records as scenes
 from privaudit.errors import ConfigError, UnknownNameError
 from privaudit.runs import Run
@@ -163,13 +165,22 @@ def test_only_what_is_printed_is_asked() -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
-    tmp_path: Path, attacks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two rows are of one run: the server's model, and the rebuilt clients'."""
+@pytest.fixture
+def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Draw few scenes, and forget them afterwards: data sets are kept by name."""
     monkeypatch.setattr(scenes, "RECORDS", 240)
     monkeypatch.setattr(scenes, "FAR_RECORDS", 40)
+    on_disk._load.cache_clear()
+    yield
+    on_disk._load.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_scenes")
+def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
+    tmp_path: Path, attacks: list[str]
+) -> None:
+    """Two rows are of one run: the server's model, and the rebuilt clients'."""
     metrics = ["token-loss", "server BLEU-1", "elsewhere BLEU-1", "elsewhere ROUGE-L"]
     plan = plan_of(
         over="last",
