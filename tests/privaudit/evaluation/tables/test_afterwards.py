@@ -1,10 +1,15 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from privaudit import Auditor
+<<<<<<< HEAD:tests/privaudit/evaluation/tables/test_afterwards.py
 from privaudit.core.errors import ConfigError, UnknownNameError
+=======
+from privaudit.datasets import sources
+>>>>>>> main:tests/privaudit/tables/test_afterwards.py
 from privaudit.datasets.scenes import records as scenes
 from privaudit.evaluation.tables import afterwards
 from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
@@ -163,13 +168,22 @@ def test_only_what_is_printed_is_asked() -> None:
     )
 
 
-@pytest.mark.slow
-def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
-    tmp_path: Path, attacks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two rows are of one run: the server's model, and the rebuilt clients'."""
+@pytest.fixture
+def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Draw few scenes, and forget them afterwards: data sets are kept by name."""
     monkeypatch.setattr(scenes, "RECORDS", 240)
     monkeypatch.setattr(scenes, "FAR_RECORDS", 40)
+    sources._load.cache_clear()
+    yield
+    sources._load.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_scenes")
+def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
+    tmp_path: Path, attacks: list[str]
+) -> None:
+    """Two rows are of one run: the server's model, and the rebuilt clients'."""
     metrics = ["token-loss", "server BLEU-1", "elsewhere BLEU-1", "elsewhere ROUGE-L"]
     plan = plan_of(
         over="last",
