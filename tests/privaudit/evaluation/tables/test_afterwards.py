@@ -5,11 +5,8 @@ from typing import Any
 import pytest
 
 from privaudit import Auditor
-<<<<<<< HEAD:tests/privaudit/evaluation/tables/test_afterwards.py
 from privaudit.core.errors import ConfigError, UnknownNameError
-=======
 from privaudit.datasets import sources
->>>>>>> main:tests/privaudit/tables/test_afterwards.py
 from privaudit.datasets.scenes import records as scenes
 from privaudit.evaluation.tables import afterwards
 from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
