@@ -16,7 +16,7 @@ from privaudit.auditing.signals.signal_attack import CLASS_MEDIANS, class_median
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.trainer import Cohort, Records, Round
 from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import moves
+from privaudit.federated.weighted_mean import update_deltas
 
 AT_ONCE = 256  # records whose gradients are taken together
 
@@ -98,7 +98,9 @@ class _Watched:
             if message.round == sent.round
         )
         at = Round(sent.round, self.adversary.seeds, (sent.sender,))
-        upload = moves({n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received)
+        upload = update_deltas(
+            {n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received
+        )
         return (
             _cosines(upload, self._alone(received, candidates, at)),
             _cosines(upload, self._public(received, at)),
@@ -121,7 +123,7 @@ class _Watched:
             down = {n: t.expand(len(some), *t.shape) for n, t in received.items()}
             mine = stack([kept] * len(some))
             result = trainer.local_update(task, cohort, down, mine, at)
-            parts.append(moves(result.sent, received))
+            parts.append(update_deltas(result.sent, received))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from privaudit.checks.dp_claim_audit import audit_claim as claim
     from privaudit.checks.gate.gate import gate
     from privaudit.checks.lint import lint
-    from privaudit.evaluation.blind_baseline import blind_control
+    from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
@@ -41,7 +41,7 @@ __all__ = [
     "OneRunCanaries",
     "OneRunGuesses",
     "Run",
-    "blind_control",
+    "blind_baseline",
     "claim",
     "compare",
     "gate",
@@ -66,7 +66,7 @@ _HOMES = {
     "OneRunCanaries": "privaudit.statistics.epsilon.designs:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Run": "privaudit.federated.runs.runs:Run",
-    "blind_control": "privaudit.evaluation.blind_baseline:blind_control",
+    "blind_baseline": "privaudit.evaluation.blind_baseline:blind_baseline",
     "claim": "privaudit.checks.dp_claim_audit:audit_claim",
     "compare": "privaudit.evaluation.compare.compare:compare",
     "gate": "privaudit.checks.gate.gate:gate",

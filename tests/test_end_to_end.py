@@ -87,7 +87,7 @@ def test_coins_tossed_anew_are_covered(run: Run) -> None:
     scores = plan.attacks["loss-threshold"](adversary, targets)
     covered, widths = 0, []
     for toss in range(100):
-        ledger = Ledger.toss(run.population.deal, Seeds(1000 + toss))
+        ledger = Ledger.toss(run.population.split, Seeds(1000 + toss))
         groups = []
         for target, some in zip(targets, scores, strict=True):
             truth = ledger.is_member[run.population.indices(target.client)]

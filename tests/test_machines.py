@@ -100,7 +100,7 @@ def test_an_audit_does_not_follow_the_last_bits_of_features(
     def aurocs(name: str) -> dict[str, float]:
         run = train(folder=tmp_path, name=name, rounds=2, epochs=1)
         audit = Auditor(run).attack("server-reconstruct", clients=3, shadows=6)
-        return {attack: leak.auroc.value for attack, leak in audit.leaks.items()}
+        return {attack: leak.auroc.value for attack, leak in audit.results.items()}
 
     here = aurocs("here")
     rounded_elsewhere()

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from privaudit.auditing.attack_result import ClientScores, measure_leak
+from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.partition import Dirichlet
-from privaudit.datasets.split import Shares, deal_records
+from privaudit.datasets.split import SplitSizes, split_records
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import populate
@@ -28,7 +28,7 @@ def test_200_audits_of_zero_shot_runs_give_few_false_alarms() -> None:
     alarms, covered = 0, 0
     for seed in range(AUDITS):
         clients = _clients(labels, scores, Seeds(seed))
-        leak = measure_leak("loss-threshold", "", "", clients)
+        leak = evaluate_scores("loss-threshold", "", "", clients)
         alarms += leak.verdict.kind == "leaks"
         covered += leak.auroc.low <= 0.5 <= leak.auroc.high
     error = np.sqrt(0.05 * 0.95 / AUDITS)
@@ -39,17 +39,17 @@ def test_200_audits_of_zero_shot_runs_give_few_false_alarms() -> None:
 def _clients(
     labels: np.ndarray, scores: np.ndarray, seeds: Seeds
 ) -> list[ClientScores]:
-    deal = deal_records(
+    split = split_records(
         labels,
         Dirichlet(10.0),
-        Shares(),
+        SplitSizes(),
         clients=10,
         seeds=seeds,
     )
-    ledger = Ledger.toss(deal, seeds)
+    ledger = Ledger.toss(split, seeds)
     found = []
     for number in range(10):
-        mine = deal.of(number)
+        mine = split.of(number)
         high = scores[mine] > np.median(scores[mine])
         truth = ledger.is_member[mine]
         found.append(

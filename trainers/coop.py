@@ -14,7 +14,7 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
@@ -31,7 +31,7 @@ class CoOp(LocalSgd):
     equation 2, with the class token at the end and one context for all classes.
     """
 
-    takes_crafted: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[bool] = True
 
     def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""
@@ -59,8 +59,12 @@ class CoOp(LocalSgd):
         """Release the client's own prompt."""
         return {"context": kept["context"]}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the released prompt, or the public model where nothing was sent."""
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
-        return Rebuilt({"text": task.zero_shot}, missing=("the client's prompt",))
+            return Reconstruction(view.release_of(client).tensors)
+        return Reconstruction(
+            {"text": task.zero_shot}, missing=("the client's prompt",)
+        )

@@ -15,7 +15,7 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Signal,
     Signals,
@@ -121,27 +121,31 @@ class DPFedOTP(PrivatePairTrainer):
         texts = pair_texts(task, models)
         return query_transported(task, texts, records, self.transport)
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload, or what is shared, in both prompts' places.
 
         As fedotp's rebuild, which says why. In "published-code" an upload is the
         gradient of the local prompt too: whoever sees it integrates it.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         shared = self.shared_part(view, client)
         if self.mode == "published-code":
             return self._integrated(shared, view, client)
         missing = ["the client's local prompt"]
         if not view.sees_updates_of(client):
             missing.append("the client's own training in its last round")
-        return Rebuilt({"global": shared, "local": shared}, tuple(missing))
+        return Reconstruction({"global": shared, "local": shared}, tuple(missing))
 
-    def _integrated(self, shared: Tensor, view: View, client: ClientId) -> Rebuilt:
+    def _integrated(
+        self, shared: Tensor, view: View, client: ClientId
+    ) -> Reconstruction:
         if not view.sees_updates_of(client):
-            return Rebuilt({"context": shared}, ("the client's local prompt",))
+            return Reconstruction({"context": shared}, ("the client's local prompt",))
         local = self.integrated(view, client)
         missing = ["the local prompt's random start"]
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        return Rebuilt({"context": shared + local}, tuple(missing), 0, True)
+        return Reconstruction({"context": shared + local}, tuple(missing), 0, True)

@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import TRAINERS, ClientId, PublicTask, Rebuilt
+from privaudit.federated.trainer import TRAINERS, ClientId, PublicTask, Reconstruction
 from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
@@ -92,24 +92,26 @@ class DPFedPGP(PrivatePairTrainer):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average.
 
         In "published-code" an upload is the gradient g by sigma + U V, by which U V
         moves as g V.T V + U U.T g: rank 0.02^2 g each, expected over the random start.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         shared = self.shared_part(view, client)
         missing = ["the client's low-rank prompt"]
         if not view.sees_updates_of(client):
             missing.append("the client's own training in its last round")
-            return Rebuilt({"context": shared}, tuple(missing))
+            return Reconstruction({"context": shared}, tuple(missing))
         if self.mode != "published-code":
-            return Rebuilt({"context": shared}, tuple(missing))
+            return Reconstruction({"context": shared}, tuple(missing))
         share = 2 * self.rank * CONTEXT_STD**2
         missing = ["the factors' random start"]
         if self.epsilon is not None:
             missing.append("the noise on the factors")
         guess = shared + share * self.integrated(view, client)
-        return Rebuilt({"context": guess}, tuple(missing), 0, True)
+        return Reconstruction({"context": guess}, tuple(missing), 0, True)

@@ -22,7 +22,7 @@ from privaudit.federated.trainer import (
     Events,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
@@ -81,7 +81,7 @@ class DPFPL(PrivateTrainer):
             mode "sound"; half is equal noise multipliers.
     """
 
-    takes_crafted: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[bool] = True
 
     usual_rounds: ClassVar[int] = 60
 
@@ -191,7 +191,9 @@ class DPFPL(PrivateTrainer):
         """Release the sum of both prompts."""
         return {"context": received["context"] + kept["local"]}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the released prompt, or the global one plus what uploads tell of p_L.
 
         A client's upload is the gradient of its private prompt too: whoever sees it
@@ -202,11 +204,13 @@ class DPFPL(PrivateTrainer):
         that the client adds, and so may tell more of a record than the client's prompt.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         shared = self._shared(task, view, client)
         if not view.sees_updates_of(client):
             hidden = ("the client's local prompt",)
-            return Rebuilt({"context": shared}, hidden, shared={"context": shared})
+            return Reconstruction(
+                {"context": shared}, hidden, shared={"context": shared}
+            )
         state = self.begin({"local": torch.zeros_like(shared)})
         scale = self._local_share_of_upload(task) / self.divisor(task)
         for message in view.updates_of(client):
@@ -217,8 +221,10 @@ class DPFPL(PrivateTrainer):
             missing.append("the factors' random start")
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        rebuilt = {"context": shared + state["local"]}
-        return Rebuilt(rebuilt, tuple(missing), 0, True, shared={"context": shared})
+        reconstructed = {"context": shared + state["local"]}
+        return Reconstruction(
+            reconstructed, tuple(missing), 0, True, shared={"context": shared}
+        )
 
     def _shared(self, task: PublicTask, view: View, client: ClientId) -> Tensor:
         """Return the global prompt, as clean sums make it where the view holds them.

@@ -25,7 +25,7 @@ from privaudit.federated.trainer import (
     Events,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.federated.transcript import Message
@@ -75,7 +75,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         momentum: In these, in [0, 1).
     """
 
-    rebuilds_from_all: ClassVar[bool] = True
+    reconstructs_from_all_rounds: ClassVar[bool] = True
 
     personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
     epochs: Annotated[int, Field(ge=1)] = 50
@@ -208,22 +208,22 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         view: View,
         client: ClientId,
         heard: Sequence[Message],
-    ) -> Rebuilt:
+    ) -> Reconstruction:
         """Return the mean prompt, drawn towards the client by all of its uploads.
 
         In "sound" no gate shaped them, and each tells of some noisy samples only: what
         a client did in all rounds adds up to more, as in dp-promptfl.
         """
         if self.mode == "published-paper":
-            rebuilt = super().from_uploads(task, view, client, heard)
+            reconstructed = super().from_uploads(task, view, client, heard)
             hidden = "the personal prompt, without the noise"
-            return replace(rebuilt, missing=(*rebuilt.missing, hidden))
+            return replace(reconstructed, missing=(*reconstructed.missing, hidden))
         shared = view.last_broadcast(client).tensors["context"]
         share = len(task.clients) ** -0.5 - 1 / len(task.clients)
         moves = torch.stack(view.moves_of(client, "context"))  # each weighs 1
         drawn = shared + share * moves.sum(dim=0)
         missing = ("the personal prompt, which is not what is sent", "the gate")
-        return Rebuilt({"context": drawn}, missing)
+        return Reconstruction({"context": drawn}, missing)
 
     def claim(self, task: PublicTask) -> Claim:
         """Return epsilon for a record of an upload, and what delta is worth."""

@@ -20,7 +20,7 @@ from privaudit.federated.trainer import (
     Inbox,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.privacy.events import on_grid
@@ -53,10 +53,10 @@ class DPPromptFL(PrivateLocalTrainer):
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
     """
 
-    takes_crafted: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[bool] = True
 
     usual_rounds: ClassVar[int] = 20
-    rebuilds_from_all: ClassVar[bool] = True
+    reconstructs_from_all_rounds: ClassVar[bool] = True
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return a random context, and the code's momentum."""
@@ -127,7 +127,9 @@ class DPPromptFL(PrivateLocalTrainer):
         """Release the averaged prompt: there is no personal part."""
         return {"context": received["context"]}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the average, drawn towards the client by all of its uploads.
 
         A round's upload tells of one small and noisy sample; what a client did in all
@@ -135,14 +137,16 @@ class DPPromptFL(PrivateLocalTrainer):
         overshoot. 1 / sqrt(N) was measured to be best, or close, on the digits.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         shared = view.last_broadcast(client).tensors["context"]
         if not view.sees_updates_of(client):
             missing = ("the client's own training",)
-            return Rebuilt({"context": shared}, missing)
+            return Reconstruction({"context": shared}, missing)
         parties = view.sums[-1].parties
         share = parties**-0.5 - 1 / parties
-        return Rebuilt({"context": shared + share * self._own_moves(view, client)})
+        return Reconstruction(
+            {"context": shared + share * self._own_moves(view, client)}
+        )
 
     def _own_moves(self, view: View, client: ClientId) -> Float[Tensor, "tokens width"]:
         """Return the sum of what each upload would make of the prompt by itself."""

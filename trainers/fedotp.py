@@ -17,13 +17,13 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer, pair_texts
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.optimal_transport import Stop, Transport
@@ -96,7 +96,7 @@ class FedOTP(AveragingTrainer):
             )
 
         trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
-        sent = weigh(cohort, {"global": trained["global"]})
+        sent = weighted_upload(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
 
     def release(
@@ -121,7 +121,9 @@ class FedOTP(AveragingTrainer):
             task, pair_texts(task, models), records, self.transport
         )
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload, or the average, in both prompts' places.
 
         The upload is the client's global prompt after local training, exactly; of the
@@ -133,10 +135,10 @@ class FedOTP(AveragingTrainer):
         alike.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         hidden, sent = "the client's local prompt", last_sent(view, client)
         if sent is not None:
             both = {"global": sent["global"], "local": sent["global"]}
-            return Rebuilt(both, (hidden,))
+            return Reconstruction(both, (hidden,))
         shared = view.last_broadcast(client).tensors["global"]
-        return Rebuilt({"global": shared, "local": shared}, (hidden, UNTRAINED))
+        return Reconstruction({"global": shared, "local": shared}, (hidden, UNTRAINED))

@@ -17,10 +17,10 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.contrast import (
     complete,
@@ -71,7 +71,7 @@ class FedPGP(AveragingTrainer):
             return self._losses(task, parameters, batch)
 
         trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
-        sent = weigh(cohort, {"context": trained.pop("context")})
+        sent = weighted_upload(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
 
     def _losses(self, task: PublicTask, parameters: Stacked, batch: Batch) -> Tensor:
@@ -89,7 +89,9 @@ class FedPGP(AveragingTrainer):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload, completed if the contrast bends it.
 
         Sigma alone is no good model once the contrast has pushed it away from the
@@ -101,15 +103,15 @@ class FedPGP(AveragingTrainer):
         contrast moves it more.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         hidden, sent = "the client's low-rank prompt", last_sent(view, client)
         if sent is None:
             shared = view.last_broadcast(client).tensors["context"]
-            return Rebuilt({"context": shared}, (hidden, UNTRAINED))
+            return Reconstruction({"context": shared}, (hidden, UNTRAINED))
         if not self.contrast:
-            return Rebuilt(sent, (hidden,))
+            return Reconstruction(sent, (hidden,))
         context = self._complete(task, sent["context"])
-        return Rebuilt({"context": context}, (hidden,), 0, True)
+        return Reconstruction({"context": context}, (hidden,), 0, True)
 
     def _complete(self, task: PublicTask, sigma: Tensor) -> Tensor:
         def losses(parameters: Stacked, batch: Batch) -> Tensor:

@@ -28,7 +28,7 @@ from privaudit.federated.trainer import (
     Events,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.federated.weighted_mean import UNTRAINED
@@ -198,7 +198,9 @@ class FedPTDhapa(DhapaClient):
             return received
         return _pick(self._starts(received), kept[PICKED])
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return what the client last trained where it is seen, else the broadcast.
 
         Of several clusters' prompts their mean, since nothing says which one is the
@@ -206,13 +208,13 @@ class FedPTDhapa(DhapaClient):
         """
         uploads = view.updates_of(client) if view.sees_updates_of(client) else ()
         if uploads and has_records(uploads[-1].tensors):
-            return Rebuilt(parameters_of(uploads[-1].tensors))
+            return Reconstruction(parameters_of(uploads[-1].tensors))
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         last = view.last_broadcast(client).tensors
         if self.clusters == 1:
-            return Rebuilt(last, (UNTRAINED,))
-        return Rebuilt(_mean(last), (UNTRAINED, "which cluster it picked"))
+            return Reconstruction(last, (UNTRAINED,))
+        return Reconstruction(_mean(last), (UNTRAINED, "which cluster it picked"))
 
     def own_model(self, server: Tensors) -> Tensors:
         """Return the server's own model: the plain mean of the clusters' prompts."""

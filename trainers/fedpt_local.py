@@ -12,7 +12,7 @@ from privaudit.federated.trainer import (
     Inbox,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.federated.weighted_mean import UNTRAINED
@@ -46,8 +46,10 @@ class FedPTLocal(PromptTuner):
         """Change nothing: nothing was sent."""
         return server, ()
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return what was released, or the start where nothing was."""
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
-        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+            return Reconstruction(view.release_of(client).tensors)
+        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))

@@ -18,7 +18,7 @@ from privaudit.tuning.transformers.zeroth_order import two_point
 class FedPTZerothOrder(PromptTuner):
     """Clients estimate gradients from the model's answers; the server averages.
 
-    What must be sent to the model with every query is what the mechanism learns: a soft
+    What must be sent to the model with every query is what the PEFT method learns: a soft
     prompt stands in front of the input, and an interface that takes embedded input
     takes it. "prefix", "lora" and "p-tuning" run too, for an interface that takes keys
     and values, changes of layers, or embedded input. "full" is refused: who may hand in
@@ -41,9 +41,9 @@ class FedPTZerothOrder(PromptTuner):
 
     @model_validator(mode="after")
     def _check_mechanism(self) -> "FedPTZerothOrder":
-        if self.mechanism == "full":
+        if self.peft_method == "full":
             raise ConfigError(
-                'mechanism = "full" was asked for, and clients of this trainer have no '
+                'peft_method = "full" was asked for, and clients of this trainer have no '
                 'more than an interface to the model. Take "soft-prompt", or fedpt'
             )
         if self.tiers != "none":

@@ -19,11 +19,11 @@ from privaudit.federated.trainer import (
     Inbox,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 from privaudit.tuning.transformers.lora import chosen, factor_of
 
@@ -61,8 +61,8 @@ class FedRand(LoraTrainer):
             server's.
     """
 
-    rebuilds_from_all: ClassVar[bool] = True
-    starts_public: ClassVar[bool] = True
+    reconstructs_from_all_rounds: ClassVar[bool] = True
+    starts_from_broadcast: ClassVar[bool] = True
 
     send_a: Annotated[float, Field(ge=0, le=1)] = 0.5
     past: bool = True
@@ -90,7 +90,7 @@ class FedRand(LoraTrainer):
         """Return the same trainer with one step from both of the server's factors."""
         return replace(self, epochs=1, batch_size=0, past=False)
 
-    def choosing_as(self, sent: Tensors) -> Any:
+    def with_choices_of(self, sent: Tensors) -> Any:
         """Return the trainer that takes and sends the factor that was sent."""
         return replace(self, send_a=float("weight A" in sent))
 
@@ -108,19 +108,21 @@ class FedRand(LoraTrainer):
                 state[name] = (inbox[name] / total).to(tensor.dtype)
         return state, ()
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Pair the client's last upload with its other factor, seen earlier."""
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         if not view.sees_updates_of(client):
-            return super().rebuild(task, view, client)
+            return super().reconstruct(task, view, client)
         uploads = view.updates_of(client)
         seen = _without_weight(uploads[-1])
         if not seen:
             shared = view.last_broadcast(client).tensors
-            return Rebuilt(shared, (UNSEEN,), estimated=True)
+            return Reconstruction(shared, (UNSEEN,), estimated=True)
         other, staleness = self._other_factor(view, client, uploads)
-        return Rebuilt({**other, **seen}, (UNSEEN,), staleness, estimated=True)
+        return Reconstruction({**other, **seen}, (UNSEEN,), staleness, estimated=True)
 
     def _first(self, task: PublicTask, cohort: Cohort, at: Round) -> Stacked:
         """Return the public start: a client's own past before its first round."""
@@ -163,7 +165,7 @@ def _weighted(
     cohort: Cohort, trained: Stacked, coins: Bool[Tensor, " k"]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return both factors times the number of records, and who sends which."""
-    sent = dict(weigh(cohort, trained))
+    sent = dict(weighted_upload(cohort, trained))
     sizes = sent.pop("weight")
     sends = {name: coins if _letter(name) == "A" else ~coins for name in trained}
     for factor, who in zip(FACTORS, (coins, ~coins), strict=True):

@@ -18,9 +18,9 @@ class FullFedAvg(AveragedTuner):
     decentralized data", AISTATS 2017, algorithm 1.
 
     Attributes:
-        mechanism: "full", and no other.
+        peft_method: "full", and no other.
         learning_rate: Above 0.
     """
 
-    mechanism: Literal["full"] = "full"
+    peft_method: Literal["full"] = "full"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001

@@ -23,12 +23,12 @@ class FullFedProx(AveragedTuner):
     equation 2.
 
     Attributes:
-        mechanism: "full", and no other.
+        peft_method: "full", and no other.
         learning_rate: Above 0.
         mu: Strength of the pull, 0 or more; 0.01 is published as a usual value.
     """
 
-    mechanism: Literal["full"] = "full"
+    peft_method: Literal["full"] = "full"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 

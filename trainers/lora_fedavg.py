@@ -4,7 +4,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 
 
@@ -30,4 +30,4 @@ class LoraFedAvg(LoraTrainer):
     ) -> LocalResult:
         """Train what was received, send it weighted by shard size, and keep it."""
         trained, loss = self.train(task, cohort, received, at)
-        return LocalResult(weigh(cohort, trained), trained, loss)
+        return LocalResult(weighted_upload(cohort, trained), trained, loss)

@@ -11,10 +11,10 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 from privaudit.tuning.transformers.lora import chosen, factor_of, start_pairs
 
@@ -52,15 +52,19 @@ class LoraFedPara(LoraTrainer):
         start = {**received, **chosen(kept, _is_private)}
         trained, loss = self.train(task, cohort, start, at)
         shared = chosen(trained, lambda name: not _is_private(name))
-        return LocalResult(weigh(cohort, shared), chosen(trained, _is_private), loss)
+        return LocalResult(
+            weighted_upload(cohort, shared), chosen(trained, _is_private), loss
+        )
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the shared product; the private one is in no message."""
-        rebuilt = super().rebuild(task, view, client)
+        reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
-            return rebuilt
-        missing = (*rebuilt.missing, "the client's private pair")
-        return Rebuilt(rebuilt.model, missing, estimated=True)
+            return reconstructed
+        missing = (*reconstructed.missing, "the client's private pair")
+        return Reconstruction(reconstructed.model, missing, estimated=True)
 
 
 def _is_private(name: str) -> bool:

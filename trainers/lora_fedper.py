@@ -19,10 +19,10 @@ from privaudit.federated.trainer import (
     Inbox,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 from privaudit.tuning.transformers.lora import chosen, layer_of
 
@@ -46,7 +46,7 @@ class LoraFedPer(LoraTrainer):
         shared_layers: How many of the top layers are shared; 2 and 4 are published.
     """
 
-    rebuilds_from_all: ClassVar[bool] = True
+    reconstructs_from_all_rounds: ClassVar[bool] = True
 
     shared_layers: Annotated[int, Field(ge=1)] = 2
 
@@ -90,10 +90,10 @@ class LoraFedPer(LoraTrainer):
         """Train all; send all in the first round, and the shared part from then on."""
         trained, loss = self.train(task, cohort, {**received, **kept}, at)
         if at.index == 0:
-            return LocalResult(weigh(cohort, trained), {}, loss)
+            return LocalResult(weighted_upload(cohort, trained), {}, loss)
         private = chosen(trained, lambda name: self._is_private(task, name))
         shared = chosen(trained, lambda name: name not in private)
-        return LocalResult(weigh(cohort, shared), private, loss)
+        return LocalResult(weighted_upload(cohort, shared), private, loss)
 
     def aggregate(
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
@@ -110,14 +110,16 @@ class LoraFedPer(LoraTrainer):
         adapters = chosen(server, lambda name: not name.startswith(JOINED))
         return {n.removeprefix(FIRST): t for n, t in adapters.items()}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the shared part as last sent, on the private part's common start."""
-        rebuilt = super().rebuild(task, view, client)
+        reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
-            return rebuilt
-        model = {**_newest(view), **rebuilt.model}
-        missing = (*rebuilt.missing, "the private layers' training")
-        return Rebuilt(model, missing, estimated=True)
+            return reconstructed
+        model = {**_newest(view), **reconstructed.model}
+        missing = (*reconstructed.missing, "the private layers' training")
+        return Reconstruction(model, missing, estimated=True)
 
     def _is_private(self, task: PublicTask, name: str) -> bool:
         depth = layer_of(task.language.targets, name)

@@ -18,13 +18,13 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
 )
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.feature_memory import (
     choose_blend,
@@ -95,7 +95,7 @@ class PFedPrompt(AveragingTrainer):
             STRENGTHS if self.strength is None else (self.strength,),
             SHARPNESSES if self.sharpness is None else (self.sharpness,),
         )  # fmt: skip
-        sent = weigh(cohort, {"context": contexts})
+        sent = weighted_upload(cohort, {"context": contexts})
         return LocalResult(sent, memory | {BLEND: blend}, loss)
 
     def release(
@@ -108,13 +108,15 @@ class PFedPrompt(AveragingTrainer):
         """Release the averaged prompt with the memory: raw training features."""
         return {"context": received["context"], **kept}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the prompt that was seen; no message shows the memory."""
-        rebuilt = super().rebuild(task, view, client)
+        reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
-            return rebuilt
+            return reconstructed
         memory = ("the client's memory of features",)
-        return replace(rebuilt, missing=rebuilt.missing + memory)
+        return replace(reconstructed, missing=reconstructed.missing + memory)
 
     def query(
         self,

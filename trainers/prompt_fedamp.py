@@ -19,7 +19,7 @@ from privaudit.federated.trainer import (
     Events,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.tuning.prompts.learning import start_context
@@ -138,17 +138,19 @@ class PromptFedAMP(ProximalTrainer):
         """Release the client's own prompt; the mix, if it never trained."""
         return {"context": _own(received, kept)}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's own prompt where it is seen, else a mix.
 
         A peer sees its own mix only, in which the client's prompt has a part.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         if view.sees_updates_of(client):
-            return Rebuilt(view.updates_of(client)[-1].tensors)
+            return Reconstruction(view.updates_of(client)[-1].tensors)
         mix = view.last_broadcast(client).tensors["mix"]
-        return Rebuilt({"context": mix}, missing=("the client's own prompt",))
+        return Reconstruction({"context": mix}, missing=("the client's own prompt",))
 
 
 def _own(received: Stacked, kept: Stacked) -> Tensor:

@@ -19,10 +19,10 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.learning import prompt_losses, start_context
 
@@ -69,7 +69,7 @@ class PromptFedPer(AveragingTrainer):
             dim=1,
         )
         mine = {"private": private} if kept else {}
-        return LocalResult(weigh(cohort, {"shared": shared}), mine, loss)
+        return LocalResult(weighted_upload(cohort, {"shared": shared}), mine, loss)
 
     def release(
         self,
@@ -81,21 +81,23 @@ class PromptFedPer(AveragingTrainer):
         """Release the averaged tokens, followed by the client's own."""
         return {"context": _join(received, kept)}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's sent tokens, else the shared ones, and guess the others.
 
         Private tokens are trained on public records behind those that were seen, as the
         client trains them on its own.
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         sent = last_sent(view, client)
         missing: tuple[str, ...] = () if sent else (UNTRAINED,)
         seen = (sent or view.last_broadcast(client).tensors)["shared"]
         if len(seen) == task.prompts.context_tokens:
-            return Rebuilt({"context": seen}, missing)
+            return Reconstruction({"context": seen}, missing)
         missing += ("the client's private tokens",)
-        return Rebuilt(
+        return Reconstruction(
             {"context": self._complete(task, seen, client)}, missing, 0, True
         )
 

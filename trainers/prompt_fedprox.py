@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.proximal import ProximalTrainer
 
@@ -40,4 +40,4 @@ class PromptFedProx(ProximalTrainer, AveragingTrainer):
         """Train the received context near itself, and send it weighted."""
         anchor = received["context"]
         contexts, loss = self.train_near(task, cohort, anchor, anchor, self.mu, at)
-        return LocalResult(weigh(cohort, {"context": contexts}), {}, loss)
+        return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)

@@ -6,7 +6,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 
 
@@ -24,7 +24,7 @@ class PromptFL(AveragingTrainer):
     prompts instead of models", IEEE TMC 2023, algorithm 1.
     """
 
-    takes_crafted: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[bool] = True
 
     def local_update(
         self,
@@ -36,4 +36,4 @@ class PromptFL(AveragingTrainer):
     ) -> LocalResult:
         """Train the received context, and send it weighted by the shard's size."""
         contexts, loss = self.train(task, cohort, received["context"], at)
-        return LocalResult(weigh(cohort, {"context": contexts}), {}, loss)
+        return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)

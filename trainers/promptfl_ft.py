@@ -17,10 +17,10 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 
 
@@ -74,7 +74,7 @@ class FineTunedPromptFL(AveragingTrainer):
             tuned, _ = tuner.train(task, cohort, contexts, at.part("tuning"))
         done = torch.ones(len(cohort), dtype=torch.bool)
         mine = {"tuned": tuned, "is tuned": done}
-        return LocalResult(weigh(cohort, {"context": contexts}), mine, loss)
+        return LocalResult(weighted_upload(cohort, {"context": contexts}), mine, loss)
 
     def release(
         self,
@@ -87,10 +87,12 @@ class FineTunedPromptFL(AveragingTrainer):
         done = kept["is tuned"][:, None, None]
         return {"context": torch.where(done, kept["tuned"], received["context"])}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return as PromptFL does; no upload shows the tuning."""
-        rebuilt = super().rebuild(task, view, client)
+        reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
-            return rebuilt
+            return reconstructed
         tuning = ("the client's fine-tuning",) if self.tuning_epochs else ()
-        return replace(rebuilt, missing=rebuilt.missing + tuning)
+        return replace(reconstructed, missing=reconstructed.missing + tuning)

@@ -15,7 +15,7 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signal,
@@ -64,9 +64,11 @@ class ZeroShot(PromptTrainer):
         model = self._model(task)
         return {n: t.expand(len(clients), *t.shape) for n, t in model.items()}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the public model: it is exactly what the client uses."""
-        return Rebuilt(self._model(task))
+        return Reconstruction(self._model(task))
 
     def own_model(self, server: Tensors) -> Tensors:
         """Return the model as it comes."""

@@ -18,7 +18,13 @@ from privaudit.auditing.shadow_models.signal_cache import SignalStore
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
-from privaudit.federated.trainer import ClientId, PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.trainer import (
+    ClientId,
+    PublicTask,
+    Reconstruction,
+    Records,
+    Trainer,
+)
 from privaudit.statistics.progress import Event, Watcher
 
 
@@ -28,12 +34,12 @@ class Target:
 
     Attributes:
         client: Its name.
-        rebuilt: The adversary's best model of it.
+        reconstructed: The adversary's best model of it.
         candidates: Records whose membership the adversary wants to know.
     """
 
     client: ClientId
-    rebuilt: Rebuilt
+    reconstructed: Reconstruction
     candidates: Records
 
 

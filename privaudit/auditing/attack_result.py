@@ -45,7 +45,7 @@ class ClientScores:
 
 
 @dataclass(frozen=True)
-class Leak:
+class AttackResult:
     """What one attack found out.
 
     Attributes:
@@ -100,9 +100,9 @@ class Leak:
         }
 
 
-def measure_leak(
+def evaluate_scores(
     attack: str, settings: str, threshold: str, clients: Sequence[ClientScores]
-) -> Leak:
+) -> AttackResult:
     """Return what an attack's scores say, given the truth."""
     members, others = _pooled(clients)
     truth = np.concatenate([c.is_member for c in clients])
@@ -110,7 +110,7 @@ def measure_leak(
     labels = np.concatenate([c.labels for c in clients])
     groups = [c.groups for c in clients]
     pooled = pooled_auroc(groups)
-    return Leak(
+    return AttackResult(
         attack=attack,
         settings=settings,
         threshold=threshold,

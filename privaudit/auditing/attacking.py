@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
-from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.ledger import Ledger
 
@@ -19,7 +19,7 @@ def make_attack(
     adversary: Adversary,
     targets: Sequence[Target],
     truth: tuple[Asked, Ledger],
-) -> Leak:
+) -> AttackResult:
     """Return what an attack finds out.
 
     Args:
@@ -43,7 +43,7 @@ def make_attack(
         _beside_truth(target, some, *truth)
         for target, some in zip(targets, scores, strict=True)
     ]
-    return measure_leak(name, repr(attack), scores[0].threshold, joined)
+    return evaluate_scores(name, repr(attack), scores[0].threshold, joined)
 
 
 def _beside_truth(

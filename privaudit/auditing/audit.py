@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from privaudit.auditing.assurance import Assurance, assure
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.parts.closeness import Closeness
 from privaudit.auditing.parts.leakage_by_round import RoundLeak
 from privaudit.auditing.parts.linkage_gain import Linking
@@ -24,7 +24,7 @@ class Audit:
     Attributes:
         run: The run.
         scenario: Who looked on, and what was tried.
-        leaks: By attack; the first one carries the verdict.
+        results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models.
         missing: What of a client's model the view did not show.
         staleness: Rounds by which the oldest rebuilt model lags its client.
@@ -43,32 +43,32 @@ class Audit:
 
     run: Run
     scenario: Scenario
-    leaks: Mapping[str, Leak]
+    results: Mapping[str, AttackResult]
     utility: Utility
     missing: tuple[str, ...]
     staleness: int
     closeness: Closeness | None
     seed: int
     linking: Linking | None = None
-    aggregate: Mapping[str, Leak] = field(default_factory=dict)
+    aggregate: Mapping[str, AttackResult] = field(default_factory=dict)
     rounds: tuple[RoundLeak, ...] = ()
     source: SourceInference | None = None
     one_run: OneRunAudit | None = None
 
     @property
-    def headline(self) -> Leak:
+    def headline(self) -> AttackResult:
         """The leak that the verdict is about."""
-        return next(iter(self.leaks.values()))
+        return next(iter(self.results.values()))
 
     @property
-    def guesses(self) -> Leak:
+    def guesses(self) -> AttackResult:
         """The leak that success rates are told of: of guesses learned on shadows.
 
         Without shadow models it is the headline.
         """
         attacks = self.scenario.attacks.items()
         shadowed = {name for name, attack in attacks if attack.trains_shadows}
-        learned = [leak for name, leak in self.leaks.items() if name in shadowed]
+        learned = [leak for name, leak in self.results.items() if name in shadowed]
         return learned[0] if learned else self.headline
 
     @property
@@ -133,7 +133,7 @@ class Audit:
                 "staleness": self.staleness,
                 "closeness": self.closeness and self.closeness.to_dict(),
             },
-            "leaks": {name: leak.to_dict() for name, leak in self.leaks.items()},
+            "leaks": {name: leak.to_dict() for name, leak in self.results.items()},
             "server_model": {n: leak.to_dict() for n, leak in self.aggregate.items()},
             "linking": self.linking and self.linking.to_dict(),
             "rounds": [one.to_dict() for one in self.rounds],

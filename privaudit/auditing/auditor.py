@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.attacking import Asked, make_attack
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_arguments import USUAL_SHADOWS, check_asked
@@ -34,7 +34,7 @@ from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.utility import measure_clients
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Rebuilt
+from privaudit.federated.trainer import Reconstruction
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import Event, Phase, Watcher
 from privaudit.statistics.roc import auroc as auroc_of
@@ -97,12 +97,12 @@ class Auditor:
         plan = find_scenario(scenario, shadows)
         plan = self._as_seen(plan.reading("words" if writes else "classes"))
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
-        leaks = self._leaks(plan, adversary, targets, clients)
+        results = self._leaks(plan, adversary, targets, clients)
         linking, alone = None, without_suspects(adversary, targets)
         if alone:
             others = self._leaks(plan, adversary, alone, clients)
-            linking = measure_linking(self.run.transcript, targets, leaks, others)
-        aggregate: dict[str, Leak] = {}
+            linking = measure_linking(self.run.transcript, targets, results, others)
+        aggregate: dict[str, AttackResult] = {}
         if adversary.task.writes and plan.threat == "server":
             common = self._on_server_model(targets)
             if common:
@@ -110,8 +110,8 @@ class Auditor:
                 plain = plan.without_shadows()
                 aggregate = self._leaks(plain, adversary, common, clients)
         if not writes:  # of models that write, aggregate holds what sums show
-            leaks |= self._with_less(plan, adversary, targets)
-        audit = self._judge(plan, adversary, targets, leaks, seed)
+            results |= self._with_less(plan, adversary, targets)
+        audit = self._judge(plan, adversary, targets, results, seed)
         audit = replace(audit, linking=linking, aggregate=aggregate)
         return self._with_more(audit, adversary, targets)
 
@@ -123,16 +123,16 @@ class Auditor:
 
     def _with_less(
         self, plan: Scenario, adversary: Adversary, targets: Sequence[Target]
-    ) -> dict[str, Leak]:
+    ) -> dict[str, AttackResult]:
         """Make the named attacks of those who see less."""
-        leaks: dict[str, Leak] = {}
+        results: dict[str, AttackResult] = {}
         for weaker, less, theirs in as_weaker(plan, adversary, targets):
             attack, made = next(iter(weaker.attacks.items()))
             name = attack_in_place(attack, weaker.name)
-            made_before = len(plan.attacks) + len(leaks)
+            made_before = len(plan.attacks) + len(results)
             less.tell(Phase("", "attack", name, made_before, made_before + 1))
-            leaks[name] = make_attack(name, made, less, theirs, self._truth(plan))
-        return leaks
+            results[name] = make_attack(name, made, less, theirs, self._truth(plan))
+        return results
 
     def _with_more(
         self, audit: Audit, adversary: Adversary, targets: Sequence[Target]
@@ -167,7 +167,9 @@ class Auditor:
         model = self.run.own_model
         if model is None:
             return []
-        return [replace(target, rebuilt=Rebuilt(model)) for target in targets]
+        return [
+            replace(target, reconstructed=Reconstruction(model)) for target in targets
+        ]
 
     def _leaks(
         self,
@@ -175,17 +177,19 @@ class Auditor:
         adversary: Adversary,
         targets: Sequence[Target],
         clients: int | Literal["all"],
-    ) -> dict[str, Leak]:
+    ) -> dict[str, AttackResult]:
         """Make every attack, and set its scores beside the truth."""
         some = _choose(targets, clients)
-        leaks: dict[str, Leak] = {}
+        results: dict[str, AttackResult] = {}
         for name, attack in scenario.attacks.items():
-            adversary.tell(Phase("", "attack", name, len(leaks), len(scenario.attacks)))
+            adversary.tell(
+                Phase("", "attack", name, len(results), len(scenario.attacks))
+            )
             whom = some if attack.trains_shadows else targets
-            leaks[name] = make_attack(
+            results[name] = make_attack(
                 name, attack, adversary, whom, self._truth(scenario)
             )
-        return leaks
+        return results
 
     def _truth(self, scenario: Scenario) -> tuple[Asked, Ledger]:
         return partial(self._asked, scenario), self.run.ledger
@@ -228,7 +232,7 @@ class Auditor:
         targets = [
             Target(
                 client,
-                run.trainer.rebuild(population.task, adversary.view, client),
+                run.trainer.reconstruct(population.task, adversary.view, client),
                 population.pick(self._asked(scenario, client)),
             )
             for client in whom
@@ -258,14 +262,14 @@ class Auditor:
         scenario: Scenario,
         adversary: Adversary,
         targets: Sequence[Target],
-        leaks: Mapping[str, Leak],
+        results: Mapping[str, AttackResult],
         seed: int,
     ) -> Audit:
         run, population = self.run, self.run.population
         return Audit(
             run=run,
             scenario=scenario,
-            leaks=leaks,
+            results=results,
             utility=measure_clients(
                 run.trainer,
                 population,
@@ -273,10 +277,12 @@ class Auditor:
                 run.own_model,
             ),
             missing=(
-                *dict.fromkeys(part for t in targets for part in t.rebuilt.missing),
+                *dict.fromkeys(
+                    part for t in targets for part in t.reconstructed.missing
+                ),
                 *([scenario.note] if scenario.note else []),
             ),
-            staleness=max(target.rebuilt.staleness for target in targets),
+            staleness=max(target.reconstructed.staleness for target in targets),
             closeness=measure_closeness(run, adversary, targets),
             seed=seed,
         )

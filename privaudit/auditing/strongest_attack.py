@@ -8,7 +8,7 @@ asks here: the best of all of them is the stronger adversary's, and was picked.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.dominated_views import attack_in_place
 from privaudit.core.errors import ConfigError
@@ -28,7 +28,7 @@ class Strongest:
     """
 
     scenario: str
-    leak: Leak
+    leak: AttackResult
     p_value: float
     shown: int
     tried: int
@@ -54,11 +54,11 @@ def strongest_of(
     """
     for other in weaker:
         _refuse_other(audit, other)
-    again = {attack_in_place(n, a.scenario.name) for a in weaker for n in a.leaks}
+    again = {attack_in_place(n, a.scenario.name) for a in weaker for n in a.results}
     tried = [
         (one.scenario.name, leak)
         for one in (audit, *weaker)
-        for name, leak in one.leaks.items()
+        for name, leak in one.results.items()
         if one is not audit or name not in again
     ]
     adjusted = holm([p_above_chance(leak.auroc) for _, leak in tried])

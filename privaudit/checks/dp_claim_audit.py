@@ -157,7 +157,7 @@ def _refuse_impossible(
             f"{trainer} claims no epsilon with these settings, so there is nothing to "
             "refute. Give --epsilon."
         )
-    if not method.takes_crafted:
+    if not method.accepts_gradient_canaries:
         raise ConfigError(
             f"{trainer} does not take canaries of a chosen gradient. Take dp-fpl or "
             "dp-promptfl."

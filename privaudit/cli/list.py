@@ -12,14 +12,14 @@ from privaudit.core.registry import Registry
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk, places
 from privaudit.federated.trainer import TRAINERS
-from privaudit.tuning.peft_methods.registry import MECHANISMS
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 
 REGISTRIES: dict[str, Registry[object]] = {
     "trainers": TRAINERS,  # type: ignore[dict-item]
     "attacks": ATTACKS,  # type: ignore[dict-item]
     "scenarios": SCENARIOS,  # type: ignore[dict-item]
     "datasets": DATASETS,  # type: ignore[dict-item]
-    "mechanisms": MECHANISMS,  # type: ignore[dict-item]
+    "peft-methods": PEFT_METHODS,  # type: ignore[dict-item]
 }
 
 

@@ -224,10 +224,10 @@ def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion
         name, use_at = questions.use_name(tests.metric), questions.utility_at(tests)
         return questions.use_limit(name, use_at, value, "above")
     attack = limit.attack or found.headline.attack
-    if attack not in found.leaks:
+    if attack not in found.results:
         what = f"attack of {found.scenario.name} on this run"
-        raise UnknownNameError(what, attack, found.leaks)
-    clients = found.leaks[attack].clients
+        raise UnknownNameError(what, attack, found.results)
+    clients = found.results[attack].clients
     if limit.metric == "success":
         leak_at = questions.success_at(clients)
         return questions.leak_limit(f"{attack} success rate", leak_at, value, "below")

@@ -20,7 +20,7 @@ Concentration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Pathological:
     """Classes are split at random, disjointly and as evenly as they go."""
 
-    def deal(
+    def split(
         self,
         labels: Int[np.ndarray, " n"],
         clients: int,
@@ -63,7 +63,7 @@ class Dirichlet:
 
     alpha: Concentration = 0.5
 
-    def deal(
+    def split(
         self,
         labels: Int[np.ndarray, " n"],
         clients: int,
@@ -103,7 +103,7 @@ class ByDomain:
 
     alpha: Concentration = 0.5
 
-    def deal(
+    def split(
         self,
         labels: Int[np.ndarray, " n"],
         clients: int,
@@ -118,7 +118,7 @@ class ByDomain:
         owner = np.empty(len(labels), dtype=np.int64)
         for mine, those in _spread(domains, clients):
             owner[mine] = those[
-                Dirichlet(self.alpha).deal(labels[mine], len(those), rng)
+                Dirichlet(self.alpha).split(labels[mine], len(those), rng)
             ]
         return owner
 

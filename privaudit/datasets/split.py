@@ -19,11 +19,11 @@ PUBLIC, TEST, UNUSED, SEEN = -1, -2, -3, -4  # owners that are not clients
 FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the rest
 TEST_SHARE, PUBLIC_SHARE = 0.3, 0.4  # where nothing else is said
 
-Rule = Literal["coin", "all"]
+MembershipSampling = Literal["coin", "all"]
 
 
 @dataclass(frozen=True)
-class Deal:
+class Split:
     """Who owns each record; who is a member stands in the ledger alone.
 
     Attributes:
@@ -34,7 +34,7 @@ class Deal:
     """
 
     owner: Int[np.ndarray, " n"]
-    members: Rule = "coin"
+    members: MembershipSampling = "coin"
 
     def of(self, owner: int) -> Int[np.ndarray, " part"]:
         """Return the records of one owner, in the data set's order."""
@@ -42,7 +42,7 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Shares:
+class SplitSizes:
     """Which records are set apart before clients get theirs, and how many of the rest.
 
     Attributes:
@@ -58,20 +58,20 @@ class Shares:
     test: float | None = None
     public: float | None = None
     shots: int | None = None
-    members: Rule = "coin"
+    members: MembershipSampling = "coin"
 
 
-def deal_records(
+def split_records(
     labels: Int[np.ndarray, " n"],
     partition: Partition,
-    shares: Shares,
+    shares: SplitSizes,
     *,
     clients: int,
     seeds: Seeds,
     split: Int[np.ndarray, " n"] | None = None,
     domains: Int[np.ndarray, " n"] | None = None,
     known: Int[np.ndarray, " known"] | None = None,
-) -> Deal:
+) -> Split:
     """Split records into test, public and the clients' candidates.
 
     Args:
@@ -101,14 +101,14 @@ def deal_records(
     if shares.shots is not None:
         rest = _few(labels, rest, shares.shots, rng)
     parts = None if domains is None else domains[rest]
-    owner[rest] = partition.deal(labels[rest], clients, rng, parts)
+    owner[rest] = partition.split(labels[rest], clients, rng, parts)
     _refuse_empty(owner, clients)
-    return Deal(owner, shares.members)
+    return Split(owner, shares.members)
 
 
 def _set_apart(
     records: int,
-    shares: Shares,
+    shares: SplitSizes,
     clients: int,
     split: Int[np.ndarray, " n"] | None,
     known: Int[np.ndarray, " known"] | None,
@@ -160,7 +160,9 @@ def _few(
     return np.sort(np.concatenate(chosen))
 
 
-def _refuse_shares(clients: int, test: float, public: float, shares: Shares) -> None:
+def _refuse_shares(
+    clients: int, test: float, public: float, shares: SplitSizes
+) -> None:
     given = [share for share in (shares.test, shares.public) if share is not None]
     if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
         raise ConfigError(

@@ -41,7 +41,7 @@ Paired = tuple[
 ]
 
 
-def blind_control(
+def blind_baseline(
     member_features: Shaped[np.ndarray, "members features"],
     nonmember_features: Shaped[np.ndarray, "others columns"],
     seed: int = 0,
@@ -70,9 +70,9 @@ def blind_control(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> here, there = rng.normal(size=(80, 3)), rng.normal(size=(80, 3))
-        >>> blind_control(here, there).excludes(0.5)
+        >>> blind_baseline(here, there).excludes(0.5)
         False
-        >>> blind_control(here, there + 2).low > 0.9
+        >>> blind_baseline(here, there + 2).low > 0.9
         True
     """
     features, is_member = _stacked(member_features, nonmember_features)
@@ -207,7 +207,7 @@ def pooled_blind_auroc(groups: Sequence[Groups]) -> Estimate:
 def beyond_blind(groups: Sequence[Paired]) -> Comparison:
     """Return an attack's AUROC less the blind attacker's, on the same records.
 
-    The blind attacker's variance counts twice, as in :func:`blind_control`.
+    The blind attacker's variance counts twice, as in :func:`blind_baseline`.
 
     Args:
         groups: Per client the attack's scores, :func:`blind_scores`, and the truth.

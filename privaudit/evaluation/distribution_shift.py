@@ -184,8 +184,10 @@ def _untuned(
     One model for all: what it says of public records is then asked once.
     """
     trainer = TRAINERS.find("zero-shot")()
-    rebuilt = trainer.rebuild(adversary.task, adversary.view, targets[0].client)
-    plain = [replace(target, rebuilt=rebuilt) for target in targets]
+    reconstructed = trainer.reconstruct(
+        adversary.task, adversary.view, targets[0].client
+    )
+    plain = [replace(target, reconstructed=reconstructed) for target in targets]
     return replace(adversary, trainer=trainer, store=None), plain
 
 
@@ -241,10 +243,10 @@ def _refuse_deaf(
     name: str, attack: Attack, adversary: Adversary, target: Target
 ) -> None:
     """Refuse an attack that does not look at its target's model, on a few records."""
-    watched = _ShiftRun(target.rebuilt.model)
+    watched = _ShiftRun(target.reconstructed.model)
     few = replace(
         target,
-        rebuilt=replace(target.rebuilt, model=watched),
+        reconstructed=replace(target.reconstructed, model=watched),
         candidates=target.candidates.pick(torch.arange(min(4, len(target.candidates)))),
     )
     public = adversary.task.public.pick(

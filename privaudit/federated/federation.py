@@ -14,9 +14,9 @@ from privaudit.core.tensors import Tensors, alike, stack, unstack
 from privaudit.federated.local_training import ClientInput, Trained, train_places
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
-    Delivery,
-    deliver,
+    RoundMessages,
     events_of,
+    exchange,
     inbox_of,
     not_empty,
 )
@@ -179,7 +179,7 @@ def run_round(
     deliveries, first = [], 0
     for at in rounds:
         mine = slice(first, first + len(at.participants))
-        part = deliver(trainer, places[mine], trained[mine], at, masking, dropout)
+        part = exchange(trainer, places[mine], trained[mine], at, masking, dropout)
         deliveries.append((trained[mine], part))
         first = mine.stop
     return [
@@ -196,7 +196,7 @@ def _move_on(
     federation: Federation,
     at: Round,
     trained: Sequence[Trained],
-    delivery: Delivery,
+    delivery: RoundMessages,
 ) -> RoundRecord:
     """Move the clients' and the server's state on, and say what the round left behind.
 

@@ -15,7 +15,7 @@ from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 
 @dataclass(frozen=True)
-class Delivery:
+class RoundMessages:
     """One round's messages, and what the server has of them.
 
     Attributes:
@@ -32,14 +32,14 @@ class Delivery:
     report: Mapping[str, Any] | None = None
 
 
-def deliver(
+def exchange(
     trainer: Trainer,
     places: Sequence[ClientInput],
     trained: Sequence[Trained],
     at: Round,
     masking: Masking | None,
     dropout: float = 0.0,
-) -> Delivery:
+) -> RoundMessages:
     """Send broadcasts down and uploads up, in the clear or under masks.
 
     Args:
@@ -61,13 +61,13 @@ def deliver(
         found = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
         there = replace(at, participants=found.survivors)
         messages = not_empty([*down, *found.messages])
-        return Delivery(messages, found.total, there, found.report)
+        return RoundMessages(messages, found.total, there, found.report)
     sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
     there = replace(at, participants=tuple(sent))
     kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
     up = [Message(at.index, c, SERVER, kind, tensors) for c, tensors in sent.items()]
     inbox = inbox_of(trainer, sent) if sent else None
-    return Delivery(not_empty(down + up), inbox, there)
+    return RoundMessages(not_empty(down + up), inbox, there)
 
 
 def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:
@@ -79,7 +79,7 @@ def _is_lost(at: Round, client: ClientId, dropout: float) -> bool:
     return at.stream("dropout", client).coin(dropout)
 
 
-def events_of(events: Events, asked: Round, delivery: Delivery) -> Events:
+def events_of(events: Events, asked: Round, delivery: RoundMessages) -> Events:
     """Return clients' mechanisms as they count in a sum that some are missing in.
 
     Whoever is lost takes its noise along: of a "distributed" noise its share, of

@@ -34,7 +34,7 @@ from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
-Adversary = Literal["server", "server-aggregate", "peer", "released"]
+ViewName = Literal["server", "server-aggregate", "peer", "released"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RoundSum:
 class View:
     """The messages one adversary sees."""
 
-    adversary: Adversary
+    adversary: ViewName
     messages: tuple[Message, ...]
 
     def updates_of(self, client: str) -> tuple[Message, ...]:

@@ -33,7 +33,7 @@ __all__ = [
     "Inbox",
     "LocalResult",
     "PublicTask",
-    "Rebuilt",
+    "Reconstruction",
     "Records",
     "Round",
     "Signal",
@@ -197,7 +197,7 @@ class LocalResult:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class Reconstruction:
     """The best model of a client that a view allows.
 
     Attributes:
@@ -231,18 +231,18 @@ class Trainer(Protocol):
         usual_rounds: Trained if nobody says how many.
         image_tokens: Whether it needs the parts of pictures, not their whole only. Its
             parameters may decide: ask an instance.
-        rebuilds_from_all: Whether ``rebuild`` adds up all that a client sent, not its
-            last upload only: its shadows then need all rounds too.
-        takes_crafted: Whether it trains on canaries in gradient space.
-        starts_public: Whether what a client keeps begins as the first broadcast.
+        reconstructs_from_all_rounds: Whether ``reconstruct`` adds up all that a client
+            sent, not its last upload only: its shadows then need all rounds too.
+        accepts_gradient_canaries: Whether it trains on canaries in gradient space.
+        starts_from_broadcast: Whether what a client keeps begins as the first broadcast.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
     reads: ClassVar[Literal["classes", "words", "either"]]
     usual_rounds: ClassVar[int]
-    rebuilds_from_all: ClassVar[bool]
-    takes_crafted: ClassVar[bool]
-    starts_public: ClassVar[bool]
+    reconstructs_from_all_rounds: ClassVar[bool]
+    accepts_gradient_canaries: ClassVar[bool]
+    starts_from_broadcast: ClassVar[bool]
 
     @property
     def is_noised(self) -> bool:
@@ -297,7 +297,9 @@ class Trainer(Protocol):
         """Return the personal models, from the last broadcast and the kept state."""
         ...
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the best model of ``client`` that the view allows."""
         ...
 
@@ -319,7 +321,7 @@ class Trainer(Protocol):
         """
         ...
 
-    def choosing_as(self, sent: Tensors) -> "Trainer":
+    def with_choices_of(self, sent: Tensors) -> "Trainer":
         """Return the same method with those random choices that an upload shows."""
         ...
 

@@ -16,7 +16,9 @@ COORDINATES = "coordinates"
 """What tells where numbers belong among all that is learned, in a row."""
 
 
-def weigh(cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]) -> Stacked:
+def weighted_upload(
+    cohort: Cohort, trained: Mapping[str, Float[Tensor, "k ..."]]
+) -> Stacked:
     """Return what is sent: tensors times the number of records, and that number.
 
     So that the server needs only the sums of both.
@@ -36,12 +38,12 @@ def times_weight(
     return scaled | {"weight": weight}
 
 
-def with_means(server: Tensors, sums: Tensors) -> Tensors:
+def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
     """Return the server's state with the means of what was sent in their places.
 
     Args:
         server: The state; it stays as it is where nobody had a record.
-        sums: Over clients, of what :func:`weigh` returns.
+        sums: Over clients, of what :func:`weighted_upload` returns.
     """
     weight = sums["weight"]
     if weight == 0:
@@ -64,7 +66,9 @@ def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
     return {n: torch.div(t, weight) for n, t in tensors.items() if n != "weight"}
 
 
-def moves(sent: Stacked, received: Tensors) -> dict[str, Float[Tensor, "k ..."]]:
+def update_deltas(
+    sent: Stacked, received: Tensors
+) -> dict[str, Float[Tensor, "k ..."]]:
     """Return where uploads moved what was received, their weights divided out.
 
     What was not received, such as a gradient, is taken as it is. Numbers that came with

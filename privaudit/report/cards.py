@@ -61,7 +61,7 @@ def card(label: str, audit: Audit) -> dict[str, Any]:
         "heading": heading,
         "unproved": audit.assurance.sentence,
         "others": wording.heading(others_sentence(audit)),
-        "picked": len(audit.leaks) > 2,
+        "picked": len(audit.results) > 2,
         "rounds": [wording.heading(told) for told in round_sentences(audit)],
         "source": source_sentence(audit),
         "one_run": one_run_sentences(audit),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core import formatting
 from privaudit.core.errors import ConfigError, MissingFileError
@@ -117,7 +117,7 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "auroc": TableCell.of(audit.auroc),
         "strongest": strongest.attack,
         "strongest_auroc": TableCell.of(strongest.auroc),
-        "tried": len(audit.leaks),
+        "tried": len(audit.results),
         "p": formatting.p_value(p),
         "rank": str(len(_ORDER) - _ORDER.index(found)),
         "kind": kind.replace(" ", "-"),
@@ -127,12 +127,12 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _strongest(audit: Audit) -> tuple[Leak, float]:
+def _strongest(audit: Audit) -> tuple[AttackResult, float]:
     """Return the attack with the largest AUROC, and its p-value among so many."""
-    leaks = list(audit.leaks.values())
-    adjusted = holm([p_above_chance(leak.auroc) for leak in leaks])
-    place = max(range(len(leaks)), key=lambda n: leaks[n].auroc.value)
-    return leaks[place], float(adjusted[place])
+    results = list(audit.results.values())
+    adjusted = holm([p_above_chance(leak.auroc) for leak in results])
+    place = max(range(len(results)), key=lambda n: results[n].auroc.value)
+    return results[place], float(adjusted[place])
 
 
 def _summary(entries: Sequence[IndexEntry]) -> str:

@@ -63,7 +63,7 @@ def _signers(run: Run) -> dict[str, str]:
 
 def _attacked(audit: Audit) -> str:
     """Say which clients each attack was on, or all attacks if there are many."""
-    attacks = audit.leaks.items()
+    attacks = audit.results.items()
     whom = {name: ", ".join(c.client for c in leak.clients) for name, leak in attacks}
     if writes(audit) and len(set(whom.values())) == 1:
         return next(iter(whom.values()))
@@ -91,7 +91,7 @@ def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for audit in audits:
-        for name, leak in outside_grid(audit.leaks).items():
+        for name, leak in outside_grid(audit.results).items():
             if leak.settings not in found.setdefault(name, []):
                 found[name].append(leak.settings)
     return found

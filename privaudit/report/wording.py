@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
@@ -157,7 +157,7 @@ def finding(audit: Audit) -> str:
     return " ".join(filter(None, (found, _odds(leak), ties(leak))))
 
 
-def ties(leak: Leak) -> str:
+def ties(leak: AttackResult) -> str:
     """Say how many candidates no threshold tells apart; nothing if all differ."""
     if not leak.tied:
         return ""
@@ -168,7 +168,7 @@ def ties(leak: Leak) -> str:
     )
 
 
-def _odds(leak: Leak) -> str:
+def _odds(leak: AttackResult) -> str:
     auroc = leak.auroc
     if auroc.unresolved:
         return ""

@@ -8,7 +8,7 @@ from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import View, server
-from privaudit.federated.trainer import PublicTask, Rebuilt, Records
+from privaudit.federated.trainer import PublicTask, Reconstruction, Records
 from privaudit.trainers.zero_shot import ZeroShot
 
 
@@ -19,7 +19,7 @@ def test_scores_by_hand(task: PublicTask) -> None:
     blind = replace(task.classifier, zero_shot=text)
     world = replace(task, backbone=blind, public=records)
     adversary = Adversary(ZeroShot(), world, server, View("server", ()), Seeds(0))
-    target = Target("client-0", Rebuilt({"text": text}), records)
+    target = Target("client-0", Reconstruction({"text": text}), records)
     (found,) = LossThreshold()(adversary, [target])
     near = -np.log1p(np.exp(-10))
     assert found.scores == pytest.approx([near, near - 10, near], abs=1e-5)
@@ -28,6 +28,6 @@ def test_scores_by_hand(task: PublicTask) -> None:
 def test_half_of_like_records_are_called_members(task: PublicTask) -> None:
     """The threshold is the median of public records, by class share."""
     adversary = Adversary(ZeroShot(), task, server, View("server", ()), Seeds(0))
-    target = Target("client-0", Rebuilt({"text": task.zero_shot}), task.public)
+    target = Target("client-0", Reconstruction({"text": task.zero_shot}), task.public)
     (found,) = LossThreshold()(adversary, [target])
     assert abs(found.guesses.mean() - 0.5) <= 1 / len(task.public)

@@ -23,6 +23,6 @@ def test_as_published_it_is_a_gap_of_logarithms(task: PublicTask) -> None:
 
 
 def test_a_picture_can_be_scored(task: PublicTask) -> None:
-    adversary, targets, truth = attacked(task, leaks=True)
+    adversary, targets, truth = attacked(task, results=True)
     scores = MaxProbGap(slice="image")(adversary, targets)
     assert pooled_auroc(groups(scores, truth)).value == 1

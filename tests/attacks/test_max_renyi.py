@@ -42,6 +42,6 @@ def test_as_published_a_certain_model_is_not_quite(task: PublicTask) -> None:
 
 
 def test_a_picture_can_be_scored(task: PublicTask) -> None:
-    adversary, targets, truth = attacked(task, leaks=True)
+    adversary, targets, truth = attacked(task, results=True)
     scores = MaxRenyi(slice="image")(adversary, targets)
     assert pooled_auroc(groups(scores, truth)).value == 1

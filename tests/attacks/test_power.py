@@ -22,7 +22,10 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 
 def gain(audit: Audit, attack: str) -> Comparison:
     """By how much an attack's AUROC exceeds the loss threshold's, client by client."""
-    better, plain = audit.leaks[attack].clients, audit.leaks["loss-threshold"].clients
+    better, plain = (
+        audit.results[attack].clients,
+        audit.results["loss-threshold"].clients,
+    )
     return pooled_paired_auroc_difference(
         [
             (one.scores, other.scores, one.is_member)
@@ -37,10 +40,10 @@ def test_knowing_each_record_s_difficulty_tells_more_than_its_loss(
     audit: Audit, attack: str
 ) -> None:
     """The gain's interval is as wide as the gain: its sign and the leak are certain."""
-    assert audit.leaks[attack].auroc.low > 0.5
+    assert audit.results[attack].auroc.low > 0.5
     assert gain(audit, attack).estimate.value > 0.0
 
 
 @pytest.mark.slow
 def test_guesses_at_a_likelihood_ratio_of_one_are_mostly_right(audit: Audit) -> None:
-    assert audit.leaks["lira"].success_plain.low > 0.5
+    assert audit.results["lira"].success_plain.low > 0.5

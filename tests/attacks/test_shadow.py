@@ -70,7 +70,7 @@ def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
     view = threat(train(trainer, world, {c: r.pick(coin) for c, r in asked.items()}))
     adversary = Adversary(trainer, world, threat, view, Seeds(2))
     targets = [
-        Target(client, trainer.rebuild(world, view, client), records)
+        Target(client, trainer.reconstruct(world, view, client), records)
         for client, records in asked.items()
     ]
     for models in ("pooled", "class-wise"):

@@ -45,7 +45,7 @@ def watched(
     view = threat(train_toy(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
     targets = [
-        Target(client, trainer.rebuild(task, view, client), records)
+        Target(client, trainer.reconstruct(task, view, client), records)
         for client, records in candidates.items()
     ]
     return adversary, targets, coins
@@ -174,9 +174,9 @@ def test_a_client_that_says_it_has_no_records_has_no_member_among_the_candidates
     trainer, threat = FedPTDhapa(), find_threat("server")
     view = threat(train_toy(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
-    rebuilt = trainer.rebuild(task, view, "client-2")
+    reconstructed = trainer.reconstruct(task, view, "client-2")
     (found,) = SharedStatistics()(
-        adversary, [Target("client-2", rebuilt, make_records(8, 3))]
+        adversary, [Target("client-2", reconstructed, make_records(8, 3))]
     )
     assert found.scores.max() == 0
     assert not found.guesses.any()

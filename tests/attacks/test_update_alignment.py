@@ -17,14 +17,14 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signals,
     Trainer,
 )
 from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.transformers.averaged_model import AveragedModel
 from tests.conftest import toy_records
@@ -45,7 +45,7 @@ def watched(
     view = threat(train(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
     return adversary, [
-        Target(client, trainer.rebuild(task, view, client), shard)
+        Target(client, trainer.reconstruct(task, view, client), shard)
         for client, shard in shards.items()
     ]
 
@@ -109,9 +109,9 @@ class SendsMeans(AveragedModel):
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
     usual_rounds: ClassVar[int] = 1
-    rebuilds_from_all: ClassVar[bool] = False
-    takes_crafted: ClassVar[bool] = False
-    starts_public: ClassVar[bool] = False
+    reconstructs_from_all_rounds: ClassVar[bool] = False
+    accepts_gradient_canaries: ClassVar[bool] = False
+    starts_from_broadcast: ClassVar[bool] = False
     image_tokens: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
@@ -126,10 +126,12 @@ class SendsMeans(AveragedModel):
         at: Round,
     ) -> LocalResult:
         means = cohort.features.sum(dim=1) / cohort.sizes.unsqueeze(1)
-        return LocalResult(weigh(cohort, {"mean": means}), {}, torch.zeros(len(cohort)))
+        return LocalResult(
+            weighted_upload(cohort, {"mean": means}), {}, torch.zeros(len(cohort))
+        )
 
-    def rebuild(self, task: PublicTask, view: View, client: str) -> Rebuilt:
-        return Rebuilt(view.updates_of(client)[-1].tensors)
+    def reconstruct(self, task: PublicTask, view: View, client: str) -> Reconstruction:
+        return Reconstruction(view.updates_of(client)[-1].tensors)
 
     def query(self, *asked: Any, **more: Any) -> Iterator[Signals]:
         raise NotImplementedError

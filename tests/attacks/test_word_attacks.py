@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import ATTACKS, Attack
-from privaudit.federated.trainer import PublicTask, Rebuilt
+from privaudit.federated.trainer import PublicTask, Reconstruction
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import Speaker, attacked, groups
 
@@ -26,7 +26,7 @@ def make(name: str, **options: Any) -> Attack:
 def test_what_is_known_by_heart_is_found_for_certain(
     name: str, options: dict[str, Any], task: PublicTask
 ) -> None:
-    adversary, targets, truth = attacked(task, leaks=True)
+    adversary, targets, truth = attacked(task, results=True)
     scores = make(name, **options)(adversary, targets)
     assert pooled_auroc(groups(scores, truth)).value == 1
     for found, member in zip(scores, truth, strict=True):
@@ -39,15 +39,15 @@ def test_what_is_known_by_heart_is_found_for_certain(
 def test_nothing_is_found_where_nothing_is_known(
     name: str, options: dict[str, Any], task: PublicTask
 ) -> None:
-    adversary, targets, truth = attacked(task, leaks=False)
+    adversary, targets, truth = attacked(task, results=False)
     scores = make(name, **options)(adversary, targets)
     found = pooled_auroc(groups(scores, truth), confidence=0.999)
     assert found.low < 0.5 < found.high
 
 
 def test_scores_are_finite_and_repeatable(name: str, task: PublicTask) -> None:
-    one, targets, _ = attacked(task, leaks=True)
-    other, again, _ = attacked(task, leaks=True)
+    one, targets, _ = attacked(task, results=True)
+    other, again, _ = attacked(task, results=True)
     first, second = make(name)(one, targets), make(name)(other, again)
     for a, b, target in zip(first, second, targets, strict=True):
         assert a.scores.shape == a.guesses.shape == (len(target.candidates),)
@@ -58,7 +58,7 @@ def test_scores_are_finite_and_repeatable(name: str, task: PublicTask) -> None:
 
 def test_scores_follow_their_candidates(name: str, task: PublicTask) -> None:
     """Also under the same adversary, whose tables are kept."""
-    adversary, targets, _ = attacked(task, leaks=True)
+    adversary, targets, _ = attacked(task, results=True)
     plain = make(name)(adversary, targets)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
     shuffled = [replace(t, candidates=t.candidates.pick(order)) for t in targets]
@@ -70,10 +70,13 @@ def test_scores_follow_their_candidates(name: str, task: PublicTask) -> None:
 def test_a_word_that_cannot_come_leaves_scores_finite(
     name: str, task: PublicTask
 ) -> None:
-    adversary, targets, _ = attacked(task, leaks=True)
-    bank = targets[0].rebuilt.model["bank"].clone()
+    adversary, targets, _ = attacked(task, results=True)
+    bank = targets[0].reconstructed.model["bank"].clone()
     bank[:, :, :6] = -torch.inf
-    muted = [replace(target, rebuilt=Rebuilt({"bank": bank})) for target in targets]
+    muted = [
+        replace(target, reconstructed=Reconstruction({"bank": bank}))
+        for target in targets
+    ]
     for found in make(name)(adversary, muted):
         assert np.isfinite(found.scores).all()
 
@@ -81,7 +84,7 @@ def test_a_word_that_cannot_come_leaves_scores_finite(
 def test_a_second_attack_asks_no_model(
     name: str, task: PublicTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adversary, targets, _ = attacked(task, leaks=True)
+    adversary, targets, _ = attacked(task, results=True)
     make(name)(adversary, targets)
     monkeypatch.delattr(Speaker, "query")
     make(name, slice="instruction")(adversary, targets)

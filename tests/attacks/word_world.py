@@ -26,7 +26,13 @@ from privaudit.datasets.dialogues import (
     TokenSequences,
 )
 from privaudit.federated.threat_models import View, server
-from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Signal, Signals
+from privaudit.federated.trainer import (
+    PublicTask,
+    Reconstruction,
+    Records,
+    Signal,
+    Signals,
+)
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.trainers.zero_shot import ZeroShot
 
@@ -86,7 +92,7 @@ def bank(
 
 
 def attacked(
-    task: PublicTask, leaks: bool, count: int = 50
+    task: PublicTask, results: bool, count: int = 50
 ) -> tuple[Adversary, list[Target], list[np.ndarray]]:
     """Return two clients, and who is a member: known by heart if anything leaks."""
     public = word_records(60, seed=9, first=2 * count)
@@ -94,12 +100,14 @@ def attacked(
     for number in range(2):
         candidates = word_records(count, seed=number, first=number * count)
         is_member = np.random.default_rng(100 + number).random(count) < 0.5
-        banks.append(bank(candidates, is_member & leaks, seed=number))
+        banks.append(bank(candidates, is_member & results, seed=number))
         truth.append(is_member)
-        targets.append(Target(f"client-{number}", Rebuilt({}), candidates))
+        targets.append(Target(f"client-{number}", Reconstruction({}), candidates))
     banks.append(bank(public, np.zeros(60, dtype=bool), seed=9))
     model = {"bank": torch.cat(banks)}
-    targets = [replace(target, rebuilt=Rebuilt(model)) for target in targets]
+    targets = [
+        replace(target, reconstructed=Reconstruction(model)) for target in targets
+    ]
     world = replace(task, public=public)
     adversary = Adversary(Speaker(), world, server, View("server", ()), Seeds(0))
     return adversary, targets, truth
@@ -117,7 +125,7 @@ def by_hand(
         Speaker(), replace(task, public=records), server, View("server", ()), Seeds(0)
     )
     model = {"bank": torch.tensor([list(map(list, logits))])}
-    return adversary, [Target("client-0", Rebuilt(model), records)]
+    return adversary, [Target("client-0", Reconstruction(model), records)]
 
 
 def groups(

@@ -73,7 +73,7 @@ def measure(asked: Asked) -> Measured:
     torch.set_num_threads(1)
     config = make_config(asked.trainer, asked.settings, rounds=100)
     trainer, population = config.build_trainer(), populate(config)
-    shards = deal(population.records, asked)
+    shards = split(population.records, asked)
     sizes = dict.fromkeys(shards, 2 * asked.records)
     task = replace(population.task, candidates=sizes)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -91,7 +91,7 @@ def measure(asked: Asked) -> Measured:
     return Measured([s / asked.participants for s in seconds], held, before, peak)
 
 
-def deal(records: Records, asked: Asked) -> dict[str, Records]:
+def split(records: Records, asked: Asked) -> dict[str, Records]:
     """Draw shards of equal size, with replacement: there are few digits."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(records), size=(SHARDS, asked.records))

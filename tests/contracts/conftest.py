@@ -65,7 +65,7 @@ def attacked(
         view = threat(train(trainer, world, shards))
         adversary = Adversary(trainer, world, threat, view, Seeds(1))
         targets = [
-            Target(client, trainer.rebuild(world, view, client), records)
+            Target(client, trainer.reconstruct(world, view, client), records)
             for client, records in zip(task.clients, candidates, strict=True)
         ]
         return Attacked(adversary, targets, truth)

@@ -121,8 +121,8 @@ def test_the_server_sees_no_more_than_its_sums(
     for one, other in zip(sums.sums, ideal.sums, strict=True):
         assert one.parties == other.parties == 3
     for view in (whole, sums):
-        models = trainer.rebuild(world, view, "client-1").model
-        alike = trainer.rebuild(world, ideal, "client-1").model
+        models = trainer.reconstruct(world, view, "client-1").model
+        alike = trainer.reconstruct(world, ideal, "client-1").model
         for name, tensor in alike.items():
             torch.testing.assert_close(models[name], tensor, rtol=1e-3, atol=1e-4)
 

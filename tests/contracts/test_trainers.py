@@ -51,11 +51,11 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("fedpt-top-k", {"epsilon": 8.0, "top": 5}),
     ("fedpt-top-k", {"epsilon": 8.0, "choice": "private", "top": 5}),
     ("fedpt-top-k", {"mode": "published-paper", "epsilon": 8.0}),
-    ("fedpt", {"mechanism": "prefix", "sends": "deltas", "micro_batch": 3}),
-    ("fedpt", {"mechanism": "prefix", "projected": True, "optimizer": "sgd"}),
-    ("fedpt", {"mechanism": "lora", "tiers": "three"}),
-    ("fedpt", {"mechanism": "p-tuning", "precision": "bfloat16"}),
-    ("fedpt-dhapa", {"clusters": 2, "mechanism": "prefix"}),
+    ("fedpt", {"peft_method": "prefix", "sends": "deltas", "micro_batch": 3}),
+    ("fedpt", {"peft_method": "prefix", "projected": True, "optimizer": "sgd"}),
+    ("fedpt", {"peft_method": "lora", "tiers": "three"}),
+    ("fedpt", {"peft_method": "p-tuning", "precision": "bfloat16"}),
+    ("fedpt-dhapa", {"clusters": 2, "peft_method": "prefix"}),
     ("fedpt-dhapa", {"weighting": "sizes", "validation_share": 0.0}),
     ("fedpt-dhapa", {"gamma": 0.0, "statistics_noise": 4.0}),
 ]
@@ -164,8 +164,8 @@ def test_every_view_gives_a_model_that_answers(
             find_threat(who)(messages)
         return
     view = find_threat(who)(messages)
-    rebuilt = trainer.rebuild(task, view, "client-1")
-    models = {k: v.unsqueeze(0) for k, v in rebuilt.model.items()}
+    reconstructed = trainer.reconstruct(task, view, "client-1")
+    models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
     if task.writes:
         (told,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
         assert told["log likelihood"].shape[:2] == (1, len(task.public))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import NAMED
 from privaudit.auditing.parts.dominated_views import as_weaker, attack_in_place
@@ -113,7 +113,9 @@ def test_the_run_leaks_and_more_to_whoever_sees_single_uploads(
     assert difference(server, sums).low > 0
 
 
-def difference(stronger: Leak, weaker: Leak, confidence: float = 0.95) -> Estimate:
+def difference(
+    stronger: AttackResult, weaker: AttackResult, confidence: float = 0.95
+) -> Estimate:
     """Return by how much the first tells more, on the clients that both attack."""
     theirs = {client.client: client for client in weaker.clients}
     groups = []
@@ -130,8 +132,8 @@ def test_the_stronger_adversary_does_no_worse_beyond_noise(
     stronger: str, weaker: str, audits: dict[str, Audit]
 ) -> None:
     """Its best attack against each of the weaker's, on the same records."""
-    best = max(audits[stronger].leaks.values(), key=lambda leak: leak.auroc.value)
-    for leak in audits[weaker].leaks.values():
+    best = max(audits[stronger].results.values(), key=lambda leak: leak.auroc.value)
+    for leak in audits[weaker].results.values():
         assert difference(best, leak, 0.999).high > 0
 
 
@@ -142,7 +144,7 @@ def test_the_audit_makes_the_weaker_ones_named_attack_as_its_own_audit_does(
     for stronger, weaker in PLAYED:
         theirs = audits[weaker].headline
         name = attack_in_place(theirs.attack, weaker)
-        ours = audits[stronger].leaks.get(name)
+        ours = audits[stronger].results.get(name)
         if ours is None:
             continue
         found += 1
@@ -154,14 +156,14 @@ def test_the_audit_makes_the_weaker_ones_named_attack_as_its_own_audit_does(
 
 def test_what_shows_the_same_models_again_is_left_out(audits: dict[str, Audit]) -> None:
     """A peer of PromptFL knows the average, and so does the server of sums."""
-    assert "loss-threshold as server-aggregate" in audits["server-reconstruct"].leaks
+    assert "loss-threshold as server-aggregate" in audits["server-reconstruct"].results
     for stronger in ("server-reconstruct", "server-aggregate"):
-        assert "loss-threshold as curious-peer" not in audits[stronger].leaks
+        assert "loss-threshold as curious-peer" not in audits[stronger].results
 
 
 def test_a_view_that_the_trainer_does_not_allow_is_left_out() -> None:
     run = train("prompt-fedamp", rounds=2, clients=3, epochs=1)
-    names = list(Auditor(run).attack("server-reconstruct", shadows=0).leaks)
+    names = list(Auditor(run).attack("server-reconstruct", shadows=0).results)
     assert names[-1] == "loss-threshold as curious-peer"
     assert "loss-threshold as server-aggregate" not in names
 
@@ -185,13 +187,13 @@ def test_the_strongest_of_several_audits_is_corrected_for_the_choice(
     # At this size the leak is sure alone; among so many attacks it need not be.
     found = strongest_of(server, weaker, alpha=0.5)
     assert found is not None
-    all_leaks = [leak for one in (server, *weaker) for leak in one.leaks.values()]
+    all_leaks = [leak for one in (server, *weaker) for leak in one.results.values()]
     values = [leak.auroc.value for leak in all_leaks]
     assert found.leak.auroc.value == max(values)
     assert found.tried == len(values) - 1  # the sums' named attack stands in two audits
     alone = strongest_of(server, alpha=0.5)
     assert alone is not None
-    assert alone.tried == len(server.leaks)
+    assert alone.tried == len(server.results)
     assert found.p_value >= alone.p_value
 
 

@@ -205,9 +205,9 @@ def test_the_servers_integral_is_close_to_the_codes_local_prompt(
     messages = [m for r in records for m in r.messages]
     messages += give_away(trainer, task, federation, task.rounds)[1]
     for client in shards:
-        rebuilt = trainer.rebuild(task, server(messages), client)
-        assert rebuilt.estimated
-        found = rebuilt.model["context"] - federation.server["global"]
+        reconstructed = trainer.reconstruct(task, server(messages), client)
+        assert reconstructed.estimated
+        found = reconstructed.model["context"] - federation.server["global"]
         moved = federation.kept[client]["local"] - starts[client]
         assert cosine_similarity(found.flatten(), moved.flatten(), dim=0) > 0.99
 
@@ -222,8 +222,8 @@ def test_each_view_says_what_it_lacks(
     models, last = give_away(trainer, task, federation, task.rounds)
     messages += last
     for threat in (server, peer("client-0")):
-        assert trainer.rebuild(task, threat(messages), "client-2").missing
-    exact = trainer.rebuild(task, released(messages), "client-2")
+        assert trainer.reconstruct(task, threat(messages), "client-2").missing
+    exact = trainer.reconstruct(task, released(messages), "client-2")
     assert exact.missing == ()
     for name, tensor in models["client-2"].items():
         assert torch.equal(exact.model[name], tensor)

@@ -194,15 +194,16 @@ def test_the_server_is_drawn_to_the_right_client(
     messages += last
     gain, average = 0.0, federation.server["context"]
     for client, shard in shards.items():
-        rebuilt = trainer.rebuild(task, server(messages), client)
-        assert rebuilt.missing == ("the client's low-rank prompt",)
+        reconstructed = trainer.reconstruct(task, server(messages), client)
+        assert reconstructed.missing == ("the client's low-rank prompt",)
         gain += loss_of(task, average, shard)
-        gain -= loss_of(task, rebuilt.model["context"], shard)
+        gain -= loss_of(task, reconstructed.model["context"], shard)
     assert gain / 3 > 0.02
     assert (
-        len(trainer.rebuild(task, peer("client-0")(messages), "client-2").missing) == 2
+        len(trainer.reconstruct(task, peer("client-0")(messages), "client-2").missing)
+        == 2
     )
-    exact = trainer.rebuild(task, released(messages), "client-2")
+    exact = trainer.reconstruct(task, released(messages), "client-2")
     assert torch.equal(exact.model["context"], models["client-2"]["context"])
     assert exact.missing == ()
 
@@ -216,14 +217,14 @@ def test_the_codes_gradients_tell_which_way_a_low_rank_prompt_has_moved(
     messages += give_away(trainer, task, federation, task.rounds)[1]
     cosines = []
     for client in shards:
-        rebuilt = trainer.rebuild(task, server(messages), client)
-        assert rebuilt.estimated
+        reconstructed = trainer.reconstruct(task, server(messages), client)
+        assert reconstructed.estimated
         kept, start = (
             federation.kept[client],
             trainer.start_client(task, client, Seeds(0)),
         )
         moved = kept["u"] @ kept["v"] - start["u"] @ start["v"]
-        found = rebuilt.model["context"] - federation.server["context"]
+        found = reconstructed.model["context"] - federation.server["context"]
         cosines.append(
             float(cosine_similarity(found.flatten(), moved.flatten(), dim=0))
         )

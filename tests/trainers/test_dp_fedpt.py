@@ -57,7 +57,7 @@ def test_all_tensors_of_a_client_are_clipped_as_one(
     task: PublicTask, shards: Shards
 ) -> None:
     trainer = DPFedPT(
-        mechanism="lora",
+        peft_method="lora",
         epsilon=8.0,
         noise_by="server",
         clip_norm=0.05,

@@ -447,10 +447,10 @@ def test_a_released_prompt_is_rebuilt_exactly(task: PublicTask, shards: Shards) 
     federation, rounds = train(trainer, task, shards)
     view = released(all_messages(trainer, task, federation, rounds))
     for client in shards:
-        rebuilt = trainer.rebuild(task, view, client)
+        reconstructed = trainer.reconstruct(task, view, client)
         want = federation.server["context"] + federation.kept[client]["local"]
-        assert torch.equal(rebuilt.model["context"], want)
-        assert not rebuilt.missing
+        assert torch.equal(reconstructed.model["context"], want)
+        assert not reconstructed.missing
 
 
 @pytest.mark.parametrize(
@@ -463,14 +463,14 @@ def test_at_full_rank_the_server_rebuilds_all_but_the_random_start(
     federation, rounds = train(trainer, task, shards)
     view = server(all_messages(trainer, task, federation, rounds))
     for client in shards:
-        rebuilt = trainer.rebuild(task, view, client)
-        personal = rebuilt.model["context"] - federation.server["context"]
+        reconstructed = trainer.reconstruct(task, view, client)
+        personal = reconstructed.model["context"] - federation.server["context"]
         start = trainer.start_client(task, client, Seeds(0))["local"]
         learned = federation.kept[client]["local"] - start
         # Weight decay shrinks the unknown start by a little, and so its loss too.
         torch.testing.assert_close(personal, learned, rtol=1e-4, atol=1e-4)
-        assert rebuilt.estimated
-        assert rebuilt.missing == ("the local prompt's random start",)
+        assert reconstructed.estimated
+        assert reconstructed.missing == ("the local prompt's random start",)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -481,14 +481,14 @@ def test_the_server_rebuilds_the_right_client_at_low_rank(
     federation, rounds = train(trainer, replace(task, rounds=20), shards)
     view = server(all_messages(trainer, task, federation, rounds))
     clients = list(shards)
-    learned, rebuilt = [], []
+    learned, reconstructed = [], []
     for client in clients:
         start = trainer.start_client(task, client, Seeds(0))["local"]
         learned.append((federation.kept[client]["local"] - start).flatten())
-        model = trainer.rebuild(task, view, client).model["context"]
-        rebuilt.append((model - federation.server["context"]).flatten())
+        model = trainer.reconstruct(task, view, client).model["context"]
+        reconstructed.append((model - federation.server["context"]).flatten())
     table = cosine_similarity(
-        torch.stack(rebuilt)[:, None], torch.stack(learned)[None], dim=-1
+        torch.stack(reconstructed)[:, None], torch.stack(learned)[None], dim=-1
     )
     assert table.argmax(dim=0).tolist() == [0, 1, 2]
     assert table.diagonal().mean() > (table.sum() - table.trace()) / 6 + 0.2
@@ -501,10 +501,10 @@ def test_who_sees_no_upload_rebuilds_the_global_prompt_alone(
     messages = all_messages(trainer, task, *train(trainer, task, shards))
     for threat in (server_aggregate, peer("client-2")):
         view = threat(messages)
-        rebuilt = trainer.rebuild(task, view, "client-0")
+        reconstructed = trainer.reconstruct(task, view, "client-0")
         last = [m for m in messages if m.kind == "broadcast"][-1]
-        assert torch.equal(rebuilt.model["context"], last.tensors["context"])
-        assert rebuilt.missing == ("the client's local prompt",)
+        assert torch.equal(reconstructed.model["context"], last.tensors["context"])
+        assert reconstructed.missing == ("the client's local prompt",)
 
 
 def test_the_sampling_rate_is_public_and_at_most_one(task: PublicTask) -> None:
@@ -544,7 +544,7 @@ def test_a_server_takes_its_own_noise_away(
     view = find_threat(threat)(
         all_messages(trainer, task, *train(trainer, task, shards))
     )
-    shared = trainer.rebuild(task, view, "client-0").shared
+    shared = trainer.reconstruct(task, view, "client-0").shared
     assert shared is not None
     clean = view.sums[0].broadcast["context"]
     for one in view.sums:
@@ -563,7 +563,7 @@ def test_without_noise_clean_sums_lead_to_the_last_broadcast(
     view = find_threat("server")(
         all_messages(trainer, task, *train(trainer, task, shards))
     )
-    shared = trainer.rebuild(task, view, "client-0").shared
+    shared = trainer.reconstruct(task, view, "client-0").shared
     assert shared is not None
     torch.testing.assert_close(
         shared["context"],

@@ -135,8 +135,8 @@ def test_a_server_is_told_what_it_does_not_see(
     trainer = quick(epsilon=8.0)
     _, messages = play(trainer, task, shards)
     view = find_threat("server")(messages)
-    rebuilt = trainer.rebuild(task, view, "client-1")
-    assert "the personal prompt, which is not what is sent" in rebuilt.missing
+    reconstructed = trainer.reconstruct(task, view, "client-1")
+    assert "the personal prompt, which is not what is sent" in reconstructed.missing
 
 
 def test_modes_and_gates_that_cannot_be_private_are_refused() -> None:

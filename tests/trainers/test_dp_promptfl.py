@@ -226,19 +226,19 @@ def test_the_server_is_drawn_to_the_right_client(
     shared = federation.server["context"]
     gains = []
     for client, shard in shards.items():
-        rebuilt = trainer.rebuild(task, server(messages), client)
+        reconstructed = trainer.reconstruct(task, server(messages), client)
         losses = [
             torch.nn.functional.cross_entropy(
                 task.logit_scale * shard.features @ task.prompts(c[None])[0].T,
                 shard.labels,
             )
-            for c in (shared, rebuilt.model["context"])
+            for c in (shared, reconstructed.model["context"])
         ]
         gains.append(float(losses[0] - losses[1]))
-        assert rebuilt.missing == ()
+        assert reconstructed.missing == ()
     assert sum(gains) / 3 > 0.02
     for threat in (server_aggregate, peer("client-2"), released):
-        model = trainer.rebuild(task, threat(messages), "client-0").model
+        model = trainer.reconstruct(task, threat(messages), "client-0").model
         assert torch.equal(model["context"], shared)
 
 
@@ -249,7 +249,7 @@ def test_a_client_alone_is_rebuilt_as_the_average_it_is(
     federation, records = train(trainer, task, {"client-0": shards["client-0"]})
     messages = [m for r in records for m in r.messages]
     messages += give_away(trainer, task, federation, task.rounds)[1]
-    model = trainer.rebuild(task, server(messages), "client-0").model
+    model = trainer.reconstruct(task, server(messages), "client-0").model
     torch.testing.assert_close(model["context"], federation.server["context"])
 
 

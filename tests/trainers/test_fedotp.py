@@ -130,14 +130,14 @@ def test_each_view_rebuilds_what_it_can(
     (record,) = run_round(trainer, task, [federation], 0)
     models, last = give_away(trainer, task, federation, 1)
     view = find_threat(threat)([*record.messages, *last])
-    rebuilt = trainer.rebuild(task, view, "client-2")
-    assert len(rebuilt.missing) == missing
+    reconstructed = trainer.reconstruct(task, view, "client-2")
+    assert len(reconstructed.missing) == missing
     (upload,) = (m for m in record.messages if m.sender == "client-2")
     own = upload.tensors["global"] / upload.tensors["weight"]
     expected = own if threat == "server" else federation.server["global"]
-    torch.testing.assert_close(rebuilt.model["global"], expected)
+    torch.testing.assert_close(reconstructed.model["global"], expected)
     local = models["client-2"]["local"] if missing == 0 else expected
-    torch.testing.assert_close(rebuilt.model["local"], local)
+    torch.testing.assert_close(reconstructed.model["local"], local)
 
 
 def test_pooled_features_are_refused_in_training_and_in_queries(

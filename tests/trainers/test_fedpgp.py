@@ -135,11 +135,13 @@ def test_each_view_says_what_it_lacks(
     (record,) = run_round(trainer, task, [federation], 0)
     models, last = give_away(trainer, task, federation, 1)
     view = find_threat(threat)([*record.messages, *last])
-    rebuilt = trainer.rebuild(task, view, "client-2")
-    assert len(rebuilt.missing) == missing
-    assert rebuilt.estimated == (threat == "server")
+    reconstructed = trainer.reconstruct(task, view, "client-2")
+    assert len(reconstructed.missing) == missing
+    assert reconstructed.estimated == (threat == "server")
     if not missing:
-        assert torch.equal(rebuilt.model["context"], models["client-2"]["context"])
+        assert torch.equal(
+            reconstructed.model["context"], models["client-2"]["context"]
+        )
 
 
 def test_the_server_fits_its_own_factors_to_an_upload(
@@ -150,7 +152,7 @@ def test_the_server_fits_its_own_factors_to_an_upload(
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     (record,) = run_round(trainer, task, [federation], 0)
     view = find_threat("server")(record.messages)
-    first, again = (trainer.rebuild(task, view, "client-0").model for _ in range(2))
+    first, again = (trainer.reconstruct(task, view, "client-0").model for _ in range(2))
     assert torch.equal(first["context"], again["context"])
     (up,) = (m.tensors for m in record.messages if m.sender == "client-0")
     losses = []
@@ -169,9 +171,11 @@ def test_without_contrast_an_upload_is_left_as_it_is(
     (record,) = run_round(trainer, task, [federation], 0)
     view = find_threat("server")(record.messages)
     (up,) = (m.tensors for m in record.messages if m.sender == "client-0")
-    rebuilt = trainer.rebuild(task, view, "client-0")
-    torch.testing.assert_close(rebuilt.model["context"], up["context"] / up["weight"])
-    assert not rebuilt.estimated
+    reconstructed = trainer.reconstruct(task, view, "client-0")
+    torch.testing.assert_close(
+        reconstructed.model["context"], up["context"] / up["weight"]
+    )
+    assert not reconstructed.estimated
 
 
 def test_impossible_options_are_refused_with_a_reason() -> None:

@@ -52,11 +52,11 @@ def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
     assert torch.allclose(server[PROMPT], start - 0.3 * moved / total, atol=1e-6)
 
 
-@pytest.mark.parametrize("mechanism", ["soft-prompt", "prefix", "lora", "p-tuning"])
+@pytest.mark.parametrize("peft_method", ["soft-prompt", "prefix", "lora", "p-tuning"])
 def test_deltas_end_where_parameters_do(
-    mechanism: str, task: PublicTask, shards: Shards
+    peft_method: str, task: PublicTask, shards: Shards
 ) -> None:
-    plain = FedPT(mechanism=mechanism)
+    plain = FedPT(peft_method=peft_method)
     deltas = replace(plain, sends="deltas")
     assert close(trained(plain, task, shards), trained(deltas, task, shards), 1e-5)
 
@@ -74,7 +74,7 @@ def test_a_server_rebuilds_from_deltas_what_the_client_trained(
             messages += record.messages
         messages += give_away(trainer, task, federation, 2)[1]
         view = find_threat("server")(messages)
-        models.append(trainer.rebuild(task, view, "client-1").model)
+        models.append(trainer.reconstruct(task, view, "client-1").model)
     assert close(models[0], models[1], atol=1e-5)
     released = trained(FedPT(), task, shards)
     assert not close(models[0], released, atol=1e-3)  # the client's own, not the mean
@@ -92,8 +92,10 @@ def test_a_batch_in_parts_moves_as_it_does_at_once(
 def test_answers_in_parts_count_by_their_tokens() -> None:
     task = toy_writing_task()
     shards = {c: toy_dialogues(5 + i, 20 + i) for i, c in enumerate(task.candidates)}
-    whole = trained(FedPT(mechanism="lora", batch_size=4), task, shards)
-    parts = trained(FedPT(mechanism="lora", batch_size=4, micro_batch=1), task, shards)
+    whole = trained(FedPT(peft_method="lora", batch_size=4), task, shards)
+    parts = trained(
+        FedPT(peft_method="lora", batch_size=4, micro_batch=1), task, shards
+    )
     assert isinstance(task.backbone, LanguageModel)
     assert close(whole, parts, atol=1e-5)
 

@@ -162,8 +162,8 @@ def test_who_has_no_records_counts_for_nothing(
     assert isinstance(mean, Tensor)
     torch.testing.assert_close(broadcast(messages, 1)[PROMPT], mean)
     view = find_threat("server")(messages)
-    assert trainer.rebuild(task, view, "client-1").missing
-    assert not trainer.rebuild(task, view, "client-0").missing
+    assert trainer.reconstruct(task, view, "client-1").missing
+    assert not trainer.reconstruct(task, view, "client-0").missing
 
 
 @pytest.mark.parametrize("clusters", [1, 2])
@@ -174,7 +174,7 @@ def test_uploads_can_be_watched_one_by_one(
     view = threat(train(trainer, task, {**shards, "client-1": toy_records(0)}))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
     asked = [
-        Target(client, trainer.rebuild(task, view, client), toy_records(5))
+        Target(client, trainer.reconstruct(task, view, client), toy_records(5))
         for client in task.clients
     ]
     for found in UpdateAlignment(reference=10)(adversary, asked):
@@ -307,7 +307,7 @@ def test_models_that_write_are_weighed_too(train: Train) -> None:
         client: toy_dialogues(count // 2, 10 + number)
         for number, (client, count) in enumerate(task.candidates.items())
     }
-    trainer = FedPTDhapa(mechanism="lora", clusters=2)
+    trainer = FedPTDhapa(peft_method="lora", clusters=2)
     messages = train(trainer, task, shards)
     for sent in uploads(messages, 1).values():
         assert 0 < sent[UNCERTAINTY] < torch.log(torch.tensor(11.0))

@@ -16,7 +16,7 @@ from privaudit.core.tensors import Stacked
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
-from privaudit.federated.weighted_mean import COORDINATES, moves
+from privaudit.federated.weighted_mean import COORDINATES, update_deltas
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_delta
 from privaudit.statistics.intervals import clopper_pearson
@@ -174,7 +174,9 @@ def test_who_watches_uploads_sees_numbers_where_they_belong(
     received = {n: t.unsqueeze(0) for n, t in start.items()}
     cohort = Cohort.of(["client-0"], [shards["client-0"]])
     few, whole = (
-        moves(trainer.local_update(task, cohort, received, {}, at).sent, start)[MOVED]
+        update_deltas(trainer.local_update(task, cohort, received, {}, at).sent, start)[
+            MOVED
+        ]
         for trainer in (
             replace(made(top=4), epochs=1, batch_size=0),
             made().single_step(),

@@ -62,7 +62,7 @@ def test_a_query_is_a_record_answered_by_one_model() -> None:
 
 def test_all_weights_are_refused() -> None:
     with pytest.raises(ConfigError, match="no more than an interface"):
-        build_trainer("fedpt-zeroth-order", {"mechanism": "full"})
+        build_trainer("fedpt-zeroth-order", {"peft_method": "full"})
     with pytest.raises(ConfigError, match="Lower models_at_once"):
         build_trainer("fedpt-zeroth-order", {"micro_batch": 2})
 

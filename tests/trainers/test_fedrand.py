@@ -162,11 +162,11 @@ def test_a_server_pairs_the_last_upload_with_the_other_factor(
     """A was last sent in round 1, then B twice: the round before holds B again."""
     view = find_threat("server")(uploads((1, "A", 3.0), (4, "B", 5.0), (7, "B", 9.0)))
     trainer = FedRand(pairing=pairing)  # type: ignore[arg-type]
-    rebuilt = trainer.rebuild(toy_writing_task(), view, "client-0")
-    assert rebuilt.model["layer0.B"].item() == 9.0
-    assert rebuilt.model["layer0.A"].item() == a
-    assert rebuilt.staleness == staleness
-    assert rebuilt.estimated
+    reconstructed = trainer.reconstruct(toy_writing_task(), view, "client-0")
+    assert reconstructed.model["layer0.B"].item() == 9.0
+    assert reconstructed.model["layer0.A"].item() == a
+    assert reconstructed.staleness == staleness
+    assert reconstructed.estimated
 
 
 @pytest.mark.parametrize(("factor", "other", "value"), [("B", "A", 1.0), ("A", "B", 0)])
@@ -174,9 +174,9 @@ def test_what_was_never_sent_is_taken_from_the_server(
     factor: str, other: str, value: float
 ) -> None:
     view = find_threat("server")(uploads((4, factor, 5.0)))
-    rebuilt = FedRand().rebuild(toy_writing_task(), view, "client-0")
-    assert rebuilt.model[f"layer0.{other}"].item() == value
-    assert rebuilt.staleness == 0
+    reconstructed = FedRand().reconstruct(toy_writing_task(), view, "client-0")
+    assert reconstructed.model[f"layer0.{other}"].item() == value
+    assert reconstructed.staleness == 0
 
 
 def test_who_never_trained_releases_the_servers_model(
@@ -204,13 +204,13 @@ def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
         (true,) = [
             m.tensors for m in messages if m.kind == "release" and m.sender == client
         ]
-        rebuilt = trainer.rebuild(task, view, client).model
+        reconstructed = trainer.reconstruct(task, view, client).model
         server = view.last_broadcast(client).tensors
 
         def gap(model: Tensors, true: Tensors = true) -> float:
             return float(sum((model[n] - true[n]).square().sum() for n in true))
 
-        assert gap(rebuilt) < gap(server)
+        assert gap(reconstructed) < gap(server)
 
 
 def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
@@ -240,7 +240,7 @@ def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
     for name, tensor in first.items():
         assert torch.equal(start[name], tensor.expand(2, *tensor.shape))
     target = Target(
-        "client-1", FedRand().rebuild(task, view, "client-1"), shards["client-1"]
+        "client-1", FedRand().reconstruct(task, view, "client-1"), shards["client-1"]
     )
     own = [shards["client-1"], shards["client-1"]]
     sent = _replay(adversary, target, own, range(2), 2)
@@ -257,7 +257,7 @@ def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
     view = threat(train(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(77))
     target = Target(
-        "client-1", trainer.rebuild(task, view, "client-1"), shards["client-1"]
+        "client-1", trainer.reconstruct(task, view, "client-1"), shards["client-1"]
     )
     sent = _replay(adversary, target, [shards["client-1"]], range(1), 1)
     for message in view.updates_of("client-1"):

@@ -82,12 +82,14 @@ def test_an_update_of_fedavg_is_the_client(
 ) -> None:
     trainer = LoraFedAvg()
     messages = train(trainer, task, shards)
-    rebuilt = trainer.rebuild(task, find_threat("server")(messages), "client-1")
+    reconstructed = trainer.reconstruct(
+        task, find_threat("server")(messages), "client-1"
+    )
     (true,) = [
         m.tensors for m in messages if m.kind == "release" and m.sender == "client-1"
     ]
     for name, tensor in true.items():
-        torch.testing.assert_close(rebuilt.model[name], tensor)
+        torch.testing.assert_close(reconstructed.model[name], tensor)
 
 
 def test_fedper_sends_all_at_first_and_the_upper_layers_from_then_on(

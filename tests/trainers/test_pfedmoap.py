@@ -270,10 +270,10 @@ def test_an_aggregated_gate_is_everybody_s_and_averaged(
     for model in models.values():
         torch.testing.assert_close(model["gate/key_weight"], total)
     view = find_threat("server")(messages)
-    rebuilt = quick(gate="aggregated").rebuild(task, view, "client-1")
-    assert rebuilt.missing == ()
+    reconstructed = quick(gate="aggregated").reconstruct(task, view, "client-1")
+    assert reconstructed.missing == ()
     for name, tensor in models["client-1"].items():
-        torch.testing.assert_close(rebuilt.model[name], tensor)
+        torch.testing.assert_close(reconstructed.model[name], tensor)
 
 
 def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
@@ -281,17 +281,17 @@ def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
 ) -> None:
     _, messages, _ = play(quick(), task, shards)
     view = find_threat("peer:client-0")(messages)
-    rebuilt = quick().rebuild(task, view, "client-1")
+    reconstructed = quick().reconstruct(task, view, "client-1")
     last = broadcasts(messages, "client-0")[-1]
-    assert torch.equal(rebuilt.model["context"], last["context"])
+    assert torch.equal(reconstructed.model["context"], last["context"])
     uploads = {
         (m.round, m.sender): m.tensors["context"] / m.tensors["weight"]
         for m in messages
         if m.kind == "individual-update"
     }
-    assert len(rebuilt.suspects) == 6  # two others, three rounds
+    assert len(reconstructed.suspects) == 6  # two others, three rounds
     for (_, sender), prompt in uploads.items():
-        found = any(torch.equal(prompt, s["context"]) for s in rebuilt.suspects)
+        found = any(torch.equal(prompt, s["context"]) for s in reconstructed.suspects)
         assert found == (sender != "client-0")
 
 
@@ -312,14 +312,16 @@ def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(
     _, messages, models = play(quick(), task, shards)
     uploads = [m.tensors for m in messages if m.sender == "client-1" and m.round < 3]
     view = find_threat("server")(messages)
-    rebuilt = quick().rebuild(task, view, "client-1")
+    reconstructed = quick().reconstruct(task, view, "client-1")
     first = uploads[0]["context"] / uploads[0]["weight"]
-    assert torch.equal(rebuilt.model["context"], first)
-    assert rebuilt.staleness == 2
-    assert "the gate" in rebuilt.missing[0]
+    assert torch.equal(reconstructed.model["context"], first)
+    assert reconstructed.staleness == 2
+    assert "the gate" in reconstructed.missing[0]
     _, messages, models = play(quick(experts=0), task, shards)
     view = find_threat("server")(messages)
-    rebuilt = quick(experts=0).rebuild(task, view, "client-1")
-    torch.testing.assert_close(rebuilt.model["context"], models["client-1"]["context"])
-    assert rebuilt.staleness == 0
-    assert rebuilt.missing == ()
+    reconstructed = quick(experts=0).reconstruct(task, view, "client-1")
+    torch.testing.assert_close(
+        reconstructed.model["context"], models["client-1"]["context"]
+    )
+    assert reconstructed.staleness == 0
+    assert reconstructed.missing == ()

@@ -124,7 +124,7 @@ def test_what_is_in_the_memory_is_a_member_for_certain(
             torch.cat([shard.features, others.features]),
             torch.cat([shard.labels, others.labels]),
         )
-        targets.append(Target(client, trainer.rebuild(task, view, client), both))
+        targets.append(Target(client, trainer.reconstruct(task, view, client), both))
         members.append(np.arange(len(both)) < len(shard))
     for scores, is_member in zip(
         LossThreshold()(adversary, targets), members, strict=True
@@ -144,12 +144,12 @@ def test_no_message_before_the_release_shows_the_memory(
 ) -> None:
     trainer = make()
     federation, messages = run(trainer, task, shards)
-    rebuilt = trainer.rebuild(task, find_threat(threat)(messages), "client-1")
-    assert len(rebuilt.missing) == missing
-    assert (BLEND in rebuilt.model) == (threat == "released")
+    reconstructed = trainer.reconstruct(task, find_threat(threat)(messages), "client-1")
+    assert len(reconstructed.missing) == missing
+    assert (BLEND in reconstructed.model) == (threat == "released")
     if threat == "released":
         for name, tensor in federation.kept["client-1"].items():
-            assert torch.equal(rebuilt.model[name], tensor)
+            assert torch.equal(reconstructed.model[name], tensor)
 
 
 def test_a_client_that_never_trained_has_no_memory(

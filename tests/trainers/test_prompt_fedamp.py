@@ -107,11 +107,13 @@ def test_the_server_and_a_buyer_have_the_client_and_a_peer_its_own_mix(
     trainer = PromptFedAMP(**STEPS)
     federation, messages = run(trainer, task, shards)
     for threat in ("server", "released"):
-        rebuilt = trainer.rebuild(task, find_threat(threat)(messages), "client-0")
+        reconstructed = trainer.reconstruct(
+            task, find_threat(threat)(messages), "client-0"
+        )
         own = federation.kept["client-0"]["context"]
-        assert torch.equal(rebuilt.model["context"], own)
-        assert rebuilt.missing == ()
-    peer = trainer.rebuild(task, find_threat("peer:client-2")(messages), "client-0")
+        assert torch.equal(reconstructed.model["context"], own)
+        assert reconstructed.missing == ()
+    peer = trainer.reconstruct(task, find_threat("peer:client-2")(messages), "client-0")
     mine = [m for m in messages if m.receiver == "client-2"][-1].tensors["mix"]
     assert torch.equal(peer.model["context"], mine)
     assert peer.missing == ("the client's own prompt",)

@@ -83,15 +83,15 @@ def test_each_view_rebuilds_what_it_can(
     trainer = make(2)
     federation, messages = run(trainer, task, shards)
     view = find_threat(threat)(messages)
-    rebuilt = trainer.rebuild(task, view, "client-1")
-    assert len(rebuilt.missing) == missing
-    assert rebuilt.estimated == (threat != "released")
+    reconstructed = trainer.reconstruct(task, view, "client-1")
+    assert len(reconstructed.missing) == missing
+    assert reconstructed.estimated == (threat != "released")
     if threat == "server":
         sent = view.updates_of("client-1")[-1].tensors
         expected = sent["shared"] / sent["weight"]
     else:
         expected = federation.server["shared"]
-    torch.testing.assert_close(rebuilt.model["context"][:2], expected)
+    torch.testing.assert_close(reconstructed.model["context"][:2], expected)
 
 
 def test_public_records_teach_the_tokens_that_are_missing(
@@ -100,7 +100,7 @@ def test_public_records_teach_the_tokens_that_are_missing(
     trainer = make(2, epochs=30, learning_rate=0.02)
     _, messages = run(trainer, task, shards)
     view = find_threat("server")(messages)
-    rebuilt = trainer.rebuild(task, view, "client-1").model["context"]
+    reconstructed = trainer.reconstruct(task, view, "client-1").model["context"]
 
     def loss(context: torch.Tensor) -> float:
         logits = (
@@ -108,10 +108,10 @@ def test_public_records_teach_the_tokens_that_are_missing(
         )
         return float(torch.nn.functional.cross_entropy(logits, task.public.labels))
 
-    untrained = torch.cat([rebuilt[:2], torch.zeros(1, 5)])
-    assert loss(rebuilt) < loss(untrained) - 0.05
+    untrained = torch.cat([reconstructed[:2], torch.zeros(1, 5)])
+    assert loss(reconstructed) < loss(untrained) - 0.05
     assert torch.equal(
-        trainer.rebuild(task, view, "client-1").model["context"], rebuilt
+        trainer.reconstruct(task, view, "client-1").model["context"], reconstructed
     )
 
 

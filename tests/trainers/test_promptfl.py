@@ -57,9 +57,9 @@ def test_each_view_rebuilds_what_it_can(
     (record,) = run_round(trainer, task, [federation], 0)
     models, last = give_away(trainer, task, federation, 1)
     view = find_threat(threat)([*record.messages, *last])
-    rebuilt = trainer.rebuild(task, view, "client-2")
-    assert len(rebuilt.missing) == missing
+    reconstructed = trainer.reconstruct(task, view, "client-2")
+    assert len(reconstructed.missing) == missing
     (upload,) = (m for m in record.messages if m.sender == "client-2")
     own = upload.tensors["context"] / upload.tensors["weight"]
     expected = own if threat == "server" else models["client-2"]["context"]
-    torch.testing.assert_close(rebuilt.model["context"], expected)
+    torch.testing.assert_close(reconstructed.model["context"], expected)

@@ -73,9 +73,9 @@ def test_no_tuning_keeps_the_prompt_as_sent(task: PublicTask, shards: Shards) ->
     view = find_threat("server")(messages)
     release = {m.sender: m.tensors for m in messages if m.kind == "release"}
     for client in shards:
-        rebuilt = trainer.rebuild(task, view, client)
-        assert rebuilt.missing == ()
-        torch.testing.assert_close(rebuilt.model, dict(release[client]))
+        reconstructed = trainer.reconstruct(task, view, client)
+        assert reconstructed.missing == ()
+        torch.testing.assert_close(reconstructed.model, dict(release[client]))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_each_view_says_that_it_lacks_the_tuning(
 ) -> None:
     trainer = make()
     federation, messages = run(trainer, task, shards)
-    rebuilt = trainer.rebuild(task, find_threat(threat)(messages), "client-2")
-    assert len(rebuilt.missing) == missing
+    reconstructed = trainer.reconstruct(task, find_threat(threat)(messages), "client-2")
+    assert len(reconstructed.missing) == missing
     is_tuned = torch.equal(
-        rebuilt.model["context"], federation.kept["client-2"]["tuned"]
+        reconstructed.model["context"], federation.kept["client-2"]["tuned"]
     )
     assert is_tuned == (threat == "released")

@@ -59,23 +59,28 @@ def measure_closeness(
         adversary: Its view gives the part that all clients share.
         targets: With their rebuilt models.
     """
-    if not all(target.rebuilt.estimated for target in targets) or len(targets) < 2:
+    if (
+        not all(target.reconstructed.estimated for target in targets)
+        or len(targets) < 2
+    ):
         return None
     if adversary.task.writes:
         return _closeness_of_writers(run, adversary, targets)
     received = [adversary.view.broadcasts_to(t.client)[-1].tensors for t in targets]
     true = [run.personal_models[t.client] for t in targets]
-    rebuilt = [t.rebuilt.model for t in targets]
-    if not all("context" in part for part in (*received, *true, *rebuilt)):
+    reconstructed = [t.reconstructed.model for t in targets]
+    if not all("context" in part for part in (*received, *true, *reconstructed)):
         return None  # no one prompt to compare
     pairs = zip(targets, received, strict=True)
-    shared = [(target.rebuilt.shared or part)["context"] for target, part in pairs]
-    mine = _added([m["context"] for m in rebuilt], shared)
+    shared = [
+        (target.reconstructed.shared or part)["context"] for target, part in pairs
+    ]
+    mine = _added([m["context"] for m in reconstructed], shared)
     theirs = _added([m["context"] for m in true], _untrained(run, targets, received))
     products = (mine @ theirs.T, mine.square().sum(dim=1), theirs.square().sum(dim=1))
     answers = [
         ask_each(run.trainer, adversary.task, models, adversary.task.public)
-        for models in (rebuilt, true)
+        for models in (reconstructed, true)
     ]
     first, second = (answer.argmax(dim=-1) for answer in answers)
     alike = (first[:, None] == second[None]).float().mean(dim=-1)
@@ -105,7 +110,7 @@ def _closeness_of_writers(
 ) -> Closeness:
     """Compare the changes of all weights, layer by layer, and the favourite tokens."""
     trainer, task = as_writer(run.trainer), adversary.task
-    models = [t.rebuilt.model for t in targets]
+    models = [t.reconstructed.model for t in targets]
     models += [run.personal_models[t.client] for t in targets]
     gram = torch.zeros(len(models), len(models), dtype=torch.float64)
     for layer in zip(*(trainer.weight_changes(task, m) for m in models), strict=True):

@@ -68,17 +68,20 @@ def _in_place_of(
         view=threat(adversary.view.messages),
         store=None,  # no shadow model is trained here
     )
-    rebuilt = [
-        replace(t, rebuilt=less.trainer.rebuild(less.task, less.view, t.client))
+    reconstructed = [
+        replace(
+            t, reconstructed=less.trainer.reconstruct(less.task, less.view, t.client)
+        )
         for t in targets
     ]
-    return less, link_targets(less, rebuilt)
+    return less, link_targets(less, reconstructed)
 
 
 def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
     """Say whether the same was rebuilt of every client."""
     pairs = [
-        (a.rebuilt.model, b.rebuilt.model) for a, b in zip(some, others, strict=True)
+        (a.reconstructed.model, b.reconstructed.model)
+        for a, b in zip(some, others, strict=True)
     ]
     return all(
         a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

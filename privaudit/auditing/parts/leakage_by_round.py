@@ -91,9 +91,9 @@ def _so_far(
 
 
 def _rebuilt(adversary: Adversary, target: Target) -> Target:
-    rebuild = adversary.trainer.rebuild
+    reconstruct = adversary.trainer.reconstruct
     return replace(
-        target, rebuilt=rebuild(adversary.task, adversary.view, target.client)
+        target, reconstructed=reconstruct(adversary.task, adversary.view, target.client)
     )
 
 

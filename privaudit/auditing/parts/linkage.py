@@ -14,15 +14,15 @@ import torch
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import measure_signals
-from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
 
 
 def link(
     trainer: Trainer,
     task: PublicTask,
-    rebuilt: Sequence[Rebuilt],
+    reconstructed: Sequence[Reconstruction],
     candidates: Sequence[Records],
-) -> list[Rebuilt]:
+) -> list[Reconstruction]:
     """Put the suspect that is most likely a client's in the place of its model.
 
     That is the one with the highest mean log-probability of the candidates' labels: of
@@ -34,30 +34,32 @@ def link(
     Args:
         trainer: Knows how a model is asked.
         task: The task.
-        rebuilt: One for each client; without suspects it is returned as it is.
+        reconstructed: One for each client; without suspects it is returned as it is.
         candidates: Of each client.
     """
-    chosen = list(rebuilt)
-    several = [i for i, one in enumerate(rebuilt) if len(one.suspects)]
-    for group in _with_equal_suspects(rebuilt, several):
-        suspects = rebuilt[group[0]].suspects
+    chosen = list(reconstructed)
+    several = [i for i, one in enumerate(reconstructed) if len(one.suspects)]
+    for group in _with_equal_suspects(reconstructed, several):
+        suspects = reconstructed[group[0]].suspects
         together = _joined([candidates[i] for i in group])
         told = measure_signals(trainer, task, suspects, together)
         sizes = [len(candidates[i]) for i in group]
         for i, fit in zip(group, told.log_likelihood.split(sizes, dim=1), strict=True):
             best = suspects[int(fit.mean(dim=1).argmax())]
-            chosen[i] = replace(rebuilt[i], model=best)
+            chosen[i] = replace(reconstructed[i], model=best)
     return chosen
 
 
 def _with_equal_suspects(
-    rebuilt: Sequence[Rebuilt], positions: Iterable[int]
+    reconstructed: Sequence[Reconstruction], positions: Iterable[int]
 ) -> list[list[int]]:
     """Group clients that have the same suspects: those are asked once."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in positions:
         key = tuple(
-            tensor.data_ptr() for one in rebuilt[i].suspects for tensor in one.values()
+            tensor.data_ptr()
+            for one in reconstructed[i].suspects
+            for tensor in one.values()
         )
         groups.setdefault(key, []).append(i)
     return list(groups.values())
@@ -77,22 +79,26 @@ def link_targets(adversary: Adversary, targets: Sequence[Target]) -> list[Target
     linked = link(
         adversary.trainer,
         adversary.task,
-        [target.rebuilt for target in targets],
+        [target.reconstructed for target in targets],
         [target.candidates for target in targets],
     )
-    return [replace(t, rebuilt=one) for t, one in zip(targets, linked, strict=True)]
+    return [
+        replace(t, reconstructed=one) for t, one in zip(targets, linked, strict=True)
+    ]
 
 
 def without_suspects(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:
     """Return linked targets as they would be had no suspect been seen, and no others.
 
-    ``rebuild`` gives what is best without suspects; the attack on it is the yardstick.
+    ``reconstruct`` gives what is best without suspects; the attack on it is the yardstick.
     """
     plain = []
     for target in targets:
-        if target.rebuilt.suspects:
-            rebuilt = adversary.trainer.rebuild(
+        if target.reconstructed.suspects:
+            reconstructed = adversary.trainer.reconstruct(
                 adversary.task, adversary.view, target.client
             )
-            plain.append(replace(target, rebuilt=replace(rebuilt, suspects=())))
+            plain.append(
+                replace(target, reconstructed=replace(reconstructed, suspects=()))
+            )
     return plain

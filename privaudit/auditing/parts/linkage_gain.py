@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.attack_result import ClientScores, Leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcript import Message
@@ -58,8 +58,8 @@ class Linking:
 def measure_linking(
     messages: Iterable[Message],
     targets: Sequence[Target],
-    linked: Mapping[str, Leak],
-    alone: Mapping[str, Leak],
+    linked: Mapping[str, AttackResult],
+    alone: Mapping[str, AttackResult],
 ) -> Linking:
     """Return what linked models told, by truth that no attack has seen.
 
@@ -81,7 +81,7 @@ def measure_linking(
         },
         right=proportion(sum(right), len(right)),
         chance=float(np.mean(by_chance)),
-        suspects=max(len(target.rebuilt.suspects) for target in targets),
+        suspects=max(len(target.reconstructed.suspects) for target in targets),
     )
 
 
@@ -116,7 +116,7 @@ def _right_links(
 
     right, chance = [], []
     for target in targets:
-        own = [owner(model) == target.client for model in target.rebuilt.suspects]
-        right.append(owner(target.rebuilt.model) == target.client)
+        own = [owner(model) == target.client for model in target.reconstructed.suspects]
+        right.append(owner(target.reconstructed.model) == target.client)
         chance.append(sum(own) / len(own))
     return right, chance

@@ -140,7 +140,7 @@ def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
 
 def _moved_against(target: Target) -> Float[np.ndarray, " candidates"]:
     """Return how far a prompt has moved against each candidate's crafted gradient."""
-    context = target.rebuilt.model["context"]
+    context = target.reconstructed.model["context"]
     crafted = target.candidates.crafted
     assert crafted is not None
     length = crafted.flatten(1).norm(dim=1).clamp(min=1e-12)

@@ -94,7 +94,7 @@ def _guesses(
     Relative to public ones: a model that likes every record of a class better than
     others do is no evidence, so what its public records of the class get is taken off.
     """
-    models = [other.rebuilt.model for other in targets]
+    models = [other.reconstructed.model for other in targets]
     trainer, task = adversary.trainer, adversary.task
     public = measure_signals(trainer, task, models, task.public)
     others, found = public.labels.numpy(), []

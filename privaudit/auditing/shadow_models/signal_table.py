@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models.signal_cache import tensors_hash
-from privaudit.auditing.shadow_models.splits import Pool, Source, content_hash
+from privaudit.auditing.shadow_models.splits import ShadowSplit, Source, content_hash
 from privaudit.auditing.signals.signals import SignalTable, measure_signals
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import Records
@@ -77,7 +77,7 @@ def target_signals(
     adversary: Adversary, target: Target
 ) -> tuple[SignalTable, SignalTable]:
     """Return what a target says of its candidates and of public records, asked once."""
-    key = ("signals", id(target.rebuilt.model), id(target.candidates))
+    key = ("signals", id(target.reconstructed.model), id(target.candidates))
     if key not in adversary.shared:
         told = _asked_or_kept(adversary, target)
         # The target is kept too: else another's id could become the same.
@@ -89,7 +89,7 @@ def target_signals(
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
     """Return what a target says, which is kept beside the run as shadows' answers."""
-    store, model = adversary.store, target.rebuilt.model
+    store, model = adversary.store, target.reconstructed.model
     if store is None:
         return _ask_target(adversary, target)
     about = {
@@ -107,7 +107,7 @@ def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
 
 def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
     return [
-        ask_signals(adversary, [target.rebuilt.model], records)
+        ask_signals(adversary, [target.reconstructed.model], records)
         for records in (target.candidates, adversary.task.public)
     ]
 
@@ -141,14 +141,18 @@ def ask_signals(
     return measure_signals(adversary.trainer, adversary.task, models, records)
 
 
-class Desk:
+class ShadowCache:
     """Where the answers of one target's shadows are gathered, model by model.
 
     They do not depend on what is known of the target itself, which is asked anew.
     """
 
     def __init__(
-        self, adversary: Adversary, target: Target, pool: Pool, about: dict[str, Any]
+        self,
+        adversary: Adversary,
+        target: Target,
+        pool: ShadowSplit,
+        about: dict[str, Any],
     ) -> None:
         self.adversary, self.target, self.pool = adversary, target, pool
         self.about = about | {

@@ -38,7 +38,7 @@ def _wanted_share(adversary: Adversary, target: Target) -> Float[Tensor, " publi
 
 
 @dataclass(frozen=True)
-class Pool:
+class ShadowSplit:
     """What shadows of one target train on.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pool:
         target: Target,
         shadows: int,
         source: Source = "public",
-    ) -> "Pool":
+    ) -> "ShadowSplit":
         """Toss coins so that a shadow is as large as the target probably is."""
         public = adversary.task.public
         stream = adversary.seeds.stream("shadow-coin", client=target.client)
@@ -110,7 +110,7 @@ def content_hash(records: Records) -> str:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class FederatedShadowSplit:
     """What the clients of each shadow federation train on.
 
     A public record has one owner at the most, so that what is out of the target is out
@@ -124,7 +124,7 @@ class Dealt:
 
     task: PublicTask
     owner: Int[Tensor, "shadows public"]
-    pools: Mapping[ClientId, Pool]
+    pools: Mapping[ClientId, ShadowSplit]
 
     @classmethod
     def draw(
@@ -133,14 +133,14 @@ class Dealt:
         targets: Sequence[Target],
         shadows: int,
         source: Source = "public",
-    ) -> "Dealt":
+    ) -> "FederatedShadowSplit":
         """Deal as the targets' classes ask; bystanders get any class alike."""
         task, count = adversary.task, len(adversary.task.public)
-        pools: dict[ClientId, Pool] = {}
+        pools: dict[ClientId, ShadowSplit] = {}
         asked = {target.client: _wanted_share(adversary, target) for target in targets}
         if source == "candidates":
             pools = {
-                target.client: Pool.draw(adversary, target, shadows, source)
+                target.client: ShadowSplit.draw(adversary, target, shadows, source)
                 for target in targets
             }
             asked = dict.fromkeys(pools, torch.zeros(count))
@@ -157,7 +157,7 @@ class Dealt:
         ).T
         return cls(task, torch.where(owner < len(shares), owner, NOBODY), pools)
 
-    def pool_of(self, client: ClientId) -> Pool:
+    def pool_of(self, client: ClientId) -> ShadowSplit:
         """Return the records that a client's shadows hold, and which.
 
         Of public ones, those of classes that they hold.
@@ -169,7 +169,7 @@ class Dealt:
         classes = self.task.public.labels[is_in.any(dim=0)].unique()
         used = torch.isin(self.task.public.labels, classes)
         records = self.task.public.pick(used)
-        return Pool("public", records, is_in[:, used], is_in, is_out)
+        return ShadowSplit("public", records, is_in[:, used], is_in, is_out)
 
     def shards(self, shadow: int) -> dict[ClientId, Records]:
         """Return what each client of one shadow federation trains on."""

@@ -5,7 +5,7 @@ clients train on what the target client received, with the adversary's records i
 place. Whoever saw no upload (a buyer of a prompt, a server that sees sums) trains whole
 federations on public records, from starts of its own. Either way the adversary then
 looks at its own shadows exactly as it looked at the real run: through the same threat
-model, and with the same ``rebuild``.
+model, and with the same ``reconstruct``.
 
 One :class:`ShadowTable` for each target, computed once, serves every shadow attack; it
 is kept beside the run, the models are not. Shadows are asked and forgotten some at a
@@ -19,12 +19,17 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.parts.linkage import link
-from privaudit.auditing.shadow_models.signal_table import Desk, ShadowTable
-from privaudit.auditing.shadow_models.splits import Dealt, Pool, Source, content_hash
+from privaudit.auditing.shadow_models.signal_table import ShadowCache, ShadowTable
+from privaudit.auditing.shadow_models.splits import (
+    FederatedShadowSplit,
+    ShadowSplit,
+    Source,
+    content_hash,
+)
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Cohort, Rebuilt, Records, Round
+from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Records, Round
 from privaudit.federated.transcript import SERVER, Kind, Message
 from privaudit.statistics.progress import Phase
 
@@ -56,19 +61,21 @@ def shadow_tables(
 
 def _desks(
     adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
-) -> list[Desk]:
+) -> list[ShadowCache]:
     """Return the answers that are kept beside the run, or train shadows for all."""
     in_federations = bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
     )
     dealt, pools = None, []
     if in_federations:
-        dealt = Dealt.draw(adversary, targets, shadows, source)
+        dealt = FederatedShadowSplit.draw(adversary, targets, shadows, source)
         pools = [dealt.pool_of(target.client) for target in targets]
     else:
-        pools = [Pool.draw(adversary, t, shadows, source) for t in targets]
+        pools = [ShadowSplit.draw(adversary, t, shadows, source) for t in targets]
     desks = [
-        Desk(adversary, target, pool, _about(targets, target, shadows, in_federations))
+        ShadowCache(
+            adversary, target, pool, _about(targets, target, shadows, in_federations)
+        )
         for target, pool in zip(targets, pools, strict=True)
     ]
     if dealt is not None and not all(desk.is_done for desk in desks):
@@ -100,15 +107,17 @@ def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -
 
 
 def _blind_models(
-    adversary: Adversary, target: Target, pool: Pool
+    adversary: Adversary, target: Target, pool: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Yield what is rebuilt from nothing: no shadow needs training for that."""
-    rebuilt = adversary.trainer.rebuild(adversary.task, adversary.view, target.client)
-    yield [rebuilt.model] * len(pool.is_in)
+    reconstructed = adversary.trainer.reconstruct(
+        adversary.task, adversary.view, target.client
+    )
+    yield [reconstructed.model] * len(pool.is_in)
 
 
 def _replayed(
-    adversary: Adversary, target: Target, pool: Pool
+    adversary: Adversary, target: Target, pool: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
     for first in range(0, len(pool.is_in), REPLAY_CHUNK):
@@ -137,7 +146,7 @@ def _replay(
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
-        alike = trainer.choosing_as(sent[at.index])
+        alike = trainer.with_choices_of(sent[at.index])
         result = alike.local_update(task, cohort, down, kept, at)
         kept = result.kept
         uploads[at.index] = result.uploads()
@@ -150,7 +159,7 @@ def _start(adversary: Adversary, names: Sequence[str]) -> Stacked:
     Drawn as clients draw it; where they all begin with the first broadcast, that.
     """
     trainer, task = adversary.trainer, adversary.task
-    if not trainer.starts_public:
+    if not trainer.starts_from_broadcast:
         return stack(
             [trainer.start_client(task, name, adversary.seeds) for name in names]
         )
@@ -167,7 +176,7 @@ def _rounds_to_replay(
     """
     received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
     trained = [message.round for message in adversary.view.updates_of(client)]
-    needs_all = has_state or adversary.trainer.rebuilds_from_all
+    needs_all = has_state or adversary.trainer.reconstructs_from_all_rounds
     for index in trained if needs_all else trained[-1:]:
         peers = tuple(
             m.sender
@@ -192,16 +201,16 @@ def _rebuild_replayed(
             for index, sent in uploads.items()
         )
         view = View(adversary.view.adversary, others + mine)
-        models.append(adversary.trainer.rebuild(adversary.task, view, client).model)
+        models.append(adversary.trainer.reconstruct(adversary.task, view, client).model)
     return models
 
 
 def _are_linked(targets: Sequence[Target]) -> bool:
-    return any(target.rebuilt.suspects for target in targets)
+    return any(target.reconstructed.suspects for target in targets)
 
 
 def _federated(
-    adversary: Adversary, targets: Sequence[Target], dealt: Dealt
+    adversary: Adversary, targets: Sequence[Target], dealt: FederatedShadowSplit
 ) -> Iterator[list[list[Tensors]]]:
     """Yield the targets' places in whole federations; linked if they are linked.
 
@@ -218,23 +227,24 @@ def _federated(
                 link(
                     adversary.trainer,
                     adversary.task,
-                    rebuilt,
+                    reconstructed,
                     [dealt.candidates(shadow, name) for name in names],
                 )
-                for shadow, rebuilt in zip(some, found, strict=True)
+                for shadow, reconstructed in zip(some, found, strict=True)
             ]
         yield [
-            [rebuilt.model for rebuilt in column] for column in zip(*found, strict=True)
+            [reconstructed.model for reconstructed in column]
+            for column in zip(*found, strict=True)
         ]
 
 
 def _rebuilt_places(
     adversary: Adversary,
-    dealt: Dealt,
+    dealt: FederatedShadowSplit,
     names: Sequence[ClientId],
     some: range,
     keep: bool,
-) -> list[list[Rebuilt]]:
+) -> list[list[Reconstruction]]:
     """Return what is rebuilt of each federation's targets."""
     source = "candidates" if dealt.pools else "public"
     key = ("shadow federations", source, len(dealt.owner), tuple(names), some)
@@ -243,7 +253,7 @@ def _rebuilt_places(
         assert isinstance(kept, list)
         return kept
     found = [
-        [adversary.trainer.rebuild(adversary.task, view, name) for name in names]
+        [adversary.trainer.reconstruct(adversary.task, view, name) for name in names]
         for view in _shadow_views(adversary, dealt, some)
     ]
     if keep:
@@ -251,7 +261,9 @@ def _rebuilt_places(
     return found
 
 
-def _shadow_views(adversary: Adversary, dealt: Dealt, some: range) -> list[View]:
+def _shadow_views(
+    adversary: Adversary, dealt: FederatedShadowSplit, some: range
+) -> list[View]:
     """Train whole federations side by side, and look at each as at the real one."""
     federations = [
         Federation.begin(

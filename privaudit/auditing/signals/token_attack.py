@@ -61,7 +61,7 @@ def _score(
     adversary: Adversary, target: Target, score: TokenScore, clamped: bool
 ) -> Scores:
     def of(records: Records) -> Float[np.ndarray, " records"]:
-        model = target.rebuilt.model
+        model = target.reconstructed.model
         table = table_of(adversary, records, model, clamped=clamped)
         return score(table, records).clamp(-FARTHEST, FARTHEST).numpy()
 

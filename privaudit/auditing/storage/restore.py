@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from privaudit.auditing.attack_result import Leak, measure_leak
+from privaudit.auditing.attack_result import AttackResult, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import Closeness
 from privaudit.auditing.parts.leakage_by_round import RoundLeak
@@ -52,17 +52,17 @@ def restore_audit(stored: StoredAudit) -> Audit:
 
 def _restore(stored: StoredAudit) -> Audit:
     _refuse_unknown(stored.contents)
-    contents, rebuilt = stored.contents, stored.contents["rebuilt"]
+    contents, reconstructed = stored.contents, stored.contents["rebuilt"]
     found = {name: _leak(stored, name) for name in stored.attacks}
-    leaks = {name: found[name] for name in contents["leaks"]}
+    results = {name: found[name] for name in contents["leaks"]}
     return Audit(
         run=stored.run,
-        scenario=_scenario(stored, leaks),
-        leaks=leaks,
+        scenario=_scenario(stored, results),
+        results=results,
         utility=_utility(contents["utility"]),
-        missing=tuple(rebuilt["missing"]),
-        staleness=int(rebuilt["staleness"]),
-        closeness=_maybe(_closeness, rebuilt["closeness"]),
+        missing=tuple(reconstructed["missing"]),
+        staleness=int(reconstructed["staleness"]),
+        closeness=_maybe(_closeness, reconstructed["closeness"]),
         seed=int(contents["seed"]),
         linking=_maybe(_linking, contents["linking"]),
         aggregate={n: found[f"{SERVER}{n}"] for n in contents["server_model"]},
@@ -88,10 +88,10 @@ def _maybe(read: Callable[[Json], Any], entry: Json | None) -> Any:
     return None if entry is None else read(entry)
 
 
-def _leak(stored: StoredAudit, attack: str) -> Leak:
+def _leak(stored: StoredAudit, attack: str) -> AttackResult:
     """Return what the scores say, if audit.json says the same."""
     said = stored.leak(attack)
-    found = measure_leak(
+    found = evaluate_scores(
         said["attack"], said["settings"], said["threshold"], stored.clients(attack)
     )
     there = Estimate.from_dict(said["auroc"])
@@ -104,15 +104,15 @@ def _leak(stored: StoredAudit, attack: str) -> Leak:
     return found
 
 
-def _scenario(stored: StoredAudit, leaks: Mapping[str, Leak]) -> Scenario:
+def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:
     """Return the scenario as it was played; one that is no more has no attacks."""
-    told = " ".join(leak.settings for leak in leaks.values())
+    told = " ".join(leak.settings for leak in results.values())
     shadows = re.findall(r"\bshadows=(\d+)", told)
     try:
         plan = find_scenario(stored.scenario, int(shadows[0]) if shadows else 0)
     except UnknownNameError:
         plan = Scenario(stored.scenario, "", "", {})
-    known = {name: a for name, a in plan.attacks.items() if name in leaks}
+    known = {name: a for name, a in plan.attacks.items() if name in results}
     question, threat = stored.contents["question"], stored.contents["threat"]
     if threat == "server-aggregate":
         plan = plan.where_masked()  # if that is not what the scenario asks for anyhow

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES, SERVER
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
@@ -55,12 +55,12 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     return folder / below
 
 
-def _named(audit: Audit) -> dict[str, Leak]:
+def _named(audit: Audit) -> dict[str, AttackResult]:
     server = {f"{SERVER}{name}": leak for name, leak in audit.aggregate.items()}
-    return {**audit.leaks, **server}
+    return {**audit.results, **server}
 
 
-def _columns(leak: Leak) -> dict[str, Shaped[np.ndarray, " candidates"]]:
+def _columns(leak: AttackResult) -> dict[str, Shaped[np.ndarray, " candidates"]]:
     names = ("records", "labels", "scores", "guesses", "is_member")
     columns = {
         name: np.concatenate([getattr(client, name) for client in leak.clients])

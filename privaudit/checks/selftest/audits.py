@@ -27,7 +27,7 @@ def _attack(
         with TemporaryDirectory(prefix="privaudit-selftest-") as folder:
             auditor = Auditor(train(**run, folder=folder, seed=seed))
             found = auditor.attack(scenario, clients=3, shadows=shadows, seed=seed)
-        groups = [client.groups for client in found.leaks[attack].clients]
+        groups = [client.groups for client in found.results[attack].clients]
         return roc.pooled_auroc(groups, confidence=CONFIDENCE)
 
     return measure

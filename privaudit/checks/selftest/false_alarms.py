@@ -96,9 +96,9 @@ def exact_rates(
     chances = [
         [binom.pmf(np.arange(size + 1), size, rate) for size in sizes] for rate in rates
     ]
-    leaks, misses = _outcomes(sizes, chances)
+    results, misses = _outcomes(sizes, chances)
     return [
-        (float(inside @ leaks @ outside), float(inside @ misses @ outside))
+        (float(inside @ results @ outside), float(inside @ misses @ outside))
         for inside, outside in chances
     ]
 
@@ -107,14 +107,14 @@ def _outcomes(
     sizes: tuple[int, int], chances: list[list[Float[np.ndarray, " _"]]]
 ) -> tuple[Bool[np.ndarray, "_ _"], Bool[np.ndarray, "_ _"]]:
     """Return what is said of each pair of counts that is likely at some rate."""
-    leaks, misses = np.zeros((2, sizes[0] + 1, sizes[1] + 1), bool)
+    results, misses = np.zeros((2, sizes[0] + 1, sizes[1] + 1), bool)
     likely = [np.max([c[k] for c in chances], axis=0) > _IGNORED for k in (0, 1)]
     for i, j in product(*(np.flatnonzero(some) for some in likely)):
         ones = np.arange(sizes[0]) < i, np.arange(sizes[1]) < j
         found = roc.auroc(ones[0] * 1.0, ones[1] * 1.0)
-        leaks[i, j] = verdict.judge_leak(found).kind == "leaks"
+        results[i, j] = verdict.judge_leak(found).kind == "leaks"
         misses[i, j] = found.excludes(0.5)
-    return leaks, misses
+    return results, misses
 
 
 def _exact(sizes: tuple[int, int], which: int) -> Callable[[object], Estimate]:

@@ -95,7 +95,7 @@ def _result(audit: "Audit", page: Path) -> "Result":
         "unproved": audit.assurance.sentence,
         "others": {
             name: leak.auroc.to_dict()
-            for name, leak in audit.leaks.items()
+            for name, leak in audit.results.items()
             if leak is not headline
         },
     }

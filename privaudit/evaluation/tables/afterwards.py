@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.storage import parse_json, to_json
@@ -63,7 +63,7 @@ def _leaks(run: Run, scenario: str) -> Found:
     def attack() -> Found:
         audit = Auditor(run).attack(plan, clients="all")
         return {
-            **_aurocs("client", audit.leaks),
+            **_aurocs("client", audit.results),
             **_aurocs("server", audit.aggregate),
         }
 
@@ -72,8 +72,8 @@ def _leaks(run: Run, scenario: str) -> Found:
     return _remembered(run, scenario, asked, attack)
 
 
-def _aurocs(whose: str, leaks: Mapping[str, Leak]) -> Found:
-    return {f"{whose} {name}": leak.auroc.value for name, leak in leaks.items()}
+def _aurocs(whose: str, results: Mapping[str, AttackResult]) -> Found:
+    return {f"{whose} {name}": leak.auroc.value for name, leak in results.items()}
 
 
 def _elsewhere(run: Run, place: Elsewhere) -> Found:

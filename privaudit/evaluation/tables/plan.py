@@ -118,7 +118,7 @@ class TablePlan(BaseModel):
             )
         if self.panels and "metrics" in self.model_fields_set:
             raise ValueError("metrics and panels are given: take one of them")
-        if self.leaks:
+        if self.results:
             attacks = find_scenario(self.scenario, shadows=0).attacks
             check_metrics(self.measured, self.scenario, list(attacks))
         for metric in self.measured:
@@ -140,7 +140,7 @@ class TablePlan(BaseModel):
         return panels or self.metrics
 
     @property
-    def leaks(self) -> bool:
+    def results(self) -> bool:
         """Whether any metric takes an attack."""
         return any(attack_of(metric) for metric in self.measured)
 

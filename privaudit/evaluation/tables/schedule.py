@@ -98,7 +98,7 @@ def _afterwards(plan: TablePlan) -> Afterwards:
         DATASETS.find(place.dataset)
         data = _expanded({"data": place.data})["data"]
         place = Elsewhere(dataset=place.dataset, data=data)
-    return Afterwards(plan.wanted, plan.scenario if plan.leaks else "", place)
+    return Afterwards(plan.wanted, plan.scenario if plan.results else "", place)
 
 
 def _planned(

@@ -66,7 +66,7 @@ class SweepPoint:
             attack: Which carries the numbers; by default the headline, and for success
                 rates the first that learns from shadow models.
         """
-        leak = audit.leaks[attack] if attack else audit.headline
+        leak = audit.results[attack] if attack else audit.headline
         guesses = leak if attack else audit.guesses
         groups = [client.groups for client in leak.clients]
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))

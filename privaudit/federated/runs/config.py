@@ -14,7 +14,7 @@ from privaudit.core.errors import ConfigError, shown
 from privaudit.core.seeds import Randomness
 from privaudit.datasets.canaries import CanaryKind
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
-from privaudit.datasets.split import Rule, Shares
+from privaudit.datasets.split import MembershipSampling, SplitSizes
 from privaudit.federated.federation import COHORT_SIZE, count_participants
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.models.language.captioning_loading import is_captioner
@@ -104,7 +104,7 @@ class RunConfig(BaseModel):
     participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     context_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
     shots: Count | None = None
-    members: Rule = "coin"
+    members: MembershipSampling = "coin"
     test_share: Share | None = None
     public_share: Share | None = None
     publish: bool = True
@@ -136,7 +136,7 @@ class RunConfig(BaseModel):
         """Whether uploads are masked, and not sent in the clear."""
         return self.secure_aggregation == "masked"
 
-    def deal(self) -> Partition:
+    def split(self) -> Partition:
         """Return the partition with its parameters."""
         if self.partition == "pathological":
             return Pathological()
@@ -144,9 +144,9 @@ class RunConfig(BaseModel):
             return ByDomain(self.alpha)
         return Dirichlet(self.alpha)
 
-    def shares(self) -> Shares:
+    def shares(self) -> SplitSizes:
         """Return how many records are set apart, and how many are used."""
-        return Shares(self.test_share, self.public_share, self.shots, self.members)
+        return SplitSizes(self.test_share, self.public_share, self.shots, self.members)
 
     def build_trainer(self) -> Trainer:
         """Return the trainer with its parameters."""

@@ -17,7 +17,7 @@ from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import LimitError, TranscriptError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
-from privaudit.datasets.split import Deal
+from privaudit.datasets.split import Split
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ledger:
     """The truth: who owned and who trained on which record. No attack reaches it.
 
     Attributes:
-        owner: As in :class:`Deal`.
+        owner: As in :class:`Split`.
         is_member: True where the owner trained on it; never for public and test.
     """
 
@@ -33,12 +33,12 @@ class Ledger:
     is_member: Bool[np.ndarray, " n"]
 
     @classmethod
-    def toss(cls, deal: Deal, seeds: Seeds) -> "Ledger":
+    def toss(cls, split: Split, seeds: Seeds) -> "Ledger":
         """Toss a fair coin for each candidate, if the deal's rule is the coin."""
-        heads = seeds.stream("membership").coins(0.5, len(deal.owner))
-        if deal.members == "all":
+        heads = seeds.stream("membership").coins(0.5, len(split.owner))
+        if split.members == "all":
             heads[:] = True
-        return cls(deal.owner, heads & (deal.owner >= 0))
+        return cls(split.owner, heads & (split.owner >= 0))
 
     def members_of(self, client: int) -> Int[np.ndarray, " members"]:
         """Return the records that a client trains on."""
@@ -50,9 +50,9 @@ class Ledger:
         content = self.owner.astype("<i8").tobytes() + self.is_member.tobytes()
         return hashlib.sha256(content).hexdigest()
 
-    def fits(self, deal: Deal) -> bool:
+    def fits(self, split: Split) -> bool:
         """Say whether the records belong to whom they were dealt."""
-        return np.array_equal(self.owner, deal.owner)
+        return np.array_equal(self.owner, split.owner)
 
     def save(self, path: Path) -> None:
         """Write the ledger as an npz file without objects."""

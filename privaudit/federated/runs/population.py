@@ -15,7 +15,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
-from privaudit.datasets.split import PUBLIC, TEST, Deal, deal_records
+from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.trainer import ClientId, PublicTask, Records, Trainer
@@ -42,7 +42,7 @@ class Population:
     Attributes:
         dataset: The data set.
         records: The same, encoded.
-        deal: Who owns which record.
+        split: Who owns which record.
         task: What every party knows.
         model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
@@ -52,7 +52,7 @@ class Population:
 
     dataset: Dataset
     records: Records
-    deal: Deal
+    split: Split
     task: PublicTask
     model_hash: str
     tested: int | None = None
@@ -65,7 +65,7 @@ class Population:
 
     def indices(self, client: ClientId) -> np.ndarray:
         """Return the positions of a client's candidates in the data set."""
-        return self.deal.of(self.task.clients.index(client))
+        return self.split.of(self.task.clients.index(client))
 
     def asked_about(
         self, client: ClientId, *, canaries: bool
@@ -127,7 +127,7 @@ class Population:
 
     @cached_property
     def _tests(self) -> Int[Tensor, " tests"]:
-        tests = torch.from_numpy(self.deal.of(TEST))
+        tests = torch.from_numpy(self.split.of(TEST))
         return tests[some_of(len(tests), self.tested)]
 
     @cached_property
@@ -155,9 +155,9 @@ def populate(config: RunConfig) -> Population:
     dataset = load_dataset(config.dataset, config.data)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
-    deal = deal_records(
+    split = split_records(
         dataset.labels.numpy(),
-        config.deal(),
+        config.split(),
         config.shares(),
         clients=config.clients,
         seeds=Seeds(config.seed),
@@ -167,7 +167,7 @@ def populate(config: RunConfig) -> Population:
     )
     records = _encode(config, model, dataset)
     backbone = backbone_of(model, dataset, config.context_tokens)
-    canaries = _canaries(config, deal, backbone)
+    canaries = _canaries(config, split, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
         records = replace(
@@ -177,20 +177,21 @@ def populate(config: RunConfig) -> Population:
         )
     task = PublicTask(
         backbone=backbone,
-        public=records.pick(torch.from_numpy(deal.of(PUBLIC))),
+        public=records.pick(torch.from_numpy(split.of(PUBLIC))),
         candidates={
-            f"client-{number}": len(deal.of(number)) for number in range(config.clients)
+            f"client-{number}": len(split.of(number))
+            for number in range(config.clients)
         },
         rounds=config.rounds,
         member_share=0.5 if config.members == "coin" else 1.0,
     )
     return Population(
-        dataset, records, deal, task, model.model_hash, config.tested, canaries
+        dataset, records, split, task, model.model_hash, config.tested, canaries
     )
 
 
 def _canaries(
-    config: RunConfig, deal: Deal, backbone: Classifier | LanguageModel
+    config: RunConfig, split: Split, backbone: Classifier | LanguageModel
 ) -> Canaries | None:
     """Choose the canaries that were asked for.
 
@@ -205,18 +206,18 @@ def _canaries(
             f"Canaries were asked for, and {config.model} answers in words. Take a "
             "model that classifies; any candidate is a canary without --canary."
         )
-    if config.canary == "gradient" and not trainer.takes_crafted:
+    if config.canary == "gradient" and not trainer.accepts_gradient_canaries:
         raise ConfigError(
             f"Canaries in gradient space were asked for, and {config.trainer} does not "
             "take them. Take --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
         )
     return Canaries.draw(
         config.canary,
-        [deal.of(number) for number in range(config.clients)],
+        [split.of(number) for number in range(config.clients)],
         config.canaries,
         Seeds(config.seed).child("canaries"),
         (config.context_tokens, backbone.prompts.width),
-        crafted_norm(trainer, max(len(deal.of(n)) for n in range(config.clients))),
+        crafted_norm(trainer, max(len(split.of(n)) for n in range(config.clients))),
     )
 
 

@@ -145,7 +145,7 @@ class Run:
         Raises:
             TranscriptError: It is not the one that was trained on.
         """
-        return self._checked_ledger(lambda found: found.fits(self.population.deal))
+        return self._checked_ledger(lambda found: found.fits(self.population.split))
 
     def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
         ledger = Ledger.load(self.path / "ledger.npz")

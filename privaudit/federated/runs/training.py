@@ -164,7 +164,7 @@ def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
 def _begin(run: Run, config: RunConfig, population: Population) -> None:
     """Write an empty run in place of what is there."""
     clear_run(run.path)
-    ledger = Ledger.toss(population.deal, Seeds(config.seed))
+    ledger = Ledger.toss(population.split, Seeds(config.seed))
     ledger.save(run.path / "ledger.npz")
     write_bytes(run.path / "metrics.jsonl", b"")
     TranscriptFolder(run.path / "transcript").clear()

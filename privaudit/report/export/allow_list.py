@@ -21,7 +21,7 @@ Omitted = Literal[_Omitted.OMITTED]
 
 
 @dataclass
-class Sieve:
+class AllowList:
     """What was left behind, and where it stood: for the owner, not for the export.
 
     Attributes:
@@ -37,16 +37,16 @@ class Sieve:
     odd: list[str] = field(default_factory=list)
 
 
-Rule = Callable[[Sieve, Any, str], Any]
+FieldRule = Callable[[AllowList, Any, str], Any]
 
 
-def withheld(sieve: Sieve, value: Any, place: str) -> Omitted:
+def withheld(sieve: AllowList, value: Any, place: str) -> Omitted:
     """Keep a known value back."""
     sieve.withheld.append(place)
     return OMITTED
 
 
-def number(sieve: Sieve, value: Any, place: str) -> Any:
+def number(sieve: AllowList, value: Any, place: str) -> Any:
     """Let a finite number through, or None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or (is_number and math.isfinite(value)):
@@ -54,29 +54,29 @@ def number(sieve: Sieve, value: Any, place: str) -> Any:
     return _refuse(sieve, place)
 
 
-def flag(sieve: Sieve, value: Any, place: str) -> Any:
+def flag(sieve: AllowList, value: Any, place: str) -> Any:
     """Let True and False through, or None."""
     is_flag = value is None or isinstance(value, bool)
     return value if is_flag else _refuse(sieve, place)
 
 
-def counts(sieve: Sieve, value: Any, place: str) -> Any:
+def counts(sieve: AllowList, value: Any, place: str) -> Any:
     """Let a list of whole numbers through."""
     if isinstance(value, list) and all(type(entry) is int for entry in value):
         return value
     return _refuse(sieve, place)
 
 
-def length(sieve: Sieve, value: Any, place: str) -> Any:
+def length(sieve: AllowList, value: Any, place: str) -> Any:
     """Let only the length of a list through."""
     return len(value) if isinstance(value, list) else _refuse(sieve, place)
 
 
-def text(*patterns: str) -> Rule:
+def text(*patterns: str) -> FieldRule:
     """Return a rule for texts that match one of the patterns from end to end."""
     known = re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.ASCII)
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         if value is None or (isinstance(value, str) and known.fullmatch(value)):
             return value
         return _refuse(sieve, place)
@@ -84,19 +84,19 @@ def text(*patterns: str) -> Rule:
     return rule
 
 
-def one_of(names: Callable[[], list[str]]) -> Rule:
+def one_of(names: Callable[[], list[str]]) -> FieldRule:
     """Return a rule for registered names, which are looked up when first needed."""
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         return value if value in names() else _refuse(sieve, place)
 
     return rule
 
 
-def entries(rules: Mapping[str, Rule]) -> Rule:
+def entries(rules: Mapping[str, FieldRule]) -> FieldRule:
     """Return a rule for an object of known keys, or None in its place."""
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         if value is None:
             return None
         if not isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def entries(rules: Mapping[str, Rule]) -> Rule:
     return rule
 
 
-def each(pattern: str, rule_of_each: Rule) -> Rule:
+def each(pattern: str, rule_of_each: FieldRule) -> FieldRule:
     """Return a rule for an object whose keys match a pattern; other keys are unknown.
 
     Args:
@@ -124,7 +124,7 @@ def each(pattern: str, rule_of_each: Rule) -> Rule:
     """
     known = re.compile(pattern, re.ASCII)
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         if not isinstance(value, Mapping):
             return OMITTED if value is None else _refuse(sieve, place)
         named = {key: rule_of_each for key in value if known.fullmatch(str(key))}
@@ -133,10 +133,10 @@ def each(pattern: str, rule_of_each: Rule) -> Rule:
     return rule
 
 
-def listed(rule_of_each: Rule) -> Rule:
+def listed(rule_of_each: FieldRule) -> FieldRule:
     """Return a rule for a list, whose entries all have the same rule."""
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         if not isinstance(value, list):
             return _refuse(sieve, place)
         found = [
@@ -147,12 +147,12 @@ def listed(rule_of_each: Rule) -> Rule:
     return rule
 
 
-def either(*rules: Rule) -> Rule:
+def either(*rules: FieldRule) -> FieldRule:
     """Return a rule that takes what the first of several rules lets through."""
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         for one in rules:
-            kept = one(Sieve(), value, place)
+            kept = one(AllowList(), value, place)
             if kept is not OMITTED:
                 return kept
         return _refuse(sieve, place)
@@ -160,6 +160,6 @@ def either(*rules: Rule) -> Rule:
     return rule
 
 
-def _refuse(sieve: Sieve, place: str) -> Omitted:
+def _refuse(sieve: AllowList, place: str) -> Omitted:
     sieve.odd.append(place)
     return OMITTED

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.attack_result import measure_leak
+from privaudit.auditing.attack_result import evaluate_scores
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import TranscriptError
 from privaudit.federated.runs.runs import Run
-from privaudit.report.export.allow_list import OMITTED, Sieve
+from privaudit.report.export.allow_list import OMITTED, AllowList
 from privaudit.report.export.hmac import seal
 from privaudit.report.export.rules import AUDIT, LEAK
 from privaudit.report.export.texts import ATTACK
@@ -29,7 +29,7 @@ _SERVER = "server model/"
 
 
 def public_audit(
-    run: Run, scenario: str, key: Callable[[], bytes], sieve: Sieve
+    run: Run, scenario: str, key: Callable[[], bytes], sieve: AllowList
 ) -> dict[str, Any]:
     """Return what may leave of a run's audit.
 
@@ -49,7 +49,9 @@ def public_audit(
     }
 
 
-def recorded(contents: Mapping[str, Any], sieve: Sieve, place: str) -> dict[str, Any]:
+def recorded(
+    contents: Mapping[str, Any], sieve: AllowList, place: str
+) -> dict[str, Any]:
     """Return what may leave of audit.json besides what attacks found.
 
     No scores are kept for it, so only an attack that is played again can check it.
@@ -70,7 +72,7 @@ def recorded(contents: Mapping[str, Any], sieve: Sieve, place: str) -> dict[str,
     return found
 
 
-def _found(stored: StoredAudit, sieve: Sieve, place: str) -> dict[str, Any]:
+def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
     """Return what each attack found, by clients' models and by the server's own."""
     found: dict[str, dict[str, Any]] = {"leaks": {}, "server_model": {}}
     for attack in stored.attacks:
@@ -90,17 +92,17 @@ def _found(stored: StoredAudit, sieve: Sieve, place: str) -> dict[str, Any]:
 
 
 def _leak(
-    stored: StoredAudit, attack: str, sieve: Sieve, place: str
+    stored: StoredAudit, attack: str, sieve: AllowList, place: str
 ) -> dict[str, Any] | None:
     """Return what an attack found; None if it is unknown, or on too few records."""
     entry, name = stored.leak(attack), attack.removeprefix(_SERVER)
     if ATTACK(sieve, name, place) is OMITTED:
         return None
-    leak = measure_leak(
+    leak = evaluate_scores(
         name, entry["settings"], entry["threshold"], stored.clients(attack)
     )
     again = leak.to_dict()
-    public, kept = LEAK(Sieve(), again, place), LEAK(sieve, entry, place)
+    public, kept = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)
     for key in public:
         if kept.get(key) != public[key]:
             raise TranscriptError(
@@ -144,7 +146,9 @@ def _by_client_may_leave(leak: Mapping[str, Any]) -> bool:
     return complete and min(map(min, counts)) >= FEWEST
 
 
-def _all_large(entries: Iterable[Mapping[str, Any]], sieve: Sieve, place: str) -> bool:
+def _all_large(
+    entries: Iterable[Mapping[str, Any]], sieve: AllowList, place: str
+) -> bool:
     """Say whether all estimates are on enough records; note it if one is not."""
     if all(min(entry.get("n") or [0]) >= FEWEST for entry in entries):
         return True

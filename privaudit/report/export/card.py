@@ -21,7 +21,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcript import bytes_sent
-from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, public_audit
 from privaudit.report.export.hmac import seal
 from privaudit.report.export.rules import HEADER, PRIVACY
@@ -34,7 +34,7 @@ Part = Callable[[], Any]
 
 
 def card_parts(
-    run: Run, scenarios: Sequence[str], key: Callable[[], bytes], sieve: Sieve
+    run: Run, scenarios: Sequence[str], key: Callable[[], bytes], sieve: AllowList
 ) -> dict[str, Part]:
     """Return how to make each part of a run's card, by where it stands in it.
 

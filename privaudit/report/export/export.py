@@ -14,7 +14,7 @@ from typing import Any
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.storage import UNFINISHED, read_bytes, storage_errors, write_bytes
 from privaudit.federated.runs.runs import Run, load_run
-from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
 from privaudit.report.export.card import (
     CARD,
@@ -37,14 +37,14 @@ class Export:
     Attributes:
         folder: Where it lies.
         card: What stands in card.json.
-        left: Places of JSON that stayed behind; see :class:`Sieve`.
+        left: Places of JSON that stayed behind; see :class:`AllowList`.
         files: Files that stayed behind, by kind.
         seed_is_guessable: Whether somebody could try all seeds up to the run's.
     """
 
     folder: Path
     card: Mapping[str, Any]
-    left: Sieve
+    left: AllowList
     files: Mapping[str, int]
     seed_is_guessable: bool
 
@@ -74,7 +74,7 @@ def export_public(
     """
     found = run if isinstance(run, Run) else load_run(run, folder=runs)
     found.require_complete()
-    place, sieve = Path(folder), Sieve()
+    place, sieve = Path(folder), AllowList()
     _check_free(place, found)
     scenarios = audited_scenarios(found)
     parts = card_parts(found, scenarios, lambda: make_key(found), sieve)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from privaudit.privacy.certificate import REPEATABLE, is_repeatable
-from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, FEWEST
 
 README = "README.txt"
@@ -20,13 +20,13 @@ What a card still tells
 """
 
 
-def readme(card: Mapping[str, Any], left: Sieve, files: Mapping[str, int]) -> str:
+def readme(card: Mapping[str, Any], left: AllowList, files: Mapping[str, int]) -> str:
     """Return the text for people."""
     return "\n".join([*_lines(card, left, files), "", _TELLS.format(fewest=FEWEST)])
 
 
 def _lines(
-    card: Mapping[str, Any], left: Sieve, files: Mapping[str, int]
+    card: Mapping[str, Any], left: AllowList, files: Mapping[str, int]
 ) -> Iterator[str]:
     config = card["run"]["config"]
     yield "A privacy audit by privaudit, without what has to stay private"

@@ -17,7 +17,7 @@ from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.runs import Run
-from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, recorded
 from privaudit.statistics.progress import Watcher
 
@@ -63,7 +63,7 @@ def replay(
     except PrivauditError as error:
         return Replayed(scenario, 0, math.nan, (str(error),))
     said = card[AUDITS][scenario]
-    for name, there in recorded(contents, Sieve(), scenario).items():
+    for name, there in recorded(contents, AllowList(), scenario).items():
         if not alike(said.get(name) if isinstance(said, Mapping) else None, there):
             why.append(f"{AUDITS}/{scenario}/{name} comes out otherwise")
     return Replayed(scenario, count, largest, tuple(why))
@@ -106,7 +106,7 @@ def _shadows(stored: StoredAudit) -> int:
 def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list[str]]:
     """Return how many scores there are, the largest difference, and what is amiss."""
     server = {f"server model/{name}": leak for name, leak in audit.aggregate.items()}
-    again = {**audit.leaks, **server}
+    again = {**audit.results, **server}
     if set(again) != set(stored.attacks):
         odd = ", ".join(sorted(set(again) ^ set(stored.attacks)))
         return 0, math.nan, [f"other attacks are played by this version: {odd}"]

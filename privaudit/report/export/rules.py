@@ -9,9 +9,9 @@ from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.report.export.allow_list import (
+    AllowList,
+    FieldRule,
     Omitted,
-    Rule,
-    Sieve,
     counts,
     each,
     either,
@@ -75,10 +75,10 @@ ESTIMATE = entries(
 )
 
 
-def per_attack(rule_of_each: Rule) -> Rule:
+def per_attack(rule_of_each: FieldRule) -> FieldRule:
     """Return a rule for an object with an entry for each of some attacks."""
 
-    def rule(sieve: Sieve, value: Any, place: str) -> Any:
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
         return entries(dict.fromkeys(attack_names(), rule_of_each))(sieve, value, place)
 
     return rule
@@ -88,7 +88,7 @@ CLOSENESS = each(r"(cosine|distance|agreement)(_null)?", ESTIMATE)
 CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
 
 
-def model(sieve: Sieve, value: object, place: str) -> str | Omitted:
+def model(sieve: AllowList, value: object, place: str) -> str | Omitted:
     """Let a model's name through, but of one in a folder only what kind it is."""
     kind = str(value).partition(":")[0]
     if kind in FOLDER_MODELS:
@@ -156,7 +156,7 @@ HEADER = entries(
         "files": withheld,
     }
 )
-_GUARANTEE: dict[str, Rule] = {"epsilon": number, "delta": number}
+_GUARANTEE: dict[str, FieldRule] = {"epsilon": number, "delta": number}
 PRIVACY = entries(
     {
         "claimed": entries({**_GUARANTEE, "source": CLAIM}),

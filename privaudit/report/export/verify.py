@@ -16,7 +16,7 @@ from privaudit.core.errors import MissingFileError, PrivauditError
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.training import certify_again
-from privaudit.report.export.allow_list import Sieve
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
 from privaudit.report.export.card import card_parts, read_card
 from privaudit.report.export.hmac import read_key
@@ -174,7 +174,7 @@ def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verificatio
 
 
 def _parts(card: Mapping[str, Any], run: Run) -> dict[str, Callable[[], Any]]:
-    return card_parts(run, sorted(card[AUDITS]), lambda: read_key(run), Sieve())
+    return card_parts(run, sorted(card[AUDITS]), lambda: read_key(run), AllowList())
 
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     INK,
@@ -21,7 +21,7 @@ from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import interval, point
 
-Leaks = Mapping[str, Leak]
+Leaks = Mapping[str, AttackResult]
 
 
 def attacks_plot(audits: Sequence[Audit]) -> Figure | None:
@@ -33,8 +33,8 @@ def attacks_plot(audits: Sequence[Audit]) -> Figure | None:
     Args:
         audits: At least one, under one scenario.
     """
-    runs = [outside_grid(audit.leaks) for audit in audits]
-    names = list(dict.fromkeys(name for leaks in runs for name in leaks))
+    runs = [outside_grid(audit.results) for audit in audits]
+    names = list(dict.fromkeys(name for results in runs for name in results))
     if len(names) < 2:
         return None
     several = len(audits) > 1
@@ -42,11 +42,11 @@ def attacks_plot(audits: Sequence[Audit]) -> Figure | None:
         height = 1.0 + len(names) * max(0.42, 0.14 * len(audits)) + 0.3 * several
         figure = new_figure(7.6, height)
         axes = figure.subplots()
-        for index, (label, leaks) in enumerate(
+        for index, (label, results) in enumerate(
             zip(run_labels(audits), runs, strict=True)
         ):
             shift = (index - (len(audits) - 1) / 2) * 0.7 / len(audits)
-            _dots(axes, leaks, names, shift, index, shortened(label))
+            _dots(axes, results, names, shift, index, shortened(label))
         _rows(axes, [f"{name}\n{_counts(name, runs)}" for name in names])
         if several:
             figure.legend(loc="outside upper center", ncols=2)
@@ -55,17 +55,17 @@ def attacks_plot(audits: Sequence[Audit]) -> Figure | None:
 
 def _dots(
     axes: Axes,
-    leaks: Leaks,
+    results: Leaks,
     names: Sequence[str],
     shift: float,
     index: int,
     label: str,
 ) -> None:
-    found = [leak.auroc for leak in leaks.values()]
+    found = [leak.auroc for leak in results.values()]
     errors = [(auroc.value - auroc.low, auroc.high - auroc.value) for auroc in found]
     axes.errorbar(
         np.array([auroc.value for auroc in found]),
-        np.array([names.index(name) + shift for name in leaks]),
+        np.array([names.index(name) + shift for name in results]),
         xerr=np.array(errors).T,
         fmt="o",
         color=colour(index),
@@ -74,7 +74,7 @@ def _dots(
         label=label,
         zorder=3,
     )
-    for name, leak in leaks.items():
+    for name, leak in results.items():
         text = told(f"{name}, {label}", "AUROC", leak.auroc)
         spot(axes, leak.auroc.value, names.index(name) + shift, text)
 
@@ -93,9 +93,9 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
 def _counts(name: str, runs: Sequence[Leaks]) -> str:
     """Say on how many clients and records an attack was made, if alike in all runs."""
     told = {
-        (len(leaks[name].clients), leaks[name].auroc.n)
-        for leaks in runs
-        if name in leaks
+        (len(results[name].clients), results[name].auroc.n)
+        for results in runs
+        if name in results
     }
     if len(told) > 1:
         return "n differs: see the table"
@@ -108,7 +108,7 @@ def on_some_clients(audits: Sequence[Audit]) -> bool:
     return any(
         len(leak.clients) < len(audit.headline.clients)
         for audit in audits
-        for leak in audit.leaks.values()
+        for leak in audit.results.values()
     )
 
 
@@ -117,6 +117,6 @@ def attacks_alt(audits: Sequence[Audit]) -> str:
     parts = [
         f"{label}, {name}: {point(leak.auroc)} {interval(leak.auroc)}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        for name, leak in outside_grid(audit.leaks).items()
+        for name, leak in outside_grid(audit.results).items()
     ]
     return f"AUROC of every attack. {'; '.join(parts)}."

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     FAINT,
@@ -122,7 +122,7 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
     figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
 
 
-def series_of(audits: Sequence[Audit]) -> list[tuple[str, Leak]]:
+def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
     """Return what is drawn as a series: runs, or one run's attacks, headline first.
 
     Of one run's attacks it is the first four, in the scenario's order. Where models
@@ -131,22 +131,22 @@ def series_of(audits: Sequence[Audit]) -> list[tuple[str, Leak]]:
     if len(audits) == 1 and writes(audits[0]):
         return _headlines(audits[0])
     if len(audits) == 1:
-        return list(audits[0].leaks.items())[:_MOST]
+        return list(audits[0].results.items())[:_MOST]
     labels = run_labels(audits)
     return [(label, a.headline) for label, a in zip(labels, audits, strict=True)]
 
 
 def undrawn(audits: Sequence[Audit]) -> str:
     """Say which attacks of one run have no series; nothing if all have."""
-    if len(audits) > 1 or writes(audits[0]) or len(audits[0].leaks) <= _MOST:
+    if len(audits) > 1 or writes(audits[0]) or len(audits[0].results) <= _MOST:
         return ""
     return (
-        f"Of {len(audits[0].leaks)} attacks the first {_MOST} are drawn, here and "
+        f"Of {len(audits[0].results)} attacks the first {_MOST} are drawn, here and "
         "below; the others stand in the table."
     )
 
 
-def _headlines(audit: Audit) -> list[tuple[str, Leak]]:
+def _headlines(audit: Audit) -> list[tuple[str, AttackResult]]:
     name, common = audit.headline.attack, audit.aggregate.get(audit.headline.attack)
     server = [(f"{name}, server's own model", common)] if common else []
     return [(f"{name}, clients' models", audit.headline), *server]

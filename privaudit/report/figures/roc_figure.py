@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     GREY,
@@ -25,7 +25,7 @@ from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import shortened
 from privaudit.statistics.curve import RocCurve, tpr_at_fpr
 
-Series = Sequence[tuple[str, Leak]]
+Series = Sequence[tuple[str, AttackResult]]
 _TOLD_AT = (0.001, 0.01, 0.1, 0.2, 0.5)  # false-positive rates
 _LONGEST = 30  # characters of a name beside the curves
 
@@ -96,7 +96,9 @@ def _shade_unresolved(
     return shades
 
 
-def _draw_curve(axes: Axes, leak: Leak, index: int, label: str, floor: float) -> None:
+def _draw_curve(
+    axes: Axes, leak: AttackResult, index: int, label: str, floor: float
+) -> None:
     curve = leak.roc()
     axes.plot(
         _shown(curve.fpr, floor),

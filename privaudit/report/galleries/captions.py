@@ -74,7 +74,7 @@ def caption_texts(
             client = clients[record.client]
             target = named[client.client]
             one = target.candidates.pick(torch.tensor([record.row]))
-            table = table_of(adversary, one, target.rebuilt.model)
+            table = table_of(adversary, one, target.reconstructed.model)
             found.append(
                 ColouredText(
                     f"{title} {place} · {client.client}, "

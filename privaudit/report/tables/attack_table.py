@@ -40,5 +40,5 @@ def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRo
             threshold=leak.threshold,
         )
         for label, audit in zip(labels, audits, strict=True)
-        for leak in outside_grid(audit.leaks).values()
+        for leak in outside_grid(audit.results).values()
     ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privaudit.auditing.attack_result import ClientScores, Leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores
 from privaudit.core.formatting import p_value
 from privaudit.report.tables.other_attacks import ALPHA
 from privaudit.report.wording import interval, point
@@ -33,7 +33,7 @@ class ClassLeak:
     p_value: float = 1.0
 
     @property
-    def leaks(self) -> bool:
+    def results(self) -> bool:
         """Whether the AUROC lies above 0.5, corrected for the number of classes."""
         return self.auroc is not None and self.p_value <= ALPHA
 
@@ -43,11 +43,11 @@ class ClassLeak:
         if self.auroc is None:
             members, others = self.n
             return f"unresolved: needs {FEWEST} + {FEWEST}, has {members} + {others}"
-        found = "above 0.5" if self.leaks else "not told from 0.5"
+        found = "above 0.5" if self.results else "not told from 0.5"
         return f"{found}, p {p_value(self.p_value)}"
 
 
-def leak_by_class(leak: Leak, names: Sequence[str] = ()) -> list[ClassLeak]:
+def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLeak]:
     """Return each class that has a candidate, in the order of the classes.
 
     Scores are compared within a client and a class only, so that an attack which knows
@@ -96,7 +96,7 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     if not resolved:
         return f"No class has the {FEWEST} members and {FEWEST} others it takes.{rest}"
     over = f"Holm-corrected over {len(resolved)} class{'es' * (len(resolved) > 1)}"
-    leaking = sorted((one for one in resolved if one.leaks), key=lambda one: one.name)
+    leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)
     if not leaking:
         return f"No class can be named, {over}.{rest}"
     named = ", ".join(_told(one) for one in leaking[:5])

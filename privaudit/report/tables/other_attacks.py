@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import p_value
 from privaudit.report.wording import interval, point
@@ -22,7 +22,7 @@ class OtherLeak:
         tried: How many others there are.
     """
 
-    leak: Leak
+    leak: AttackResult
     p_value: float
     shown: int
     tried: int
@@ -34,7 +34,7 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     Attacks but the headline are tested together, so that where none can tell anything,
     at most one audit in twenty says that any of them does. None if none shows a leak.
     """
-    others = list(audit.leaks.values())[1:]
+    others = list(audit.results.values())[1:]
     adjusted = holm([p_above_chance(leak.auroc) for leak in others])
     shown = [
         (leak, float(p)) for leak, p in zip(others, adjusted, strict=True) if p <= ALPHA

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from privaudit.auditing.attack_result import Leak
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, GridCell, places
 from privaudit.report.tables.rebuilding import gain_of_rebuilding
@@ -61,9 +61,9 @@ class HeadlineRow:
     difference: TableCell
 
 
-def outside_grid(leaks: Mapping[str, Leak]) -> dict[str, Leak]:
+def outside_grid(results: Mapping[str, AttackResult]) -> dict[str, AttackResult]:
     """Return the attacks that are no cell of the grid."""
-    return {name: leak for name, leak in leaks.items() if name not in GRID}
+    return {name: leak for name, leak in results.items() if name not in GRID}
 
 
 def grid_tables(audits: Sequence[Audit], labels: Sequence[str]) -> list[GridTable]:
@@ -71,7 +71,7 @@ def grid_tables(audits: Sequence[Audit], labels: Sequence[str]) -> list[GridTabl
     runs = [
         (label, audit)
         for label, audit in zip(labels, audits, strict=True)
-        if GRID.keys() & audit.leaks.keys()
+        if GRID.keys() & audit.results.keys()
     ]
     if not runs:
         return []
@@ -81,10 +81,10 @@ def grid_tables(audits: Sequence[Audit], labels: Sequence[str]) -> list[GridTabl
 
 def _grid_table(runs: Sequence[tuple[str, Audit]], alpha: float) -> GridTable:
     rows = [
-        GridRow(label, who, tuple(_cell(leaks, place) for place in _columns(alpha)))
+        GridRow(label, who, tuple(_cell(results, place) for place in _columns(alpha)))
         for label, audit in runs
-        for who, leaks in (("server", audit.aggregate), ("clients", audit.leaks))
-        if leaks
+        for who, results in (("server", audit.aggregate), ("clients", audit.results))
+        if results
     ]
     return GridTable(_columns(alpha)[0].order, tuple(rows), _named(runs, alpha))
 
@@ -93,8 +93,8 @@ def _columns(alpha: float) -> list[GridCell]:
     return [GridCell(part, share, alpha) for part in SLICES for share in SHARES]
 
 
-def _cell(leaks: Mapping[str, Leak], place: GridCell) -> TableCell:
-    leak = leaks.get(place.attack)
+def _cell(results: Mapping[str, AttackResult], place: GridCell) -> TableCell:
+    leak = results.get(place.attack)
     return TableCell.of(leak.auroc) if leak else TableCell("not made")
 
 
@@ -106,7 +106,7 @@ def _named(runs: Sequence[tuple[str, Audit]], alpha: float) -> int | None:
 
 
 def _is_headline(audit: Audit, place: GridCell) -> bool:
-    leak = audit.leaks.get(place.attack)
+    leak = audit.results.get(place.attack)
     return leak is not None and leak.settings == audit.headline.settings
 
 

@@ -64,7 +64,7 @@ def about_units(plan: TablePlan) -> list[str]:
             "CIDEr-D is that of coco-caption, there called CIDEr, a hundredfold as in "
             "papers: from 0 to 1,000."
         )
-    if plan.leaks:
+    if plan.results:
         found.append(
             "Attacks are AUROCs in per cent, of members against non-members of the "
             "same distribution; 50 is guessing. Of the clients that were rebuilt it is "

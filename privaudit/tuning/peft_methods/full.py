@@ -6,10 +6,10 @@ from typing import Any
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 
 
-@MECHANISMS.register("full")
+@PEFT_METHODS.register("full")
 @dataclass(frozen=True)
 class Full:
     """No prompt: the baseline against which prompts save bytes.

@@ -7,11 +7,11 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from privaudit.tuning.transformers.lora import changes_of, start_pairs
 
 
-@MECHANISMS.register("lora")
+@PEFT_METHODS.register("lora")
 @dataclass(frozen=True)
 class Lora:
     """B A times lora_alpha / rank, added to every target's weights.

@@ -11,11 +11,11 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Prefix, Site, Tunable, Tuning
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from privaudit.tuning.transformers.prompt_encoder import encoded, started
 
 
-@MECHANISMS.register("prefix")
+@PEFT_METHODS.register("prefix")
 @dataclass(frozen=True)
 class PrefixTuning:
     """Keys and values in front of those of every layer of self-attention.
@@ -77,5 +77,5 @@ def _one_size(model: Tunable) -> Site:
     raise ConfigError(
         "Prefix tuning needs layers of self-attention of one size that transformers "
         f"lets a prefix into, and this model has {len(model.sites)} of {len(sizes)} "
-        "sizes. Take another mechanism, such as soft-prompt."
+        "sizes. Take another PEFT method, such as soft-prompt."
     )

@@ -1,4 +1,4 @@
-"""Prompt mechanisms: what is learned about a frozen transformer, and where it goes."""
+"""PEFT methods: what is learned about a frozen transformer, and where it goes."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -11,12 +11,12 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
 
-__all__ = ["MECHANISMS", "MechanismOptions", "PeftMethod"]
+__all__ = ["PEFT_METHODS", "MechanismOptions", "PeftMethod"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class MechanismOptions:
-    """The parameters of all mechanisms; each takes those that it has.
+    """The parameters of all PEFT methods; each takes those that it has.
 
     Attributes:
         virtual_tokens: Vectors of a prompt or a prefix.
@@ -58,7 +58,7 @@ class PeftMethod(Protocol):
         ...
 
 
-MECHANISMS: Registry[Callable[[MechanismOptions], PeftMethod]] = Registry(
-    "prompt mechanism", "privaudit.tuning.peft_methods"
+PEFT_METHODS: Registry[Callable[[MechanismOptions], PeftMethod]] = Registry(
+    "PEFT method", "privaudit.tuning.peft_methods"
 )
-"""Prompt mechanisms by name."""
+"""PEFT methods by name."""

@@ -7,11 +7,11 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from privaudit.tuning.transformers.prompt_encoder import PLAIN
 
 
-@MECHANISMS.register("soft-prompt")
+@PEFT_METHODS.register("soft-prompt")
 @dataclass(frozen=True)
 class SoftPrompt:
     """Vectors that begin as tokens drawn from the model's vocabulary.

@@ -15,10 +15,10 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, with_means
+from privaudit.federated.weighted_mean import UNTRAINED, apply_mean, last_sent
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
@@ -42,7 +42,7 @@ class AveragingTrainer(LocalSgd):
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
-        return with_means(server, inbox), ()
+        return apply_mean(server, inbox), ()
 
     def release(
         self,
@@ -54,15 +54,17 @@ class AveragingTrainer(LocalSgd):
         """Release the averaged prompt: there is no personal part."""
         return {"context": received["context"]}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average."""
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         sent = last_sent(view, client)
         if sent is not None:
-            return Rebuilt(sent)
+            return Reconstruction(sent)
         shared = view.last_broadcast(client).tensors["context"]
-        return Rebuilt({"context": shared}, (UNTRAINED,))
+        return Reconstruction({"context": shared}, (UNTRAINED,))
 
 
 def pair_texts(

@@ -136,9 +136,9 @@ class PromptTrainer:
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
     usual_rounds: ClassVar[int] = 10
     image_tokens: ClassVar[bool] = False
-    rebuilds_from_all: ClassVar[bool] = False
-    takes_crafted: ClassVar[bool] = False
-    starts_public: ClassVar[bool] = False
+    reconstructs_from_all_rounds: ClassVar[bool] = False
+    accepts_gradient_canaries: ClassVar[bool] = False
+    starts_from_broadcast: ClassVar[bool] = False
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""
@@ -179,7 +179,7 @@ class PromptTrainer:
         """Return the trainer: it takes no more than a step."""
         return self
 
-    def choosing_as(self, sent: Tensors) -> Any:
+    def with_choices_of(self, sent: Tensors) -> Any:
         """Return the trainer: an upload shows no choice."""
         return self
 

@@ -7,7 +7,7 @@ from typing import Any
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.trainer import ClientId, Events, Inbox, PublicTask, Round
-from privaudit.federated.weighted_mean import with_means
+from privaudit.federated.weighted_mean import apply_mean
 from privaudit.privacy.certificate import Claim
 
 
@@ -32,7 +32,7 @@ class AveragedModel:
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
-        return with_means(server, inbox), ()
+        return apply_mean(server, inbox), ()
 
     def release(
         self,
@@ -52,7 +52,7 @@ class AveragedModel:
         """Return the same trainer with one step on the whole shard."""
         return with_settings(self, epochs=1, batch_size=0)
 
-    def choosing_as(self, sent: Tensors) -> Any:
+    def with_choices_of(self, sent: Tensors) -> Any:
         """Return the trainer: an upload shows no choice."""
         return self
 

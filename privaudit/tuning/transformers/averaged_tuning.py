@@ -13,10 +13,10 @@ from privaudit.federated.trainer import (
     Inbox,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
-from privaudit.federated.weighted_mean import weigh
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 
@@ -43,7 +43,7 @@ class AveragedTuner(PromptTuner):
         trained, loss = self.train(task, cohort, received, at)
         if self.sends == "deltas":
             trained = {name: t - received[name] for name, t in trained.items()}
-        return LocalResult(weigh(cohort, trained), {}, loss)
+        return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
     def aggregate(
         self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
@@ -54,13 +54,17 @@ class AveragedTuner(PromptTuner):
             return means, events
         return {name: t + means[name] for name, t in server.items()}, events
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return what the client last trained where it is seen, else the average."""
-        rebuilt = super().rebuild(task, view, client)
+        reconstructed = super().reconstruct(task, view, client)
         if self.sends == "parameters" or not view.sees_updates_of(client):
-            return rebuilt
+            return reconstructed
         last = view.updates_of(client)[-1]
         if not last.tensors["weight"] > 0:
-            return rebuilt
+            return reconstructed
         down = {m.round: m.tensors for m in view.broadcasts_to(client)}[last.round]
-        return Rebuilt({name: t + down[name] for name, t in rebuilt.model.items()})
+        return Reconstruction(
+            {name: t + down[name] for name, t in reconstructed.model.items()}
+        )

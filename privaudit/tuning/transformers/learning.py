@@ -19,7 +19,7 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signal,
@@ -90,9 +90,9 @@ class LoraTrainer(AveragedModel):
     reads: ClassVar[Literal["classes", "words", "either"]] = "words"
     usual_rounds: ClassVar[int] = 30
     image_tokens: ClassVar[bool] = True
-    rebuilds_from_all: ClassVar[bool] = False
-    takes_crafted: ClassVar[bool] = False
-    starts_public: ClassVar[bool] = False
+    reconstructs_from_all_rounds: ClassVar[bool] = False
+    accepts_gradient_canaries: ClassVar[bool] = False
+    starts_from_broadcast: ClassVar[bool] = False
 
     rank: Annotated[int, Field(ge=1)] = 8
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -120,14 +120,16 @@ class LoraTrainer(AveragedModel):
         optimiser = AdamW(self.learning_rate, self.weight_decay)
         return optimiser.fit(cohort, parameters, batches, objective)
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average."""
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         sent = last_sent(view, client)
         if sent is not None:
-            return Rebuilt(sent)
-        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+            return Reconstruction(sent)
+        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
 
     def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""

@@ -13,7 +13,13 @@ from torch import Tensor
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Cohort, PublicTask, Rebuilt, Round
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    PublicTask,
+    Reconstruction,
+    Round,
+)
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.certificate import Claim
@@ -56,7 +62,7 @@ class PrivateUpdates(PromptTuner):
         adjacency: Which clients' data are neighbours.
     """
 
-    rebuilds_from_all: ClassVar[bool] = True
+    reconstructs_from_all_rounds: ClassVar[bool] = True
 
     mode: Literal["sound", "published-paper"] = "sound"
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -220,7 +226,9 @@ class PrivateUpdates(PromptTuner):
         """Yield one model's parameters: they are what is compared with another's."""
         return learned(model).values()
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the average, drawn towards the client by what it sent.
 
         Without noise on uploads the last one is the client. With it, a single one tells
@@ -228,20 +236,20 @@ class PrivateUpdates(PromptTuner):
         N that the average has of it, as dp-promptfl's rebuild does.
         """
         if view.has_release_of(client):
-            return Rebuilt(learned(view.release_of(client).tensors))
+            return Reconstruction(learned(view.release_of(client).tensors))
         shared = view.last_broadcast(client).tensors
         if not view.sees_updates_of(client):
-            return Rebuilt(learned(shared), (UNTRAINED,))
+            return Reconstruction(learned(shared), (UNTRAINED,))
         down = {m.round: m.tensors for m in view.broadcasts_to(client)}
         sent = [(m.tensors, down[m.round]) for m in view.updates_of(client)]
         if not self.noises_uploads:
             moved, before = sent[-1]
-            return Rebuilt(moved_by(learned(before), spread(moved, before)))
+            return Reconstruction(moved_by(learned(before), spread(moved, before)))
         parties = view.sums[-1].parties if self.aggregation == "sum" else None
         parties = parties or len(task.clients)
         whole = torch.stack([spread(*one) for one in sent]).sum(dim=0)
         share = parties**-0.5 - 1 / parties
-        return Rebuilt(moved_by(learned(shared), share * whole))
+        return Reconstruction(moved_by(learned(shared), share * whole))
 
     @property
     def noises_uploads(self) -> bool:

@@ -29,17 +29,17 @@ from privaudit.federated.trainer import (
     Cohort,
     LocalResult,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weigh
+from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import Tuning
 from privaudit.tuning.peft_methods.registry import (
-    MECHANISMS,
+    PEFT_METHODS,
     MechanismOptions,
     PeftMethod,
 )
@@ -62,13 +62,13 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PromptTuner(AveragedModel):
-    """A client runs epochs of AdamW, or of SGD, on the parameters of a mechanism.
+    """A client runs epochs of AdamW, or of SGD, on the parameters of a PEFT method.
 
     Every client's model is the server's; a classifier without class texts gets a
     linear head, which is trained and sent along.
 
     Attributes:
-        mechanism: A name from ``privaudit list mechanisms``.
+        peft_method: A name from ``privaudit list peft-methods``.
         virtual_tokens: Vectors of a prompt or a prefix.
         rank: Of every LoRA pair.
         lora_alpha: A LoRA change is scaled by lora_alpha / rank.
@@ -89,18 +89,18 @@ class PromptTuner(AveragedModel):
 
     Raises:
         ConfigError: There are too few epochs for three tiers.
-        UnknownNameError: There is no such mechanism.
+        UnknownNameError: There is no such PEFT method.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     reads: ClassVar[Literal["classes", "words", "either"]] = "either"
     usual_rounds: ClassVar[int] = 20
     image_tokens: ClassVar[bool] = False
-    rebuilds_from_all: ClassVar[bool] = False
-    takes_crafted: ClassVar[bool] = False
-    starts_public: ClassVar[bool] = False
+    reconstructs_from_all_rounds: ClassVar[bool] = False
+    accepts_gradient_canaries: ClassVar[bool] = False
+    starts_from_broadcast: ClassVar[bool] = False
 
-    mechanism: str = "soft-prompt"
+    peft_method: str = "soft-prompt"
     virtual_tokens: Annotated[int, Field(ge=1)] = 8
     rank: Annotated[int, Field(ge=1)] = 8
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -116,7 +116,7 @@ class PromptTuner(AveragedModel):
     tiers: Literal["none", "three"] = "none"
 
     def __post_init__(self) -> None:
-        MECHANISMS.find(self.mechanism)
+        PEFT_METHODS.find(self.peft_method)
         if self.tiers == "three" and self.epochs < len(TIERS):
             raise ConfigError(
                 f"Three tiers of machines were asked for, and {self.epochs} epochs "
@@ -124,7 +124,7 @@ class PromptTuner(AveragedModel):
             )
 
     def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
-        """Return the mechanism's parameters and a head, the same for equal seeds."""
+        """Return the PEFT method's parameters and a head, the same for equal seeds."""
         stream = seeds.stream("prompts")
         learned = self.learns.start(task.tunable, stream)
         return {**learned, **start_head(task, stream)}
@@ -139,16 +139,18 @@ class PromptTuner(AveragedModel):
     ) -> LocalResult:
         """Train what was received, and send it weighted by shard size."""
         trained, loss = self.train(task, cohort, received, at)
-        return LocalResult(weigh(cohort, trained), {}, loss)
+        return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return what the client last trained where it is seen, else the average."""
         sent = last_sent(view, client)
         if sent is not None:
-            return Rebuilt(sent)
+            return Reconstruction(sent)
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
-        return Rebuilt(view.last_broadcast(client).tensors, (UNTRAINED,))
+            return Reconstruction(view.release_of(client).tensors)
+        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
 
     def train(
         self,
@@ -249,8 +251,8 @@ class PromptTuner(AveragedModel):
 
     @property
     def learns(self) -> PeftMethod:
-        """The mechanism with its parameters."""
-        return MECHANISMS.find(self.mechanism)(
+        """The PEFT method with its parameters."""
+        return PEFT_METHODS.find(self.peft_method)(
             MechanismOptions(
                 self.virtual_tokens,
                 self.rank,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privaudit.auditing.attack_result import ClientScores, measure_leak
+from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.auditor import Auditor
 from privaudit.report.wording import ties
 
@@ -29,13 +29,13 @@ def test_scores_that_know_nothing_give_few_false_alarms(
 ) -> None:
     """200 audits: at most 5 % and 3 standard errors say "leaks"."""
     verdicts = [
-        measure_leak("none", "", "", tossed(rng)).verdict.kind for _ in range(200)
+        evaluate_scores("none", "", "", tossed(rng)).verdict.kind for _ in range(200)
     ]
     assert verdicts.count("leaks") <= 200 * 0.05 + 3 * np.sqrt(200 * 0.05 * 0.95)
 
 
 def test_scores_that_know_are_found(rng: np.random.Generator) -> None:
-    leak = measure_leak("some", "", "", tossed(rng, shift=2.0))
+    leak = evaluate_scores("some", "", "", tossed(rng, shift=2.0))
     assert leak.verdict.kind == "leaks"
     assert leak.success.low > 0.6
     assert leak.advantage.low > 0.3
@@ -45,10 +45,10 @@ def test_candidates_that_tie_are_counted_within_their_client() -> None:
     is_member = np.arange(6) % 2 == 0
     alice = client("a", np.array([0.0, 0, 1, 2, 3, 0]), is_member, is_member)
     bob = client("b", np.arange(6.0), is_member, is_member)
-    leak = measure_leak("some", "", "", [alice, bob])
+    leak = evaluate_scores("some", "", "", [alice, bob])
     assert leak.to_dict()["tied"] == 3
     assert ties(leak).startswith("3 of 12 candidates share their score")
-    assert ties(measure_leak("some", "", "", [bob])) == ""
+    assert ties(evaluate_scores("some", "", "", [bob])) == ""
 
 
 def test_scales_of_clients_do_not_matter_to_the_auroc(
@@ -60,14 +60,14 @@ def test_scales_of_clients_do_not_matter_to_the_auroc(
         client(c.client, c.scores * 10**i + i, c.is_member, c.guesses)
         for i, c in enumerate(plain)
     ]
-    first, second = (measure_leak("", "", "", x).auroc for x in (plain, scaled))
+    first, second = (evaluate_scores("", "", "", x).auroc for x in (plain, scaled))
     assert first.value == pytest.approx(second.value)
 
 
 def test_a_rate_below_what_the_records_can_show_is_unresolved(
     rng: np.random.Generator,
 ) -> None:
-    leak = measure_leak("none", "", "", tossed(rng))
+    leak = evaluate_scores("none", "", "", tossed(rng))
     assert "needs 10000 non-members" in leak.tpr_at_fpr[0.001].unresolved
 
 
@@ -76,7 +76,7 @@ def test_a_client_without_members_is_left_out_and_said_so(
 ) -> None:
     clients = tossed(rng)
     lone = client("d", rng.normal(size=5), np.zeros(5, bool), np.zeros(5, bool))
-    leak = measure_leak("none", "", "", [*clients, lone])
+    leak = evaluate_scores("none", "", "", [*clients, lone])
     assert "1 left out" in leak.auroc.method
     assert "d" not in leak.by_client
 

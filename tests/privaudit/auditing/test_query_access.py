@@ -66,7 +66,7 @@ def test_who_is_told_labels_only_does_no_better(
             Seeds(2),
         )
         targets = [
-            Target(client, trainer.rebuild(world, view, client), records)
+            Target(client, trainer.reconstruct(world, view, client), records)
             for client, records in asked.items()
         ]
         scores = attack(adversary, targets)

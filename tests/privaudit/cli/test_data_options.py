@@ -53,8 +53,8 @@ def test_ones_own_pictures_are_trained_on_by_their_own_split(
     assert code == 0
     (run,) = latest_runs()
     monkeypatch.chdir(pictures)  # the path was made whole
-    deal = load_run(run.path).population.deal
-    assert [len(deal.of(one)) for one in (TEST, PUBLIC, UNUSED)] == [8, 12, 8]
+    split = load_run(run.path).population.split
+    assert [len(split.of(one)) for one in (TEST, PUBLIC, UNUSED)] == [8, 12, 8]
     assert run.metrics[-1]["local_accuracy"] is not None
 
 
@@ -68,7 +68,7 @@ def test_other_pictures_in_their_place_are_noticed(
     assert call("attack", monkeypatch=monkeypatch) == 2
     assert "there are no non-members" in capsys.readouterr().err
     (run,) = latest_runs()
-    assert run.population.deal.members == "all"
+    assert run.population.split.members == "all"
     moved = pictures / "train" / "red" / "0.png"
     moved.write_bytes((pictures / "train" / "red" / "1.png").read_bytes())
     from privaudit.datasets import sources as on_disk

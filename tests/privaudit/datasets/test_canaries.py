@@ -116,7 +116,7 @@ def test_a_population_plants_them_among_the_candidates() -> None:
     assert planted.canaries is not None
     changed = (planted.records.labels != planted.dataset.labels).nonzero().flatten()
     np.testing.assert_array_equal(changed.numpy(), planted.canaries.indices)
-    owner = planted.deal.owner[planted.canaries.indices]
+    owner = planted.split.owner[planted.canaries.indices]
     np.testing.assert_array_equal(np.bincount(owner), np.full(10, 5))
     crafted = populate(make_config("dp-fpl", canary="gradient", canaries=5))
     records = crafted.candidates("client-3")

@@ -7,17 +7,17 @@ from scipy.stats import binomtest
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.partition import Dirichlet, Pathological
-from privaudit.datasets.split import PUBLIC, TEST, Deal, Shares, deal_records
+from privaudit.datasets.split import PUBLIC, TEST, Split, SplitSizes, split_records
 from privaudit.federated.runs.ledger import Ledger
 
 LABELS = np.repeat(np.arange(10), 60)
 
 
-def deal(partition: Pathological | Dirichlet, clients: int, seed: int = 0) -> Deal:
-    return deal_records(
+def split(partition: Pathological | Dirichlet, clients: int, seed: int = 0) -> Split:
+    return split_records(
         LABELS,
         partition,
-        Shares(0.25, 0.25),
+        SplitSizes(0.25, 0.25),
         clients=clients,
         seeds=Seeds(seed),
     )
@@ -27,7 +27,7 @@ def deal(partition: Pathological | Dirichlet, clients: int, seed: int = 0) -> De
 def test_pathological_classes_have_one_owner_and_are_split_evenly(
     clients: int, seed: int
 ) -> None:
-    dealt = deal(Pathological(), clients, seed)
+    dealt = split(Pathological(), clients, seed)
     classes = [set(LABELS[dealt.of(c)].tolist()) for c in range(clients)]
     assert sum(len(mine) for mine in classes) == len(set().union(*classes)) == 10
     sizes = [len(mine) for mine in classes]
@@ -36,7 +36,7 @@ def test_pathological_classes_have_one_owner_and_are_split_evenly(
 
 @given(seed=st.integers(0, 50), alpha=st.sampled_from([0.3, 1.0, 100.0]))
 def test_every_record_has_exactly_one_place(seed: int, alpha: float) -> None:
-    dealt = deal(Dirichlet(alpha), 3, seed)
+    dealt = split(Dirichlet(alpha), 3, seed)
     counts = [len(dealt.of(owner)) for owner in (TEST, PUBLIC, 0, 1, 2)]
     assert sum(counts) == len(LABELS)
     assert counts[:2] == [150, 150]
@@ -44,7 +44,7 @@ def test_every_record_has_exactly_one_place(seed: int, alpha: float) -> None:
 
 def test_a_large_alpha_deals_evenly_and_a_small_one_does_not() -> None:
     def spread(alpha: float) -> float:
-        dealt = deal(Dirichlet(alpha), 4)
+        dealt = split(Dirichlet(alpha), 4)
         shares = [np.bincount(LABELS[dealt.of(c)], minlength=10) for c in range(4)]
         return float(np.std(shares))
 
@@ -53,27 +53,27 @@ def test_a_large_alpha_deals_evenly_and_a_small_one_does_not() -> None:
 
 def test_more_clients_than_classes_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"over 11 clients .* 10 classes"):
-        deal(Pathological(), 11)
+        split(Pathological(), 11)
 
 
 def test_a_client_without_candidates_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 2 are needed"):
-        deal(Dirichlet(0.001), 40)
+        split(Dirichlet(0.001), 40)
 
 
 def test_shares_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave no candidates"):
-        deal_records(
+        split_records(
             LABELS,
             Pathological(),
-            Shares(0.6, 0.4),
+            SplitSizes(0.6, 0.4),
             clients=2,
             seeds=Seeds(0),
         )
 
 
 def test_the_membership_coin_is_fair_and_tossed_for_candidates_alone() -> None:
-    dealt = deal(Pathological(), 5)
+    dealt = split(Pathological(), 5)
     heads = tosses = 0
     for seed in range(50):
         ledger = Ledger.toss(dealt, Seeds(seed))
@@ -85,7 +85,7 @@ def test_the_membership_coin_is_fair_and_tossed_for_candidates_alone() -> None:
 
 def test_the_coin_does_not_look_at_the_class() -> None:
     """Members and others of a shard come from one distribution."""
-    dealt = deal(Pathological(), 5)
+    dealt = split(Pathological(), 5)
     by_class = np.zeros((10, 2))
     for seed in range(50):
         ledger = Ledger.toss(dealt, Seeds(seed))
@@ -99,7 +99,7 @@ def test_a_ledger_survives_the_disk(tmp_path: object) -> None:
     from pathlib import Path
 
     path = Path(str(tmp_path)) / "ledger.npz"
-    ledger = Ledger.toss(deal(Pathological(), 5), Seeds(0))
+    ledger = Ledger.toss(split(Pathological(), 5), Seeds(0))
     ledger.save(path)
     np.testing.assert_array_equal(Ledger.load(path).is_member, ledger.is_member)
     path.write_bytes(path.read_bytes()[:-40])

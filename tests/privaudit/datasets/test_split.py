@@ -7,15 +7,22 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
-from privaudit.datasets.split import PUBLIC, TEST, UNUSED, Deal, Shares, deal_records
+from privaudit.datasets.split import (
+    PUBLIC,
+    TEST,
+    UNUSED,
+    Split,
+    SplitSizes,
+    split_records,
+)
 from privaudit.federated.runs.ledger import Ledger
 
 LABELS = np.tile(np.arange(5), 60)
 SPLIT = np.repeat([TRAIN, VALIDATION, TEST_SPLIT], [180, 40, 80])
 
 
-def deal(
-    shares: Shares | None = None,
+def split(
+    shares: SplitSizes | None = None,
     partition: Partition | None = None,
     *,
     clients: int = 3,
@@ -23,48 +30,48 @@ def deal(
     domains: np.ndarray | None = None,
     known: np.ndarray | None = None,
     seed: int = 0,
-) -> Deal:
-    return deal_records(
-        LABELS, partition or Dirichlet(10.0), shares or Shares(),
+) -> Split:
+    return split_records(
+        LABELS, partition or Dirichlet(10.0), shares or SplitSizes(),
         clients=clients, seeds=Seeds(seed), split=split, domains=domains, known=known,
     )  # fmt: skip
 
 
-def counts(dealt: Deal) -> tuple[int, int, int]:
+def counts(dealt: Split) -> tuple[int, int, int]:
     """Return how many are for tests, public and candidates."""
     tests, publics = len(dealt.of(TEST)), len(dealt.of(PUBLIC))
     return tests, publics, int((dealt.owner >= 0).sum())
 
 
 def test_the_data_sets_own_split_is_kept_by_default() -> None:
-    dealt = deal()
+    dealt = split()
     np.testing.assert_array_equal(dealt.of(TEST), np.flatnonzero(SPLIT == TEST_SPLIT))
     np.testing.assert_array_equal(dealt.of(PUBLIC), np.flatnonzero(SPLIT == VALIDATION))
     assert counts(dealt) == (80, 40, 180)
 
 
 def test_without_a_split_three_and_four_tenths_are_set_apart() -> None:
-    assert counts(deal(split=None)) == (90, 120, 90)
-    as_before = deal(Shares(0.3, 0.4), split=None)
-    np.testing.assert_array_equal(deal(split=None).owner, as_before.owner)
+    assert counts(split(split=None)) == (90, 120, 90)
+    as_before = split(SplitSizes(0.3, 0.4), split=None)
+    np.testing.assert_array_equal(split(split=None).owner, as_before.owner)
 
 
 def test_the_part_that_a_split_lacks_is_a_share_of_the_rest() -> None:
     """Of 300 records, 80 are for tests: 0.4 of 220; or 0.3 of 300 beside 40 public."""
     no_validation = np.where(SPLIT == VALIDATION, TRAIN, SPLIT)
-    assert counts(deal(split=no_validation)) == (80, 88, 132)
+    assert counts(split(split=no_validation)) == (80, 88, 132)
     no_test = np.where(SPLIT == TEST_SPLIT, TRAIN, SPLIT)
-    dealt = deal(split=no_test)
+    dealt = split(split=no_test)
     assert counts(dealt) == (90, 40, 170)
     assert set(dealt.of(PUBLIC)) == set(np.flatnonzero(SPLIT == VALIDATION))
 
 
 def test_numbers_that_are_given_come_before_the_split() -> None:
-    dealt = deal(Shares(public=0.5))
+    dealt = split(SplitSizes(public=0.5))
     assert counts(dealt) == (80, 110, 110)
     assert set(dealt.of(PUBLIC)) != set(np.flatnonzero(SPLIT == VALIDATION))
-    assert counts(deal(Shares(test=0.1))) == (30, 40, 230)
-    assert counts(deal(Shares(0.1, 0.2))) == (30, 60, 210)
+    assert counts(split(SplitSizes(test=0.1))) == (30, 40, 230)
+    assert counts(split(SplitSizes(0.1, 0.2))) == (30, 60, 210)
 
 
 @given(
@@ -76,7 +83,7 @@ def test_what_the_model_has_seen_is_neither_candidate_nor_test(
     known: set[int], seed: int, own: bool
 ) -> None:
     seen = np.array(sorted(known), dtype=np.int64)
-    dealt = deal(known=seen, seed=seed, split=SPLIT if own else None)
+    dealt = split(known=seen, seed=seed, split=SPLIT if own else None)
     assert known <= set(dealt.of(PUBLIC).tolist())
     if not own:  # seen records count as part of the share
         assert counts(dealt) == (90, 120, 90)
@@ -85,7 +92,7 @@ def test_what_the_model_has_seen_is_neither_candidate_nor_test(
 @given(shots=st.integers(1, 80), seed=st.integers(0, 20))
 def test_shots_are_so_many_of_each_class_or_all_of_them(shots: int, seed: int) -> None:
     """180 records of train are 36 of each class."""
-    dealt = deal(Shares(shots=shots), Pathological(), clients=2, seed=seed)
+    dealt = split(SplitSizes(shots=shots), Pathological(), clients=2, seed=seed)
     candidates = dealt.owner >= 0
     wanted = [min(shots, 36)] * 5
     assert np.bincount(LABELS[candidates], minlength=5).tolist() == wanted
@@ -95,27 +102,29 @@ def test_shots_are_so_many_of_each_class_or_all_of_them(shots: int, seed: int) -
 
 
 def test_other_seeds_draw_other_shots() -> None:
-    first, second = (deal(Shares(shots=4), seed=seed).owner >= 0 for seed in (0, 1))
+    first, second = (
+        split(SplitSizes(shots=4), seed=seed).owner >= 0 for seed in (0, 1)
+    )
     assert (first != second).any()
 
 
 def test_all_candidates_are_members_where_the_rule_says_so() -> None:
-    dealt = deal(Shares(members="all", shots=8))
+    dealt = split(SplitSizes(members="all", shots=8))
     ledger = Ledger.toss(dealt, Seeds(0))
     np.testing.assert_array_equal(ledger.is_member, dealt.owner >= 0)
-    coin = Ledger.toss(deal(Shares(shots=8)), Seeds(0))
+    coin = Ledger.toss(split(SplitSizes(shots=8)), Seeds(0))
     assert 0 < coin.is_member.sum() < ledger.is_member.sum()
-    np.testing.assert_array_equal(dealt.owner, deal(Shares(shots=8)).owner)
+    np.testing.assert_array_equal(dealt.owner, split(SplitSizes(shots=8)).owner)
 
 
 def test_a_split_without_a_training_part_leaves_no_candidates() -> None:
     with pytest.raises(ConfigError, match="got 0 candidates"):
-        deal(split=np.where(SPLIT == TRAIN, TEST_SPLIT, SPLIT))
+        split(split=np.where(SPLIT == TRAIN, TEST_SPLIT, SPLIT))
 
 
 def test_too_few_shots_for_the_clients_are_refused() -> None:
     with pytest.raises(ConfigError, match="got 1 candidates"):
-        deal(Shares(shots=1), Pathological(), clients=5)
+        split(SplitSizes(shots=1), Pathological(), clients=5)
 
 
 @given(seed=st.integers(0, 10), alpha=st.sampled_from([0.3, 5.0]))
@@ -123,7 +132,7 @@ def test_each_client_of_a_partition_by_domains_has_one_domain(
     seed: int, alpha: float
 ) -> None:
     domains = np.arange(300) // 5 % 3
-    dealt = deal(partition=ByDomain(alpha), clients=6, domains=domains, seed=seed)
+    dealt = split(partition=ByDomain(alpha), clients=6, domains=domains, seed=seed)
     for client in range(6):
         assert set(domains[dealt.of(client)]) == {client % 3}
     rest = np.flatnonzero(dealt.owner >= 0)
@@ -132,7 +141,7 @@ def test_each_client_of_a_partition_by_domains_has_one_domain(
 
 def test_one_client_for_each_domain_gets_all_of_it() -> None:
     domains = np.arange(300) // 5 % 3
-    dealt = deal(partition=ByDomain(0.1), domains=domains)
+    dealt = split(partition=ByDomain(0.1), domains=domains)
     for client in range(3):
         mine = (domains == client) & (SPLIT == TRAIN)
         np.testing.assert_array_equal(dealt.of(client), np.flatnonzero(mine))
@@ -140,11 +149,11 @@ def test_one_client_for_each_domain_gets_all_of_it() -> None:
 
 def test_domains_that_are_missing_or_do_not_divide_the_clients_are_refused() -> None:
     with pytest.raises(ConfigError, match="data set has 0 of them"):
-        deal(partition=ByDomain())
+        split(partition=ByDomain())
     with pytest.raises(ConfigError, match="data set has 1 of them"):
-        deal(partition=ByDomain(), domains=np.zeros(300, dtype=int))
+        split(partition=ByDomain(), domains=np.zeros(300, dtype=int))
     with pytest.raises(ConfigError, match=r"4 clients cannot .* over 3 domains"):
-        deal(partition=ByDomain(), clients=4, domains=np.arange(300) % 3)
+        split(partition=ByDomain(), clients=4, domains=np.arange(300) % 3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -153,8 +162,8 @@ def test_a_hundred_clients_of_cifar_10_all_get_candidates(seed: int) -> None:
     labels = np.repeat(np.arange(10), 6000)
     split = np.tile(np.repeat([TRAIN, TEST_SPLIT], [5000, 1000]), 10)
     for clients, alpha in ((100, 0.5), (50, 0.3), (25, 0.3)):
-        dealt = deal_records(
-            labels, Dirichlet(alpha), Shares(),
+        dealt = split_records(
+            labels, Dirichlet(alpha), SplitSizes(),
             clients=clients, seeds=Seeds(seed), split=split,
         )  # fmt: skip
         assert np.bincount(dealt.owner[dealt.owner >= 0]).min() >= 2
@@ -172,4 +181,4 @@ def test_shares_are_drawn_again_until_every_client_has_two(
     ]
     assert 0.02 < np.mean(once) < 0.95
     for _ in range(20):
-        assert np.bincount(partition.deal(labels, 8, rng), minlength=8).min() >= 2
+        assert np.bincount(partition.split(labels, 8, rng), minlength=8).min() >= 2

@@ -10,7 +10,7 @@ from privaudit.evaluation.blind_baseline import (
     _deal_folds,
     bag_of_words,
     beyond_blind,
-    blind_control,
+    blind_baseline,
     blind_scores,
     pooled_blind_auroc,
 )
@@ -37,7 +37,7 @@ def test_a_feature_that_tells_the_source_is_found_by_hand() -> None:
     """40 against 60, so 40 disjoint pairs: the bound at 1 is 0.025^(1/40)."""
     features, _ = drawn(0, count=100, columns=3)
     features[:40, 1] += 100
-    found = blind_control(features[:40], features[40:])
+    found = blind_baseline(features[:40], features[40:])
     assert found.value == found.high == 1
     assert found.low == pytest.approx(0.025 ** (1 / 40))
     assert found.n == (40, 60)
@@ -113,7 +113,7 @@ def test_coins_over_real_digits_leave_the_blind_attacker_at_chance() -> None:
         rng = np.random.default_rng(seed)
         some = seen[rng.permutation(len(seen))[:540]]
         truth = rng.random(len(some)) < 0.5
-        found = blind_control(some[truth], some[~truth], seed)
+        found = blind_baseline(some[truth], some[~truth], seed)
         missed += found.excludes(0.5)
         above += found.low > 0.5
     assert missed / audits <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / audits)
@@ -124,7 +124,7 @@ def test_a_plain_shift_is_found_and_a_better_one_better() -> None:
     values = []
     for apart in (0.0, 1.0, 2.0, 4.0):
         features, truth = drawn(5, count=400, apart=apart)
-        found = blind_control(features[truth], features[~truth])
+        found = blind_baseline(features[truth], features[~truth])
         expected = norm.cdf(apart / np.sqrt(2))
         assert abs(found.value - expected) < 0.06
         values.append(found.value)
@@ -144,7 +144,7 @@ def test_units_of_a_feature_change_nothing(
 
 
 def test_a_constant_feature_says_nothing() -> None:
-    found = blind_control(np.ones((20, 2)), np.ones((30, 2)))
+    found = blind_baseline(np.ones((20, 2)), np.ones((30, 2)))
     assert found.value == 0.5
 
 
@@ -177,7 +177,7 @@ def test_words_tell_where_features_do_not() -> None:
     # a, card, dog, on, tag, 0 to 6; "a card", "a dog", "a tag", "on a", and for each
     # number "tag 3", "dog 3" and "3 on"
     assert counts.shape == (100, 12 + 4 + 3 * 7)
-    assert blind_control(counts[:50], counts[50:]).value == 1
+    assert blind_baseline(counts[:50], counts[50:]).value == 1
 
 
 def test_pairs_of_words_tell_where_words_do_not() -> None:
@@ -185,7 +185,7 @@ def test_pairs_of_words_tell_where_words_do_not() -> None:
     here = ["a red ball and a blue box", "a blue box and a red ball"] * 20
     there = ["a blue ball and a red box", "a red box and a blue ball"] * 20
     counts = bag_of_words(here + there)
-    assert blind_control(counts[:40], counts[40:]).value == 1
+    assert blind_baseline(counts[:40], counts[40:]).value == 1
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_what_cannot_be_told_is_refused(
     members: np.ndarray, others: np.ndarray, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        blind_control(members, others)
+        blind_baseline(members, others)

@@ -156,8 +156,10 @@ def test_the_untuned_model_is_the_same_for_every_trainer(whole: Path) -> None:
         find_scenario("server-reconstruct", 0)
     )
     base, plain = _untuned(adversary, targets)
-    assert {id(target.rebuilt) for target in plain} == {id(plain[0].rebuilt)}
-    assert torch.equal(plain[0].rebuilt.model["text"], base.task.zero_shot)
+    assert {id(target.reconstructed) for target in plain} == {
+        id(plain[0].reconstructed)
+    }
+    assert torch.equal(plain[0].reconstructed.model["text"], base.task.zero_shot)
     assert [target.client for target in plain] == [t.client for t in targets]
 
 
@@ -227,8 +229,11 @@ def test_a_model_tuned_on_others_records_is_not_said_to_show_membership(
     ) -> tuple[Adversary, list[Target]]:
         adversary, targets = prepare(self, scenario, seed=seed)
         view = adversary.threat(messages)
-        rebuilt = [run.trainer.rebuild(task, view, t.client) for t in targets]
-        found = [replace(t, rebuilt=r) for t, r in zip(targets, rebuilt, strict=True)]
+        reconstructed = [run.trainer.reconstruct(task, view, t.client) for t in targets]
+        found = [
+            replace(t, reconstructed=r)
+            for t, r in zip(targets, reconstructed, strict=True)
+        ]
         return replace(adversary, view=view), found
 
     monkeypatch.setattr(Auditor, "prepare", others)

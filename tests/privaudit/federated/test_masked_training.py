@@ -145,7 +145,7 @@ def test_shadows_of_masked_sums_are_those_of_ideal_ones(runs: Path) -> None:
         Auditor(Run(runs / name)).attack("server-aggregate", clients=1, shadows=5)
         for name in ("clear", "masked")
     ]
-    values = [audit.leaks["lira"].auroc.value for audit in found]
+    values = [audit.results["lira"].auroc.value for audit in found]
     assert values[0] == pytest.approx(values[1], abs=0.02)
 
 

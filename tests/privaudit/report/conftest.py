@@ -10,7 +10,7 @@ import torch
 
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
-from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import places, token_attacks
 from privaudit.auditing.parts.closeness import Closeness
@@ -95,13 +95,13 @@ def client_scores(
 
 def leak_of(
     attack: str, shift: float, clients: int, candidates: int, seed: int, first: int
-) -> Leak:
+) -> AttackResult:
     rng = np.random.default_rng(seed)
     joined = [
         client_scores(rng, f"client-{k}", candidates, shift, first + k * candidates)
         for k in range(clients)
     ]
-    return measure_leak(attack, f"{attack}(settings)", "fixed on shadows", joined)
+    return evaluate_scores(attack, f"{attack}(settings)", "fixed on shadows", joined)
 
 
 def accuracy(value: float, half: float = 0.03, n: int = 540) -> Estimate:
@@ -162,7 +162,7 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
                 "server",
                 {"shadow": Shadow(), "loss-threshold": LossThreshold()},
             ),
-            leaks={
+            results={
                 name: leak_of(
                     name, shift / (1 + i), clients, candidates, seed + i, first
                 )
@@ -278,7 +278,7 @@ def make_writer(make_audit: MakeAudit) -> MakeAudit:
         return replace(
             audit,
             utility=utility,
-            aggregate=server.leaks,
+            aggregate=server.results,
             staleness=4,
             scenario=replace(audit.scenario, attacks=token_attacks()),
         )

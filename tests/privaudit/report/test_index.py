@@ -59,7 +59,7 @@ def test_the_strongest_is_picked_and_says_of_how_many(
     make_audit: MakeAudit, tmp_path: Path
 ) -> None:
     quiet, loud = make_audit(shift=0.0, seed=2, candidates=700), make_audit(shift=1.0)
-    audit = replace(quiet, leaks={**quiet.leaks, "lira": loud.headline})
+    audit = replace(quiet, results={**quiet.results, "lira": loud.headline})
     text = Page(written([audit], tmp_path)).words
     assert "No leak found, nothing proved Another attack shows a leak" in text
     assert "best of 3, p < 0.001" in text

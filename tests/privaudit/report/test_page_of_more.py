@@ -36,7 +36,9 @@ def printed(audit: Audit) -> str:
 def quiet_but_for_lira(make_audit: MakeAudit) -> Audit:
     audit = make_audit(shift=0.0, seed=2, candidates=700)
     loud = make_audit(shift=1.0, candidates=700).headline
-    audit = replace(audit, leaks={**audit.leaks, "lira": replace(loud, attack="lira")})
+    audit = replace(
+        audit, results={**audit.results, "lira": replace(loud, attack="lira")}
+    )
     assert judge_leak(audit.auroc).kind == "no evidence"
     return audit
 

@@ -23,7 +23,7 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     PublicTask,
-    Rebuilt,
+    Reconstruction,
     Round,
 )
 from privaudit.federated.transcript import Message
@@ -165,7 +165,9 @@ class PromptExperts(ExpertMixture):
         gate = gate_part(kept) or gate_part(received)
         return {**model, **named_gate(gate), "experts": self.arranged(received)}
 
-    def rebuild(self, task: PublicTask, view: View, client: ClientId) -> Rebuilt:
+    def reconstruct(
+        self, task: PublicTask, view: View, client: ClientId
+    ) -> Reconstruction:
         """Return the released model, or an upload, or what may be the client's.
 
         Who sees uploads takes the last one that was trained without experts: beside a
@@ -179,7 +181,7 @@ class PromptExperts(ExpertMixture):
         in the round before.)
         """
         if view.has_release_of(client):
-            return Rebuilt(view.release_of(client).tensors)
+            return Reconstruction(view.release_of(client).tensors)
         if view.sees_updates_of(client):
             heard = [m for m in view.updates_of(client) if m.tensors["weight"] > 0]
             if heard:
@@ -189,7 +191,7 @@ class PromptExperts(ExpertMixture):
         missing = "the client's own training in its last round"
         if suspects:
             missing = "whose the prompts of others are, and the experts beside them"
-        return Rebuilt({"context": context}, (missing,), suspects=suspects)
+        return Reconstruction({"context": context}, (missing,), suspects=suspects)
 
     def from_uploads(
         self,
@@ -197,7 +199,7 @@ class PromptExperts(ExpertMixture):
         view: View,
         client: ClientId,
         heard: Sequence[Message],
-    ) -> Rebuilt:
+    ) -> Reconstruction:
         """Return the best model that a client's uploads give.
 
         Args:
@@ -209,14 +211,14 @@ class PromptExperts(ExpertMixture):
         received = {m.round: m.tensors for m in view.broadcasts_to(client)}
         last = heard[-1]
         if "experts" not in received[last.round]:
-            return Rebuilt({"context": own_prompt(last.tensors)})
+            return Reconstruction({"context": own_prompt(last.tensors)})
         if self.gate == "aggregated":
             got = view.last_broadcast(client).tensors
             gate = named_gate(gate_part(got))
             model = {"context": own_prompt(last.tensors), "experts": got["experts"]}
-            return Rebuilt({**model, **gate})
+            return Reconstruction({**model, **gate})
         plain = [m for m in heard if "experts" not in received[m.round]]
-        return Rebuilt(
+        return Reconstruction(
             {"context": own_prompt(plain[-1].tensors)},
             missing=("the gate, and what was trained beside it",),
             staleness=last.round - plain[-1].round,

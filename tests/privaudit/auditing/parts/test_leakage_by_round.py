@@ -37,7 +37,7 @@ def watch(task: PublicTask, train: Train, *, learned: bool, count: int = 40) -> 
     view = threat(train(TRAINER, world, shards))
     adversary = Adversary(TRAINER, world, threat, view, Seeds(1))
     targets = [
-        Target(client, TRAINER.rebuild(world, view, client), records)
+        Target(client, TRAINER.reconstruct(world, view, client), records)
         for client, records in candidates.items()
     ]
     return adversary, targets, truth
@@ -128,7 +128,7 @@ def test_a_class_that_one_client_holds_is_no_evidence(
     view = threat(train(TRAINER, task, shards))
     adversary = Adversary(TRAINER, task, threat, view, Seeds(1))
     targets = [
-        Target(client, TRAINER.rebuild(task, view, client), records)
+        Target(client, TRAINER.reconstruct(task, view, client), records)
         for client, records in candidates.items()
     ]
     found = infer_sources(adversary, targets, truth)

@@ -7,7 +7,7 @@ import torch
 
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.parts.linkage import link, link_targets, without_suspects
 from privaudit.auditing.parts.linkage_gain import measure_linking
 from privaudit.auditing.shadow_models.signal_table import ShadowTable
@@ -15,7 +15,7 @@ from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
@@ -42,17 +42,19 @@ def test_each_client_is_linked_to_the_model_that_explains_its_candidates(
     task: PublicTask,
 ) -> None:
     models = suspects(5)
-    rebuilt = [Rebuilt({"context": torch.zeros(3, 5)}, suspects=models)] * 2
+    reconstructed = [
+        Reconstruction({"context": torch.zeros(3, 5)}, suspects=models)
+    ] * 2
     candidates = [named_by(task, models[i]["context"], i) for i in (3, 1)]
-    linked = link(PromptFL(), task, rebuilt, candidates)
+    linked = link(PromptFL(), task, reconstructed, candidates)
     assert linked[0].model is models[3]
     assert linked[1].model is models[1]
     assert linked[0].suspects == models
 
 
 def test_without_suspects_a_model_stays(task: PublicTask) -> None:
-    rebuilt = [Rebuilt({"context": torch.zeros(3, 5)})]
-    assert link(PromptFL(), task, rebuilt, [toy_records(8)]) == rebuilt
+    reconstructed = [Reconstruction({"context": torch.zeros(3, 5)})]
+    assert link(PromptFL(), task, reconstructed, [toy_records(8)]) == reconstructed
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,13 @@ def look(
         view = View("peer", tuple(m for m in view.messages if m.round <= seen))
     adversary = Adversary(trainer, world, peer, view, Seeds(5))
     targets = [
-        Target(c, trainer.rebuild(world, view, c), candidates[c])
+        Target(c, trainer.reconstruct(world, view, c), candidates[c])
         for c in world.clients[1:]
     ]
     return Looked(adversary, link_targets(adversary, targets), messages, truth)
 
 
-def leak_of(looked: Looked, targets: Sequence[Target]) -> dict[str, Leak]:
+def leak_of(looked: Looked, targets: Sequence[Target]) -> dict[str, AttackResult]:
     scores = LossThreshold()(looked.adversary, targets)
     clients = [
         ClientScores(
@@ -124,7 +126,7 @@ def leak_of(looked: Looked, targets: Sequence[Target]) -> dict[str, Leak]:
         )
         for target, some in zip(targets, scores, strict=True)
     ]
-    return {"loss-threshold": measure_leak("loss-threshold", "", "", clients)}
+    return {"loss-threshold": evaluate_scores("loss-threshold", "", "", clients)}
 
 
 memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
@@ -136,7 +138,7 @@ def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
     looked = look(memory, task, clients=8)
     alone = without_suspects(looked.adversary, looked.targets)
     assert [target.client for target in alone] == [f"client-{i}" for i in range(1, 8)]
-    assert all(target.rebuilt.suspects == () for target in alone)
+    assert all(target.reconstructed.suspects == () for target in alone)
     linked, without = leak_of(looked, looked.targets), leak_of(looked, alone)
     assert linked["loss-threshold"].auroc.low > 0.7
     found = measure_linking(looked.messages, looked.targets, linked, without)
@@ -160,7 +162,7 @@ def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
 ) -> None:
     """One expert of one round: whichever it is, the other target gets it too."""
     looked = look(replace(memory, experts=1), task, rounds=1)
-    assert all(len(target.rebuilt.suspects) == 1 for target in looked.targets)
+    assert all(len(target.reconstructed.suspects) == 1 for target in looked.targets)
     leak = leak_of(looked, looked.targets)
     found = measure_linking(looked.messages, looked.targets, leak, leak)
     assert found.right.value == found.chance == 0.5

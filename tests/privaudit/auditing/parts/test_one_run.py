@@ -11,7 +11,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.one_run import OneRunAudit, audit_one_run
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ConfigError
-from privaudit.federated.trainer import Rebuilt
+from privaudit.federated.trainer import Reconstruction
 from tests.conftest import toy_records
 
 CLAIM: dict[str, Any] = {
@@ -28,7 +28,8 @@ def audited(scores: np.ndarray, coins: np.ndarray, clients: int = 4) -> OneRunAu
         for n, p in enumerate(parts)
     ]
     targets = [
-        Target(one.client, Rebuilt({}), toy_records(len(one.records))) for one in scored
+        Target(one.client, Reconstruction({}), toy_records(len(one.records)))
+        for one in scored
     ]
     return audit_one_run(None, targets, scored, "made up", CLAIM, "released")
 
@@ -96,7 +97,7 @@ def test_moving_against_a_gradient_counts() -> None:
     records = toy_records(2)
     target = Target(
         "client-0",
-        Rebuilt({"context": torch.tensor([[-5.0, 4.0]])}),
+        Reconstruction({"context": torch.tensor([[-5.0, 4.0]])}),
         type(records)(records.features, records.labels, crafted=crafted),
     )
     np.testing.assert_allclose(_moved_against(target), [5.0, 4.0])

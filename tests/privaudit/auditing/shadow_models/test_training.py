@@ -7,7 +7,11 @@ import torch
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
 from privaudit.auditing.shadow_models.signal_table import SignalsWithMembership
-from privaudit.auditing.shadow_models.splits import NOBODY, Dealt, Pool
+from privaudit.auditing.shadow_models.splits import (
+    NOBODY,
+    FederatedShadowSplit,
+    ShadowSplit,
+)
 from privaudit.auditing.shadow_models.training import (
     _federated,
     _rounds_to_replay,
@@ -17,7 +21,7 @@ from privaudit.auditing.signals.signals import measure_signals
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Rebuilt, Records, Trainer
+from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
@@ -39,7 +43,7 @@ def attacked(
     view = look(messages)
     adversary = Adversary(trainer, task, look, view, Seeds(9))
     targets = [
-        Target(client, trainer.rebuild(task, view, client), toy_records(count, 40))
+        Target(client, trainer.reconstruct(task, view, client), toy_records(count, 40))
         for client, count in task.candidates.items()
     ]
     return adversary, targets
@@ -49,9 +53,9 @@ def test_a_pool_is_public_and_follows_the_candidates_classes(
     task: PublicTask, shards: dict[str, Records]
 ) -> None:
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
-    target = Target("client-0", Rebuilt({}), only_two)
+    target = Target("client-0", Reconstruction({}), only_two)
     adversary, _ = attacked(PromptFL(), task, shards, "server")
-    pool = Pool.draw(adversary, target, shadows=400)
+    pool = ShadowSplit.draw(adversary, target, shadows=400)
     assert set(pool.records.labels.tolist()) == {0, 1}
     public = {tuple(row) for row in task.public.features.tolist()}
     assert {tuple(row) for row in pool.records.features.tolist()} <= public
@@ -73,7 +77,7 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
     task: PublicTask, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    dealt = Dealt.draw(adversary, targets[:2], shadows=50)
+    dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
     pool = dealt.pool_of("client-1")
     assert not (pool.public_in & pool.public_out).any()
     for shadow in range(50):
@@ -102,7 +106,7 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
     (replayed,) = shadow_tables(adversary, targets[:1], 40)
-    dealt = Dealt.draw(adversary, targets[:1], 40)
+    dealt = FederatedShadowSplit.draw(adversary, targets[:1], 40)
     pool, models = dealt.pool_of("client-0"), []
     used = torch.isin(world.public.labels, pool.records.labels.unique())
     for chunk in _federated(adversary, targets[:1], dealt):
@@ -145,8 +149,8 @@ def test_another_target_through_one_adversary_is_asked_anew(
     """Shadows are the same; what the target says, and of which records, is not."""
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     first = shadow_tables(adversary, targets, 5, "candidates")
-    start = {"context": torch.zeros_like(targets[0].rebuilt.model["context"])}
-    untuned = [replace(t, rebuilt=Rebuilt(start)) for t in targets]
+    start = {"context": torch.zeros_like(targets[0].reconstructed.model["context"])}
+    untuned = [replace(t, reconstructed=Reconstruction(start)) for t in targets]
     other = shadow_tables(adversary, untuned, 5, "candidates")
     fewer = [replace(t, candidates=t.candidates.pick(FIRST_TEN)) for t in targets]
     few = shadow_tables(adversary, fewer, 5, "candidates")
@@ -161,7 +165,7 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
     task: PublicTask, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    dealt = Dealt.draw(adversary, targets[:2], shadows=10)
+    dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
     for shadow in range(10):
         members = dealt.shards(shadow)["client-1"]
         candidates = dealt.candidates(shadow, "client-1")
@@ -178,7 +182,7 @@ def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
     task: PublicTask, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
-    pool = Pool.draw(adversary, targets[0], 20, "candidates")
+    pool = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
     assert torch.equal(pool.is_in[0::2], ~pool.is_in[1::2])
     assert not pool.public_in.any()
     assert pool.public_out.all()
@@ -191,8 +195,8 @@ def test_a_record_s_coins_follow_it(
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     order = torch.randperm(len(targets[0].candidates))
     mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
-    first = Pool.draw(adversary, targets[0], 8, "candidates").is_in
-    again = Pool.draw(adversary, mixed, 8, "candidates").is_in
+    first = ShadowSplit.draw(adversary, targets[0], 8, "candidates").is_in
+    again = ShadowSplit.draw(adversary, mixed, 8, "candidates").is_in
     assert torch.equal(first[:, order], again)
 
 
@@ -202,7 +206,7 @@ def test_copies_of_a_record_share_its_coins(
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     twice = torch.cat([torch.arange(6), torch.arange(6)])
     target = replace(targets[0], candidates=targets[0].candidates.pick(twice))
-    is_in = Pool.draw(adversary, target, 40, "candidates").is_in
+    is_in = ShadowSplit.draw(adversary, target, 40, "candidates").is_in
     assert torch.equal(is_in[:, :6], is_in[:, 6:])
 
 

@@ -122,8 +122,8 @@ def test_a_signal_is_asked_for_by_name() -> None:
 
 
 def test_texts_have_statistics_of_their_tokens(task: PublicTask) -> None:
-    adversary, targets, _ = attacked(task, leaks=True)
-    models = [target.rebuilt.model for target in targets[:2]]
+    adversary, targets, _ = attacked(task, results=True)
+    models = [target.reconstructed.model for target in targets[:2]]
     records = targets[0].candidates
     writing = replace(adversary.task, backbone=toy_language())
     told = measure_signals(adversary.trainer, writing, models, records)

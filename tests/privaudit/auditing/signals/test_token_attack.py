@@ -15,8 +15,8 @@ from tests.attacks.word_world import attacked
 def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
     task: PublicTask,
 ) -> None:
-    adversary, targets, _ = attacked(task, leaks=True)
-    model, records = targets[0].rebuilt.model, targets[0].candidates
+    adversary, targets, _ = attacked(task, results=True)
+    model, records = targets[0].reconstructed.model, targets[0].candidates
     first = table_of(adversary, records, model)
     assert len(first) == len(records)
     assert table_of(adversary, records, model) is first
@@ -30,7 +30,7 @@ def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
 
 
 def test_records_without_words_are_refused(task: PublicTask) -> None:
-    adversary, targets, _ = attacked(task, leaks=True)
+    adversary, targets, _ = attacked(task, results=True)
     blank = replace(targets[0].candidates, words=None)
     with pytest.raises(ConfigError, match="hold no words"):
         MaxRenyi()(adversary, [replace(targets[0], candidates=blank)])

@@ -261,7 +261,7 @@ def test_no_view_changes_what_is_trained_or_found() -> None:
 
 def audit_scores(run: str, watcher: Display | None = None) -> list[list[float]]:
     audit = Auditor(run).attack(shadows=0, watcher=watcher)
-    return [c.scores.tolist() for leak in audit.leaks.values() for c in leak.clients]
+    return [c.scores.tolist() for leak in audit.results.values() for c in leak.clients]
 
 
 def test_the_last_round_tells_what_the_run_records() -> None:

@@ -39,7 +39,7 @@ def attacks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_attack_is_the_auditors_own(whole: Path) -> None:
     found = measure_afterwards(Run(whole), ASKED)
     audit = Auditor(Run(whole)).attack("server-reconstruct", shadows=0)
-    assert found[LOSS] == audit.leaks["loss-threshold"].auroc.value
+    assert found[LOSS] == audit.results["loss-threshold"].auroc.value
 
 
 def test_a_run_is_attacked_once(whole: Path, attacks: list[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
     values = [line[0].mean.value for line in shown if line[0] and line[0].mean]
     assert values == pytest.approx(
         [
-            100 * leaks["token-loss"].auroc.value
-            for leaks in (audit.aggregate, audit.leaks)
+            100 * results["token-loss"].auroc.value
+            for results in (audit.aggregate, audit.results)
         ]
     )

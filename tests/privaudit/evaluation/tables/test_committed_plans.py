@@ -57,8 +57,8 @@ def test_the_tables_of_one_paper_share_their_runs() -> None:
     first = digests("fedrand-1-scenes")
     assert len(set.union(*first.values())) == 18
     assert digests("fedrand-2-far") == first
-    leaks = digests("fedrand-4-leaks")
-    assert set.union(*leaks.values()) == set.union(*first.values())
+    results = digests("fedrand-4-leaks")
+    assert set.union(*results.values()) == set.union(*first.values())
     assert digests("fedrand-3-ablations")["FedRand"] == first["FedRand"]
 
 

@@ -78,8 +78,8 @@ def test_a_bare_attack_is_read_as_the_row_says() -> None:
         "client token-loss",
     ]
     assert plan.wanted == ("server token-loss", "client token-loss", "server BLEU-1")
-    assert plan.leaks
-    assert not plan_of(metrics=["server BLEU-1", "local"]).leaks
+    assert plan.results
+    assert not plan_of(metrics=["server BLEU-1", "local"]).results
 
 
 PANEL = {"label": "Server", "metrics": ["server BLEU-1", "server CIDEr-D"]}

@@ -8,7 +8,7 @@ import pytest
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.partition import ByDomain, Dirichlet, Pathological
-from privaudit.datasets.split import PUBLIC, TEST, Deal, Shares, deal_records
+from privaudit.datasets.split import PUBLIC, TEST, Split, SplitSizes, split_records
 from privaudit.federated.runs.config import make_config, parameters_of
 
 NOT_FINITE = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf"])
@@ -57,11 +57,11 @@ def test_a_trainers_parameters_are_known_by_name() -> None:
         parameters_of("promptlf")
 
 
-def deal(test_share: float, public_share: float) -> Deal:
-    return deal_records(
+def split(test_share: float, public_share: float) -> Split:
+    return split_records(
         np.repeat(np.arange(10), 20),
         Dirichlet(100.0),
-        Shares(test_share, public_share),
+        SplitSizes(test_share, public_share),
         clients=2,
         seeds=Seeds(0),
     )
@@ -70,10 +70,10 @@ def deal(test_share: float, public_share: float) -> Deal:
 def test_a_deal_needs_a_test_record_and_ten_public_ones() -> None:
     """Of 200 records, 0.002 are none; 0.045 are 9, and 0.05 are 10."""
     with pytest.raises(ConfigError, match=r"200 records leave 0 for tests"):
-        deal(0.002, 0.4)
+        split(0.002, 0.4)
     with pytest.raises(ConfigError, match=r"for tests and 9 public ones"):
-        deal(0.3, 0.045)
-    dealt = deal(0.005, 0.05)
+        split(0.3, 0.045)
+    dealt = split(0.005, 0.05)
     assert (len(dealt.of(TEST)), len(dealt.of(PUBLIC))) == (1, 10)
 
 
@@ -102,7 +102,7 @@ def test_options_of_the_deal_have_their_ranges(name: str, value: Any) -> None:
 
 def test_each_partition_has_its_name() -> None:
     found = [
-        make_config("zero-shot", partition=name, alpha=2.0).deal()
+        make_config("zero-shot", partition=name, alpha=2.0).split()
         for name in ("dirichlet", "pathological", "domains")
     ]
     assert found == [Dirichlet(2.0), Pathological(), ByDomain(2.0)]

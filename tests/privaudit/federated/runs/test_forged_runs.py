@@ -299,8 +299,8 @@ def test_a_forged_table_of_signals_is_not_used(run: Path) -> None:
         moved = {n: t + 1 if t.is_floating_point() else t for n, t in tensors.items()}
         save_file(moved, table)
     again = Auditor(Run(run)).attack("prompt-release", clients=1, shadows=5)
-    for name, leak in clean.leaks.items():
-        assert leak.auroc == again.leaks[name].auroc
+    for name, leak in clean.results.items():
+        assert leak.auroc == again.results[name].auroc
 
 
 def test_two_attacks_at_once_lose_no_entry(run: Path) -> None:

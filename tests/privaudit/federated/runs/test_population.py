@@ -9,7 +9,7 @@ from privaudit import Auditor, train
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.datasets.sources import load_dataset
-from privaudit.datasets.split import PUBLIC, TEST, Deal
+from privaudit.datasets.split import PUBLIC, TEST, Split
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import (
     Population,
@@ -36,7 +36,7 @@ def small(task: PublicTask, domains: bool) -> Population:
         domain_names=("x", "y") if domains else (),
     )
     records = Records(torch.zeros(10, 12), LABELS)
-    return Population(dataset, records, Deal(OWNERS), task, "")
+    return Population(dataset, records, Split(OWNERS), task, "")
 
 
 def test_own_records_are_of_own_classes_and_own_domains(task: PublicTask) -> None:
@@ -93,11 +93,11 @@ def test_records_that_a_model_has_seen_become_public() -> None:
 def test_the_digits_are_dealt_as_they_always_were() -> None:
     """Integer draws are the same on every machine; the data's hash is of its bytes."""
     population = populate(make_config("zero-shot"))
-    deal = population.deal
+    split = population.split
     assert population.data_hash.startswith("5190f3682ae30381")
-    assert [len(deal.of(owner)) for owner in (TEST, PUBLIC)] == [539, 719]
-    assert deal.of(TEST)[:5].tolist() == [2, 8, 9, 10, 17]
-    assert [len(deal.of(client)) for client in range(3)] == [56, 53, 58]
+    assert [len(split.of(owner)) for owner in (TEST, PUBLIC)] == [539, 719]
+    assert split.of(TEST)[:5].tolist() == [2, 8, 9, 10, 17]
+    assert [len(split.of(client)) for client in range(3)] == [56, 53, 58]
 
 
 def test_a_configuration_of_an_earlier_version_is_read(whole: Path) -> None:
@@ -109,15 +109,15 @@ def test_a_configuration_of_an_earlier_version_is_read(whole: Path) -> None:
     before |= {"test_share": 0.3, "public_share": 0.4}
     then = RunConfig(**before)
     assert (then.data, then.shots, then.members) == (None, None, "coin")
-    owner = populate(then).deal.owner
-    np.testing.assert_array_equal(owner, Run(whole).population.deal.owner)
+    owner = populate(then).split.owner
+    np.testing.assert_array_equal(owner, Run(whole).population.split.owner)
 
 
 def test_a_run_on_all_candidates_measures_utility_and_refuses_audits(
     tmp_path: Path,
 ) -> None:
     run = train("zero-shot", members="all", shots=4, clients=2, folder=tmp_path)
-    assert run.ledger.is_member.sum() == (run.population.deal.owner >= 0).sum() == 40
+    assert run.ledger.is_member.sum() == (run.population.split.owner >= 0).sum() == 40
     with pytest.raises(ConfigError, match="there are no non-members"):
         Auditor(run)
 

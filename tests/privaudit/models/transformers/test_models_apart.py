@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.transformers.tunable_loading import load_tunable
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import NAMES, save
 
@@ -85,7 +85,7 @@ def learned(family: Family, mechanism: str, k: int = K) -> dict[str, Tensor]:
     """Return a mechanism's parameters for k models, moved from where they start."""
     options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
     stream = Seeds(3).stream("learned")
-    start = MECHANISMS.find(mechanism)(options).start(family.model, stream)
+    start = PEFT_METHODS.find(mechanism)(options).start(family.model, stream)
     moved = {
         name: t + 0.3 * stream.normal_tensor((k, *t.shape)) for name, t in start.items()
     }
@@ -101,11 +101,11 @@ def tuning_of(family: Family, mechanism: str, parameters: dict[str, Tensor]) -> 
     options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
     head = {n[5:]: t for n, t in parameters.items() if n.startswith("head.")}
     rest = {n: t for n, t in parameters.items() if not n.startswith("head.")}
-    made = MECHANISMS.find(mechanism)(options).tuning(family.model, rest)
+    made = PEFT_METHODS.find(mechanism)(options).tuning(family.model, rest)
     return Tuning(made.changes, made.prompt, made.prefix, made.weights, head)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS.names())
+@pytest.mark.parametrize("mechanism", PEFT_METHODS.names())
 def test_models_together_are_each_alone_and_touch_no_other(
     mechanism: str, family: Family
 ) -> None:

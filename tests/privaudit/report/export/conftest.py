@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.attack_result import measure_leak
+from privaudit.auditing.attack_result import evaluate_scores
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.federated.runs.ledger import Ledger
@@ -72,7 +72,7 @@ def make_small(run: Run, *, members: int) -> None:
         content = json.loads((path.parent / "audit.json").read_text())
         for name, leak in content["leaks"].items():
             texts = leak["settings"], leak["threshold"]
-            measured = measure_leak(name, *texts, stored.clients(name))
+            measured = evaluate_scores(name, *texts, stored.clients(name))
             content["leaks"][name] = measured.to_dict()
         edit(path.parent / "audit.json", content)
     run.__dict__.clear()

@@ -12,7 +12,7 @@ from privaudit.federated.trainer import TRAINERS, PublicTask
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release
-from privaudit.report.export.allow_list import OMITTED, Sieve, entries, number
+from privaudit.report.export.allow_list import OMITTED, AllowList, entries, number
 from privaudit.report.export.rules import AUDIT, CONFIG, HEADER, LEAK, PRIVACY
 from privaudit.report.export.texts import CLAIM, MECHANISM, WHY
 
@@ -25,7 +25,7 @@ RULES = {"audit": AUDIT, "leak": LEAK, "header": HEADER, "privacy": PRIVACY}
 
 
 def test_an_unknown_key_is_left_out_with_all_below_it() -> None:
-    sieve = Sieve()
+    sieve = AllowList()
     kept = entries({"known": number})(sieve, {"known": 1, "new": {"known": 2}}, "file")
     assert kept == {"known": 1}
     assert sieve.unknown == ["file/new"]
@@ -43,7 +43,7 @@ def test_whatever_stands_under_a_known_key_no_free_text_gets_through(
          "verdict", "kind", "rebuilt", "missing", "closeness", "cosine", CANARY]
     )  # fmt: skip
     tree = st.recursive(Json, lambda below: st.dictionaries(keys, below))
-    kept = RULES[name](Sieve(), data.draw(tree), name)
+    kept = RULES[name](AllowList(), data.draw(tree), name)
     assert kept is OMITTED or CANARY not in json.dumps(kept)
 
 
@@ -58,7 +58,7 @@ def test_what_certificates_say_is_known(view: CertifiedView) -> None:
         for rounds in ([[event]], [[event], []], [], [[discrete]]):
             said = certify(rounds, view, 1e-5)
             for rule, text in ((WHY, said.why), (MECHANISM, said.mechanism)):
-                assert rule(Sieve(), text, "") == text
+                assert rule(AllowList(), text, "") == text
 
 
 @pytest.mark.parametrize("name", TRAINERS.names())
@@ -74,8 +74,8 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: PublicTask) -> N
     for chosen in options:
         config = make_config(name, chosen)
         source = config.build_trainer().claim(task).source
-        assert CLAIM(Sieve(), source, "") == source
-        sieve = Sieve()
+        assert CLAIM(AllowList(), source, "") == source
+        sieve = AllowList()
         kept = CONFIG(sieve, config.model_dump(), "config")
         assert (sieve.odd, sieve.unknown) == ([], [])
         assert sorted(sieve.withheld) == [
@@ -97,4 +97,4 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: PublicTask) -> N
     ],
 )
 def test_a_models_folder_stays_here(model: str, kept: Any) -> None:
-    assert CONFIG(Sieve(), {"model": model}, "config").get("model", OMITTED) == kept
+    assert CONFIG(AllowList(), {"model": model}, "config").get("model", OMITTED) == kept

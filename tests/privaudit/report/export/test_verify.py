@@ -229,11 +229,11 @@ def test_an_audit_that_was_made_up_is_noticed_when_played_anew(
     save_audit(audit)
 
     def less_leak(content: Any) -> None:
-        from privaudit.auditing.attack_result import measure_leak
+        from privaudit.auditing.attack_result import evaluate_scores
 
         leak = audit.headline
         texts = leak.attack, leak.settings, leak.threshold
-        content["leaks"][leak.attack] = measure_leak(*texts, leak.clients).to_dict()
+        content["leaks"][leak.attack] = evaluate_scores(*texts, leak.clients).to_dict()
         content["utility"]["mix"]["value"] -= 0.001
 
     edit(run.path / "audits" / "one-run" / "audit.json", less_leak)

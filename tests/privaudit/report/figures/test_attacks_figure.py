@@ -56,14 +56,14 @@ def test_a_grid_of_attacks_is_left_to_its_table(make_writer: MakeAudit) -> None:
 def test_an_attack_on_fewer_clients_is_noticed(make_audit: MakeAudit) -> None:
     audit, fewer = make_audit(), make_audit(clients=1)
     assert not on_some_clients([audit])
-    leaks = {**audit.leaks, "lira": fewer.headline}
-    assert on_some_clients([audit, replace(audit, leaks=leaks)])
+    results = {**audit.results, "lira": fewer.headline}
+    assert on_some_clients([audit, replace(audit, results=results)])
 
 
 def test_the_picture_is_read_aloud_with_numbers(make_audit: MakeAudit) -> None:
     audit = make_audit()
     told = attacks_alt([audit])
-    for name, leak in audit.leaks.items():
+    for name, leak in audit.results.items():
         assert f"promptfl, {name}: {leak.auroc.value:.3f} [" in told
 
 

@@ -49,7 +49,7 @@ def test_every_attack_of_every_run_has_a_value(make_audit: MakeAudit) -> None:
     assert labels == [
         f"{name}, {trainer}: AUROC {leak.auroc}"
         for trainer, audit in zip(("promptfl", "coop"), audits, strict=True)
-        for name, leak in audit.leaks.items()
+        for name, leak in audit.results.items()
     ]
 
 

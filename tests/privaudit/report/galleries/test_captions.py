@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.attack_result import ClientScores, measure_leak
+from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.signals.token_attack import table_of
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, PADDING
 from privaudit.federated.threat_models import View, server
-from privaudit.federated.trainer import Rebuilt
+from privaudit.federated.trainer import Reconstruction
 from privaudit.report.galleries.captions import (
     END,
     SHOWN_CAPTIONS,
@@ -30,7 +30,7 @@ def adversary_and_target() -> tuple[Adversary, Target]:
     task, trainer = toy_writing_task(), LoraFedAvg(rank=2)
     model: Tensors = trainer.start(task, Seeds(0))
     adversary = Adversary(trainer, task, server, View("server", ()), Seeds(1))
-    return adversary, Target("client-0", Rebuilt(model), toy_dialogues(24))
+    return adversary, Target("client-0", Reconstruction(model), toy_dialogues(24))
 
 
 def scores_of(scores: list[float], name: str = "client-0") -> ClientScores:
@@ -48,8 +48,8 @@ def scores_of(scores: list[float], name: str = "client-0") -> ClientScores:
 @pytest.fixture
 def audit(make_writer: Callable[..., Audit]) -> Audit:
     joined = [scores_of([float(i) for i in range(24)])]
-    leak = measure_leak("max-renyi", "settings", "beforehand", joined)
-    return replace(make_writer(first=0), leaks={"max-renyi": leak})
+    leak = evaluate_scores("max-renyi", "settings", "beforehand", joined)
+    return replace(make_writer(first=0), results={"max-renyi": leak})
 
 
 def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
@@ -67,7 +67,7 @@ def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
 def test_an_answers_colours_are_the_attacked_models_entropies() -> None:
     """Each piece's entropy is that of the position before it, in the answer only."""
     adversary, target = adversary_and_target()
-    records, model = target.candidates, target.rebuilt.model
+    records, model = target.candidates, target.reconstructed.model
     table = table_of(adversary, records, model)
     for row in range(len(records)):
         one = records.pick(torch.tensor([row]))
@@ -104,7 +104,7 @@ def test_few_candidates_are_shown_once(audit: Audit) -> None:
     adversary, target = adversary_and_target()
     leak = replace(audit.headline, clients=[scores_of([3.0, 1.0, 2.0])])
     texts = caption_texts(
-        replace(audit, leaks={"max-renyi": leak}), adversary, [target], 2.0
+        replace(audit, results={"max-renyi": leak}), adversary, [target], 2.0
     )
     assert len(texts) == 2
 
@@ -115,6 +115,6 @@ def test_padding_is_no_piece() -> None:
     assert (records.words.kinds == PADDING).any()
     adversary, target = adversary_and_target()
     one = target.candidates.pick(torch.tensor([0]))
-    table = table_of(adversary, one, target.rebuilt.model)
+    table = table_of(adversary, one, target.reconstructed.model)
     parts, _ = coloured_answer(toy_language(), one, table, 2.0)
     assert "".join(parts).removesuffix(END) == one.dialogues[0].answers[0]

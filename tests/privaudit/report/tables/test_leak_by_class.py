@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.auditing.attack_result import ClientScores, Leak, measure_leak
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.report.figures.row_figures import MOST_CLASSES, class_plot, classes_alt
 from privaudit.report.tables.class_table import class_tables, drawn_sentence
@@ -28,8 +28,8 @@ def client(
     )  # fmt: skip
 
 
-def leak(*clients: ClientScores) -> Leak:
-    return measure_leak("a", "a()", "none", clients)
+def leak(*clients: ClientScores) -> AttackResult:
+    return evaluate_scores("a", "a()", "none", clients)
 
 
 def test_a_class_that_leaks_is_told_from_one_that_does_not() -> None:
@@ -42,8 +42,8 @@ def test_a_class_that_leaks_is_told_from_one_that_does_not() -> None:
     assert cat.auroc is not None
     assert dog.auroc is not None
     assert cat.auroc.value == 1
-    assert cat.leaks
-    assert not dog.leaks
+    assert cat.results
+    assert not dog.results
     assert "cat 1.000" in class_sentence(found)
     assert "Holm-corrected over 2 classes" in class_sentence(found)
 
@@ -53,7 +53,7 @@ def test_few_records_are_unresolved_whatever_their_scores() -> None:
     truth = np.repeat([True, False], count)
     (one,) = leak_by_class(leak(client(truth * 9.0, np.zeros(2 * count, int), truth)))
     assert one.auroc is None
-    assert not one.leaks
+    assert not one.results
     assert one.standing == f"unresolved: needs 10 + 10, has {count} + {count}"
     assert "1 of 1 classes have too few records" in class_sentence([one])
     assert one.name == "class 0"
@@ -93,7 +93,7 @@ def test_knowing_the_class_alone_tells_nothing(seed: int) -> None:
     found = leak_by_class(leak(client(labels * 1.0, labels, rng.random(80) < 0.5)))
     for one in found:
         assert one.auroc is None or one.auroc.value == 0.5
-        assert not one.leaks
+        assert not one.results
 
 
 def test_where_nothing_leaks_at_most_one_audit_in_twenty_names_a_class() -> None:
@@ -102,11 +102,11 @@ def test_where_nothing_leaks_at_most_one_audit_in_twenty_names_a_class() -> None
     for _ in range(times):
         truth = rng.random(200) < 0.5
         found = leak_by_class(leak(client(rng.normal(size=200), labels, truth)))
-        named += any(one.leaks for one in found)
+        named += any(one.results for one in found)
     assert named / times <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / times)
 
 
-def many_classes(count: int) -> Leak:
+def many_classes(count: int) -> AttackResult:
     labels = np.repeat(np.arange(count), np.arange(count) + 2 * FEWEST + 4)
     truth = np.arange(len(labels)) % 2 == 0
     return leak(client(np.arange(len(labels)) % 7, labels, truth))

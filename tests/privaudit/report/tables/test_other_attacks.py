@@ -13,13 +13,15 @@ NAMES = ("loss-threshold", "shadow", "lira", "rmia")
 
 def with_aurocs(audit: Audit, *halves: tuple[float, float]) -> Audit:
     """Give each attack an AUROC and a half-width."""
-    leaks = {
+    results = {
         name: replace(
             leak, auroc=Estimate(value, value - half, value + half, (75, 81), "AUROC")
         )
-        for (name, leak), (value, half) in zip(audit.leaks.items(), halves, strict=True)
+        for (name, leak), (value, half) in zip(
+            audit.results.items(), halves, strict=True
+        )
     }
-    return replace(audit, leaks=leaks)
+    return replace(audit, results=results)
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_a_leak_that_only_lira_shows_is_told(audit: Audit) -> None:
 def test_what_three_attacks_find_by_chance_is_not_told(audit: Audit) -> None:
     """One interval in isolation is just above 0.5: p = 0.039, and 0.117 of three."""
     told = with_aurocs(audit, (0.5, 0.05), (0.5, 0.06), (0.562, 0.059), (0.5, 0.06))
-    assert told.leaks["lira"].auroc.low > 0.5
+    assert told.results["lira"].auroc.low > 0.5
     assert others_sentence(told) == ""
 
 

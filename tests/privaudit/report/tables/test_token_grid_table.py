@@ -37,12 +37,12 @@ def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
     for number, (part, share) in enumerate(columns):
         name = GridCell(part, share, 2.0).attack
         assert server.cells[number] == TableCell.of(audit.aggregate[name].auroc)
-        assert clients.cells[number] == TableCell.of(audit.leaks[name].auroc)
+        assert clients.cells[number] == TableCell.of(audit.results[name].auroc)
 
 
 def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None:
-    assert list(outside_grid(audit.leaks)) == ["max-renyi", "min-k"]
-    assert len(audit.leaks) == len(places()) + 2
+    assert list(outside_grid(audit.results)) == ["max-renyi", "min-k"]
+    assert len(audit.results) == len(places()) + 2
 
 
 def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> None:
@@ -60,8 +60,8 @@ def test_the_column_of_the_headline_attack_is_known_by_its_settings(
     audit: Audit,
 ) -> None:
     place = GridCell("description", 10, 2.0).attack
-    headline = replace(audit.headline, settings=audit.leaks[place].settings)
-    same = replace(audit, leaks={**audit.leaks, "max-renyi": headline})
+    headline = replace(audit.headline, settings=audit.results[place].settings)
+    same = replace(audit, results={**audit.results, "max-renyi": headline})
     named = [table.named for table in grid_tables([same], ["a"])]
     assert named == [4, None, None, None]
 
@@ -76,7 +76,7 @@ def test_the_gain_of_rebuilding_is_the_difference_of_both_aurocs(audit: Audit) -
 
 
 def test_rebuilding_the_very_same_model_gains_nothing(audit: Audit) -> None:
-    same = replace(audit, aggregate=audit.leaks)
+    same = replace(audit, aggregate=audit.results)
     gain = gain_of_rebuilding(same)
     assert gain is not None
     assert gain.value == 0
@@ -90,6 +90,8 @@ def test_clients_without_both_sorts_have_no_gain(audit: Audit) -> None:
             for c in audit.headline.clients
         ]
         leak = replace(audit.headline, clients=clients)
-        return replace(audit, leaks={"max-renyi": leak}, aggregate={"max-renyi": leak})
+        return replace(
+            audit, results={"max-renyi": leak}, aggregate={"max-renyi": leak}
+        )
 
     assert gain_of_rebuilding(members_only(audit)) is None

@@ -14,7 +14,7 @@ from privaudit.datasets.dialogues import INSTRUCTION, TokenSequences
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.tuning.peft_methods.registry import MECHANISMS, MechanismOptions
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 
 OPTIONS = MechanismOptions(virtual_tokens=5, rank=3, lora_alpha=6.0, encoder_width=12)
 PROMPTS = ["soft-prompt", "p-tuning", "prefix"]
@@ -25,7 +25,7 @@ OF_PEFT = {"soft-prompt": "PROMPT_TUNING", "p-tuning": "P_TUNING"}
 def drawn(name: str, model: Tunable, options: MechanismOptions = OPTIONS) -> Stacked:
     """Return two models' parameters, all of them moved away from their start."""
     stream = Seeds(4).stream("starts")
-    starts = [MECHANISMS.find(name)(options).start(model, stream) for _ in range(2)]
+    starts = [PEFT_METHODS.find(name)(options).start(model, stream) for _ in range(2)]
     return {
         n: t + 0.2 * stream.normal_tensor(t.shape) for n, t in stack(starts).items()
     }
@@ -37,7 +37,7 @@ def tuning(
     parameters: Stacked,
     options: MechanismOptions = OPTIONS,
 ) -> Tuning:
-    return MECHANISMS.find(name)(options).tuning(model, parameters)
+    return PEFT_METHODS.find(name)(options).tuning(model, parameters)
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -58,7 +58,7 @@ def test_logits_are_those_of_pefts_own_model(
     parameters = drawn(name, language, options)
     added = tuning(name, language, parameters, options)
     ours = language.logits(nothing, words, added)
-    config = MECHANISMS.find(name)(options).config(language)
+    config = PEFT_METHODS.find(name)(options).config(language)
     config.task_type = import_peft().TaskType.CAUSAL_LM
     peft = import_peft().get_peft_model(build(kind), config).eval()
     encoder = peft.prompt_encoder["default"]
@@ -148,7 +148,9 @@ def test_a_start_is_the_same_for_equal_streams(
 ) -> None:
     for name in ALL:
         first, second, other = (
-            MECHANISMS.find(name)(OPTIONS).start(language, Seeds(seed).stream("start"))
+            PEFT_METHODS.find(name)(OPTIONS).start(
+                language, Seeds(seed).stream("start")
+            )
             for seed in (1, 1, 2)
         )
         assert all(torch.equal(first[n], second[n]) for n in first)
@@ -161,7 +163,7 @@ def test_nothing_is_changed_before_training(
     name: str, language: StackedLanguageModel, words: TokenSequences, nothing: Tensor
 ) -> None:
     stream = Seeds(0).stream("start")
-    start = stack([MECHANISMS.find(name)(OPTIONS).start(language, stream)] * 2)
+    start = stack([PEFT_METHODS.find(name)(OPTIONS).start(language, stream)] * 2)
     found = language.logits(nothing, words, tuning(name, language, start))
     assert torch.allclose(found, language.logits(nothing, words, Tuning()), atol=1e-6)
 

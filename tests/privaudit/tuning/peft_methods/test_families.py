@@ -18,7 +18,7 @@ from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
 from privaudit.models.frozen_model import load_frozen
 from privaudit.models.names import reads_texts
-from privaudit.tuning.peft_methods.registry import MECHANISMS
+from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import save
 
@@ -86,10 +86,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def tried(
-    model: str, mechanism: str, folder: Path, trainer: str = "fedpt", **others: Any
+    model: str, peft_method: str, folder: Path, trainer: str = "fedpt", **others: Any
 ) -> Run:
-    settings = {**SETTINGS, "mechanism": mechanism} if trainer == "fedpt" else {}
-    if trainer == "fedpt" and not mechanism:
+    settings = {**SETTINGS, "peft_method": peft_method} if trainer == "fedpt" else {}
+    if trainer == "fedpt" and not peft_method:
         settings = {}
     dataset = "some-texts" if reads_texts(model) else "some-pictures"
     options = {"model": model, "dataset": dataset, **TINY, "settings": settings}
@@ -99,16 +99,16 @@ def tried(
 LONGER = ("full", "p-tuning")
 MARKED = [
     pytest.param(name, marks=pytest.mark.slow if name in LONGER else ())
-    for name in MECHANISMS.names()
+    for name in PEFT_METHODS.names()
 ]
 
 
-@pytest.mark.parametrize("mechanism", MARKED)
+@pytest.mark.parametrize("peft_method", MARKED)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_mechanism_of_every_family_is_trained_and_attacked(
-    family: str, mechanism: str, models: dict[str, str], tmp_path: Path
+    family: str, peft_method: str, models: dict[str, str], tmp_path: Path
 ) -> None:
-    check_round_and_attack(family, tried(models[family], mechanism, tmp_path))
+    check_round_and_attack(family, tried(models[family], peft_method, tmp_path))
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_a_finished_run_is_asked_about_other_texts(
 ) -> None:
     run = tried(models["encoder-bert"], "soft-prompt", tmp_path)
     found = Auditor(run).attack("server-reconstruct", clients=1, shadows=0)
-    assert set(found.leaks) >= {"loss-threshold", "confidence"}
+    assert set(found.results) >= {"loss-threshold", "confidence"}
     config = run.config
     elsewhere = records_elsewhere(config, "more-texts")
     assert elsewhere.words is not None

@@ -90,10 +90,12 @@ def test_the_rebuilt_gradient_is_a_projection_of_the_gradient(
     prompt, gradient = normal(2, 8, 20), normal(2, 8, 20, seed=1)
     factors = factorize(prompt, normal(2, 20, rank, seed=2), kind)
     u, v = factors.u, factors.v
-    rebuilt = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
+    reconstructed = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
     outside_u = torch.eye(8) - u @ u.mT
     outside_v = torch.eye(20) - torch.linalg.pinv(v) @ v
-    torch.testing.assert_close(rebuilt, gradient - outside_u @ gradient @ outside_v)
+    torch.testing.assert_close(
+        reconstructed, gradient - outside_u @ gradient @ outside_v
+    )
 
 
 @given(seed=st.integers(0, 10**6), rank=st.integers(1, 6), content=st.integers(0, 6))
@@ -107,18 +109,18 @@ def test_factors_are_orthonormal_whatever_the_rank_of_the_prompt(
     identity = torch.eye(rank).expand(3, rank, rank)
     torch.testing.assert_close(factors.u.mT @ factors.u, identity)
     torch.testing.assert_close(factors.v @ factors.v.mT, identity)
-    rebuilt = factors.u @ factors.v + factors.residual
-    torch.testing.assert_close(rebuilt, prompt.float())
+    reconstructed = factors.u @ factors.v + factors.residual
+    torch.testing.assert_close(reconstructed, prompt.float())
 
 
 @pytest.mark.parametrize("kind", ["both", "left"])
 def test_a_zero_prompt_has_finite_factors_and_gradient(kind: Kind) -> None:
     factors = factorize(torch.zeros(6, 9), normal(9, 4).float(), kind)
     u, v, gradient = factors.u, factors.v, normal(6, 9).float()
-    rebuilt = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
+    reconstructed = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
     torch.testing.assert_close(u.mT @ u, torch.eye(4))
-    assert torch.isfinite(rebuilt).all()
-    assert rebuilt.norm() > 0
+    assert torch.isfinite(reconstructed).all()
+    assert reconstructed.norm() > 0
 
 
 def test_a_rank_deficient_prompt_gives_the_same_factors_alone_as_in_a_stack() -> None:

@@ -51,10 +51,10 @@ def test_the_expected_share_is_what_random_factors_keep(
             if clip == "jointly"
             else clip_each(parts, 0.03)
         )
-    rebuilt = reconstruct_gradient(
+    reconstructed = reconstruct_gradient(
         parts["u"], parts["v"], factors.u, factors.v, kind, variant
     )
-    found = float((rebuilt * sent).sum() / (sent * sent).sum())
+    found = float((reconstructed * sent).sum() / (sent * sent).sum())
     want = expected_local_share(
         rank,
         TOKENS,
