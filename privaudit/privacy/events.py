@@ -152,15 +152,6 @@ def sensitivity(*, tensors: int, per_record: bool, displaces: bool = False) -> f
     return math.sqrt(tensors) * (1 if per_record and not displaces else 2)
 
 
-def share_noise(noise_multiplier: float, releases: int) -> float:
-    """Return the multiplier that each of several releases of one sample needs.
-
-    Releases of the same sample compose to one of multiplier
-    (sum of 1/z^2)^(-1/2): so each gets sqrt(releases) times the whole one's.
-    """
-    return noise_multiplier * math.sqrt(releases)
-
-
 def _require(holds: bool, event: MechanismEvent, field: str) -> None:
     if not holds:
         raise ConfigError(

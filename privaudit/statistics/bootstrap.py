@@ -18,7 +18,6 @@ from jaxtyping import Float, Int, Shaped
 from scipy.special import ndtr, ndtri
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.curve import tpr_at_fpr
 from privaudit.statistics.delong import (
     checked_scores,
     delong_components,
@@ -70,11 +69,6 @@ class Resampling:
     def _not_above(self) -> Int[np.ndarray, " members"]:
         return np.searchsorted(self.others, self.members, "right")
 
-    @cached_property
-    def _called(self) -> Int[np.ndarray, " nonmembers"]:
-        """Where members above each non-member begin."""
-        return np.searchsorted(self.members, self.others, "right")
-
     def aurocs(self, members: MemberCounts, others: NonmemberCounts) -> Replicates:
         """Return the AUROC of each resample.
 
@@ -87,23 +81,6 @@ class Resampling:
         twice += totals[:, self._not_above]  # ties count one half
         wins = np.einsum("rm,rm->r", members, twice)
         return wins / (2 * members.sum(axis=1) * others.sum(axis=1))
-
-    def rates(
-        self, members: MemberCounts, others: NonmemberCounts, fpr: float
-    ) -> Replicates:
-        """Return the true-positive rate of each resample, at its own threshold.
-
-        That is :func:`privaudit.statistics.curve.tpr_at_fpr`'s.
-        """
-        drawn = others.sum(axis=1)
-        allowed = np.floor(drawn * fpr + 1e-9).astype(np.int64)
-        at_most = (drawn - allowed - 1)[:, None]
-        # The last non-member with more than `allowed` from it upwards.
-        threshold = (_running(others)[:, :-1] <= at_most).sum(axis=1) - 1
-        rows = np.arange(len(members))
-        uncalled = _running(members)[rows, self._called[threshold]]
-        total = members.sum(axis=1)
-        return (total - uncalled) / total
 
     def draws(
         self, rng: np.random.Generator, replicates: int
@@ -176,50 +153,6 @@ def bootstrap_auroc(
     method = f"AUROC, {interval} bootstrap of {replicates} stratified resamples"
     ends = min(float(low), value), max(float(high), value)
     return Estimate(value, *ends, counts, method, confidence)
-
-
-def bootstrap_tpr_at_fpr(
-    member_scores: MemberScores,
-    nonmember_scores: NonmemberScores,
-    fpr: float,
-    rng: np.random.Generator,
-    *,
-    replicates: int = 1000,
-    confidence: float = 0.95,
-) -> Estimate:
-    """Return the true-positive rate at a false-positive rate, with percentiles.
-
-    The threshold is chosen anew in each resample. A quantile is not smooth, so there is
-    no BCa. Where all resamples agree the interval has no width: prefer
-    :func:`privaudit.statistics.curve.tpr_at_fpr`, whose intervals never do.
-
-    Args:
-        member_scores: At least one, finite.
-        nonmember_scores: With fewer than ``10 / fpr`` the estimate is unresolved.
-        fpr: In (0, 1).
-        rng: Of the resamples.
-        replicates: How many resamples, at least 100.
-        confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: A class is empty, a score is not finite, ``fpr`` is out of range,
-            or the replicates are few.
-    """
-    _check_replicates(replicates)
-    plain = tpr_at_fpr(member_scores, nonmember_scores, fpr, confidence)
-    if plain.unresolved:
-        return plain
-    resampling = Resampling.of(member_scores, nonmember_scores)
-
-    def rates(members: MemberCounts, others: NonmemberCounts) -> Replicates:
-        return resampling.rates(members, others, fpr)
-
-    found = _replicate(resampling, rng, replicates, rates)
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    value = plain.value
-    ends = min(float(low), value), max(float(high), value)
-    method = f"TPR at FPR {fpr:g}, {replicates} stratified resamples"
-    return Estimate(value, *ends, plain.n, method, confidence)
 
 
 def _replicate(

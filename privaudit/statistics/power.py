@@ -10,11 +10,9 @@ below the receiver operating characteristic graph", Journal of Mathematical Psyc
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Float
 from scipy.special import logit, ndtr, ndtri, owens_t, stdtrit
 
 from privaudit.core.errors import ConfigError
@@ -158,14 +156,6 @@ def _smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def power_curve(
-    design: AurocDesign | DifferenceDesign,
-    per_class: Sequence[int] | Float[np.ndarray, " sizes"],
-) -> Float[np.ndarray, " sizes"]:
-    """Return the power at each number of members, and as many non-members."""
-    return np.array([design.power(float(n)) for n in per_class])
 
 
 def enough_to_exclude(

@@ -12,8 +12,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import NAMED
 from privaudit.auditing.parts.dominated_views import as_weaker, attack_in_place
 from privaudit.auditing.scenario import SCENARIOS, Scenario
-from privaudit.auditing.strongest_attack import strongest_of
-from privaudit.core.errors import ConfigError, ViewError
+from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.runs import Run
@@ -177,38 +176,3 @@ def test_weaker_views_are_worked_out_from_the_stronger_alone(run: Run) -> None:
     assert not any(less.view.sees_updates_of(target.client) for target in theirs)
     for ours, same in zip(targets, theirs, strict=True):
         assert ours.candidates is same.candidates
-
-
-def test_the_strongest_of_several_audits_is_corrected_for_the_choice(
-    audits: dict[str, Audit],
-) -> None:
-    server = audits["server-reconstruct"]
-    weaker = [audits[name] for name in server.scenario.dominates]
-    # At this size the leak is sure alone; among so many attacks it need not be.
-    found = strongest_of(server, weaker, alpha=0.5)
-    assert found is not None
-    all_leaks = [leak for one in (server, *weaker) for leak in one.results.values()]
-    values = [leak.auroc.value for leak in all_leaks]
-    assert found.leak.auroc.value == max(values)
-    assert found.tried == len(values) - 1  # the sums' named attack stands in two audits
-    alone = strongest_of(server, alpha=0.5)
-    assert alone is not None
-    assert alone.tried == len(server.results)
-    assert found.p_value >= alone.p_value
-
-
-def test_no_strongest_is_named_where_nothing_leaks() -> None:
-    quiet = Auditor(train("zero-shot", rounds=1, clients=3)).attack(shadows=0)
-    assert strongest_of(quiet) is None
-
-
-def test_audits_that_no_one_adversary_could_make_are_refused(
-    audits: dict[str, Audit],
-) -> None:
-    with pytest.raises(ConfigError, match="is not weaker than prompt-release"):
-        strongest_of(audits["prompt-release"], [audits["server-aggregate"]])
-    other = Auditor(train("zero-shot", rounds=1, clients=3)).attack(
-        "server-aggregate", shadows=0
-    )
-    with pytest.raises(ConfigError, match="one adversary looks at one run"):
-        strongest_of(audits["server-reconstruct"], [other])

@@ -6,9 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
-from scipy.special import ndtr, ndtri
 
-from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
 from privaudit.statistics.epsilon.error_rates import (
     ceiling_from_errors,
@@ -26,7 +24,7 @@ class FixedGrid(ManyRunsMethod):
     Each threshold's bound is Clopper-Pearson's at its share of the significance
     (Bonferroni), whether or not the threshold is of use. A grid made of the same scores
     (each score, the corners of their ROC curve) is not fixed, and its size corrects for
-    nothing; use :func:`grid_from_scores` on other runs, or
+    nothing; take quantiles of other runs' scores, or
     :class:`privaudit.statistics.epsilon.split_threshold.SplitThreshold`.
 
     Attributes:
@@ -70,35 +68,3 @@ class FixedGrid(ManyRunsMethod):
         """Return the bound if one of the thresholds made no error."""
         share = self.significance / len(self.thresholds)
         return ceiling_from_errors(members, nonmembers, share, self.delta)
-
-
-def grid_from_scores(
-    calibration: Shaped[np.ndarray, " scores"], points: int
-) -> tuple[float, ...]:
-    """Return a grid of scores at levels that lie evenly on the normal scale.
-
-    That is denser in the tails, where high epsilons are decided, than even levels. A
-    strictly increasing transform of all scores transforms the grid alike.
-
-    Args:
-        calibration: Scores of runs that are not audited, or of shadows; at least one.
-        points: Thresholds, at least 1; equal ones are merged.
-
-    Raises:
-        ConfigError: There are no scores or points.
-
-    Example:
-        >>> grid_from_scores(np.arange(100.0), 3)
-        (0.0, 49.0, 99.0)
-    """
-    if not len(calibration) or points < 1:
-        raise ConfigError(
-            f"A grid needs points and scores to take them from, and there are {points} "
-            f"points and {len(calibration)} scores. Give at least one of each."
-        )
-    reach = ndtri(1 / (len(calibration) + 1))
-    normal = np.linspace(reach, -reach, points) if points > 1 else np.zeros(1)
-    levels = ndtr(normal)
-    return tuple(
-        np.unique(np.quantile(calibration, levels, method="inverted_cdf")).tolist()
-    )

@@ -25,7 +25,6 @@ from privaudit.privacy.events import (
     MechanismEvent,
     NoiseAt,
     sensitivity,
-    share_noise,
 )
 from privaudit.privacy.noise import noise_std_published
 
@@ -189,7 +188,7 @@ def test_a_view_that_is_a_function_of_another_is_certified_no_more(
 
 def test_budget_split_over_both_releases_is_certified_as_asked() -> None:
     total = noise_multiplier_for(4.0, DELTA, 0.3, 20)
-    each = share_noise(total, releases=2)
+    each = total * 2**0.5  # two releases, each of half the budget
     both = [
         replace(LOCAL, noise_multiplier=each, sampling_rate=0.3),
         replace(SHARED, noise_multiplier=each, sampling_rate=0.3, noise_at="server"),

@@ -11,9 +11,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.bootstrap import (
     Resampling,
     bootstrap_auroc,
-    bootstrap_tpr_at_fpr,
 )
-from privaudit.statistics.curve import tpr_at_fpr
 from privaudit.statistics.roc import auroc
 
 
@@ -48,24 +46,6 @@ def test_each_replicate_is_its_resamples_auroc_to_the_last_bit(
         truth = np.repeat([1, 0], [len(part) for part in resample])
         sklearns = roc_auc_score(truth, np.concatenate(resample))
         assert found == pytest.approx(sklearns, abs=1e-12)
-
-
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    levels=st.sampled_from([2, 5, 10**6]),
-    fpr=st.floats(0.01, 0.9),
-)
-def test_each_replicate_is_its_resamples_rate(
-    seed: int, levels: int, fpr: float
-) -> None:
-    """Tiling moves no rate, and gives the plain estimate its 10 / fpr non-members."""
-    resampling, members, others = _drawn(seed, levels)
-    ours = resampling.rates(members, others, fpr)
-    for found, m, o in zip(ours, members, others, strict=True):
-        ranked = np.sort(np.repeat(resampling.others, o))[::-1]
-        allowed = int(np.floor(len(ranked) * fpr + 1e-9))
-        called = np.repeat(resampling.members, m) > ranked[allowed]
-        assert found == called.mean()
 
 
 def test_resamples_draw_as_many_as_there_are_whatever_the_chunks(
@@ -133,20 +113,6 @@ def test_the_interval_covers_a_true_leak(
         for _ in range(400)
     ]
     assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 400)
-
-
-def test_the_rates_interval_is_about_the_plain_one(rng: np.random.Generator) -> None:
-    members, others = rng.normal(size=500) + 1, rng.normal(size=500)
-    ours = bootstrap_tpr_at_fpr(members, others, 0.1, rng)
-    plain = tpr_at_fpr(members, others, 0.1)
-    assert ours.value == plain.value
-    assert ours.low == pytest.approx(plain.low, abs=0.05)
-    assert ours.high == pytest.approx(plain.high, abs=0.05)
-
-
-def test_a_rate_that_cannot_be_told_stays_unresolved(rng: np.random.Generator) -> None:
-    ours = bootstrap_tpr_at_fpr(np.ones(5), np.zeros(99), 0.1, rng)
-    assert ours.unresolved == "needs 100 non-members, has 99"
 
 
 def test_few_replicates_are_refused(rng: np.random.Generator) -> None:

@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.designs import IndependentRuns
-from privaudit.statistics.epsilon.fixed_grid import FixedGrid, grid_from_scores
+from privaudit.statistics.epsilon.fixed_grid import FixedGrid
 
 
 def golden_runs(golden: dict[str, np.ndarray], case: int) -> IndependentRuns:
@@ -76,29 +75,3 @@ def test_every_threshold_costs() -> None:
 def test_a_grid_without_thresholds_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 item"):
         FixedGrid(thresholds=())
-
-
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 300), points=st.integers(1, 30))
-def test_a_grid_is_made_of_scores_and_follows_them(
-    seed: int, count: int, points: int
-) -> None:
-    scores = np.random.default_rng(seed).standard_normal(count)
-    grid = grid_from_scores(scores, points)
-    assert set(grid) <= set(scores.tolist())
-    assert 1 <= len(grid) <= points
-    moved = grid_from_scores(np.exp(scores), points)
-    assert moved == pytest.approx(np.exp(grid))
-
-
-def test_a_grid_is_denser_in_the_tails() -> None:
-    grid = np.array(grid_from_scores(np.arange(10_000.0), 9)) / 10_000
-    assert grid[0] < 0.001
-    assert grid[4] == pytest.approx(0.5, abs=1e-3)
-    assert np.diff(grid)[0] < np.diff(grid)[3] / 10
-
-
-def test_a_grid_needs_scores_and_points() -> None:
-    with pytest.raises(ConfigError, match="3 points and 0 scores"):
-        grid_from_scores(np.zeros(0), 3)
-    with pytest.raises(ConfigError, match="0 points and 5 scores"):
-        grid_from_scores(np.zeros(5), 0)
