@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.models.interfaces import Classifier
 from tests.toy_tower import toy_tower
@@ -57,7 +57,7 @@ def with_noise(records: Records, seed: int) -> Records:
 
 def train_toy(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     seed: int = 0,
     cohort_size: int = 128,
@@ -90,14 +90,14 @@ def make_records() -> Callable[..., Records]:
 
 
 @pytest.fixture
-def task() -> PublicTask:
+def task() -> Task:
     """Three clients, four classes, and a text tower of one linear layer."""
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(TOKENS * WIDTH, CLASSES * DIM, generator=generator) * 3
     bias = torch.randn(CLASSES * DIM, generator=generator)
     prompts = ToyPrompts(weight, bias)
     zero_shot = prompts(torch.zeros(1, TOKENS, WIDTH))[0]
-    return PublicTask(
+    return Task(
         backbone=Classifier(prompts, 10.0, zero_shot, partial(toy_tower, DIM, CLASSES)),
         public=toy_records(80, seed=1),
         candidates={"client-0": 24, "client-1": 18, "client-2": 30},
@@ -106,7 +106,7 @@ def task() -> PublicTask:
 
 
 @pytest.fixture
-def shards(task: PublicTask) -> dict[str, Records]:
+def shards(task: Task) -> dict[str, Records]:
     return {
         client: toy_records(count // 2, seed=10 + number)
         for number, (client, count) in enumerate(task.candidates.items())

@@ -16,7 +16,7 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 
 VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
@@ -127,9 +127,9 @@ def toy_dialogues(count: int, seed: int = 0) -> Records:
     return Records(features, torch.arange(count) % 4, tokens, words, dialogues)
 
 
-def toy_writing_task() -> PublicTask:
+def toy_writing_task() -> Task:
     """Three clients, and a language model to be tuned."""
-    return PublicTask(
+    return Task(
         backbone=toy_language(),
         public=toy_dialogues(40, seed=1),
         candidates={"client-0": 24, "client-1": 18, "client-2": 30},

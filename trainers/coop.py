@@ -13,9 +13,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
@@ -33,13 +33,13 @@ class CoOp(LocalSgd):
 
     accepts_gradient_canaries: ClassVar[bool] = True
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""
         return {"context": start_context(task, seeds, client)}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -51,7 +51,7 @@ class CoOp(LocalSgd):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -59,9 +59,7 @@ class CoOp(LocalSgd):
         """Release the client's own prompt."""
         return {"context": kept["context"]}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the released prompt, or the public model where nothing was sent."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)

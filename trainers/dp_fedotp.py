@@ -14,11 +14,11 @@ from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
-    PublicTask,
     Reconstruction,
     Records,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.tuning.prompts.averaging import pair_texts
 from privaudit.tuning.prompts.learning import start_context
@@ -76,15 +76,15 @@ class DPFedOTP(PrivatePairTrainer):
         """The problem that is solved for each picture and class."""
         return Transport(self.entropy, self.mass, self.iterations, stop="never")
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random global prompt, and the code's momentum."""
         return self.begin({"global": start_context(task, seeds)})
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random local prompt of the client's own, and the code's momentum."""
         return self.begin({"local": start_context(task, seeds, client)})
 
-    def losses(self, task: PublicTask) -> RecordLosses:
+    def losses(self, task: Task) -> RecordLosses:
         """Return cross-entropies by transport, or of the sum of both prompts."""
 
         def by_transport(prompts: Stacked, batch: Batch) -> Tensor:
@@ -98,7 +98,7 @@ class DPFedOTP(PrivatePairTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -110,7 +110,7 @@ class DPFedOTP(PrivatePairTrainer):
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -121,9 +121,7 @@ class DPFedOTP(PrivatePairTrainer):
         texts = pair_texts(task, models)
         return query_transported(task, texts, records, self.transport)
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or what is shared, in both prompts' places.
 
         As fedotp's rebuild, which says why. In "published-code" an upload is the

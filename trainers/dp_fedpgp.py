@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import TRAINERS, ClientId, PublicTask, Reconstruction
+from privaudit.federated.trainer import TRAINERS, ClientId, Reconstruction, Task
 from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
@@ -55,15 +55,15 @@ class DPFedPGP(PrivatePairTrainer):
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random global prompt, and the code's momentum."""
         return self.begin({"context": start_context(task, seeds)})
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own, and the code's momentum."""
         return self.begin(low_rank_start(task, client, self.rank, seeds))
 
-    def losses(self, task: PublicTask) -> RecordLosses:
+    def losses(self, task: Task) -> RecordLosses:
         """Return cross-entropies under the personal prompt."""
 
         def losses(parameters: Stacked, batch: Batch) -> Tensor:
@@ -71,7 +71,7 @@ class DPFedPGP(PrivatePairTrainer):
 
         return losses
 
-    def penalty(self, task: PublicTask) -> Penalty | None:
+    def penalty(self, task: Task) -> Penalty | None:
         """Return the contrast, which the published code leaves out."""
         if not self.contrast or self.mode == "published-code":
             return None
@@ -84,7 +84,7 @@ class DPFedPGP(PrivatePairTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -92,9 +92,7 @@ class DPFedPGP(PrivatePairTrainer):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average.
 
         In "published-code" an upload is the gradient g by sigma + U V, by which U V

@@ -18,8 +18,8 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import COORDINATES
 from privaudit.privacy.discrete_gaussian import Grid
@@ -110,7 +110,7 @@ class DPFedPT(PrivateUpdates):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -127,7 +127,7 @@ class DPFedPT(PrivateUpdates):
         return LocalResult({MOVED: sent}, {}, loss, events)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Move by the sum over the number of participants, with the server's noise."""
         total = inbox[MOVED]
@@ -160,14 +160,14 @@ class DPFedPT(PrivateUpdates):
         order = torch.from_numpy(at.secret("coordinates").permutation(size))
         return order[: self.coordinates].sort().values
 
-    def _noise(self, task: PublicTask, at: Round) -> _Whose:
+    def _noise(self, task: Task, at: Round) -> _Whose:
         std = self.noise_multiplier(task) * self.clip_norm
         if self.noise_at == "server":
             return _Whose(0.0, std)
         shares = len(at.participants) if self.noise_at == "distributed" else 1
         return _Whose(std / math.sqrt(shares), 0.0)
 
-    def _events(self, task: PublicTask, at: Round, values: int) -> Events:
+    def _events(self, task: Task, at: Round, values: int) -> Events:
         noise = self.noise_multiplier(task)
         event = self.event(task, "global", noise, self.noise_at, at, values=values)
         return (event,)

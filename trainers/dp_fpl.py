@@ -21,9 +21,9 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.discrete_gaussian import Grid
@@ -109,11 +109,11 @@ class DPFPL(PrivateTrainer):
             )
         return self
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random global prompt, and the code's momentum."""
         return self.begin({"context": start_context(task, seeds)})
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random local prompt of the client's own, N(0, 0.02^2)."""
         shape = (task.prompts.context_tokens, task.prompts.width)
         stream = seeds.stream("local prompt", client=client)
@@ -126,7 +126,7 @@ class DPFPL(PrivateTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -164,7 +164,7 @@ class DPFPL(PrivateTrainer):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Tensors | Mapping[ClientId, Tensors],
         at: Round,
@@ -183,7 +183,7 @@ class DPFPL(PrivateTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -191,9 +191,7 @@ class DPFPL(PrivateTrainer):
         """Release the sum of both prompts."""
         return {"context": received["context"] + kept["local"]}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the released prompt, or the global one plus what uploads tell of p_L.
 
         A client's upload is the gradient of its private prompt too: whoever sees it
@@ -226,7 +224,7 @@ class DPFPL(PrivateTrainer):
             reconstructed, tuple(missing), 0, True, shared={"context": shared}
         )
 
-    def _shared(self, task: PublicTask, view: View, client: ClientId) -> Tensor:
+    def _shared(self, task: Task, view: View, client: ClientId) -> Tensor:
         """Return the global prompt, as clean sums make it where the view holds them.
 
         The server adds its noise to what it broadcasts, and knows the sums before.
@@ -241,7 +239,7 @@ class DPFPL(PrivateTrainer):
             state = self.step_along(state, {"context": mean}, self.learning_rate_global)
         return state["context"]
 
-    def _local_share_of_upload(self, task: PublicTask) -> float:
+    def _local_share_of_upload(self, task: Task) -> float:
         """Return by what an upload is scaled to give the local gradient, expected."""
         of_global = self.clip_global or self.clip_norm
         ratio = (self.clip_local or self.clip_norm) / of_global if self.clips else None
@@ -265,7 +263,7 @@ class DPFPL(PrivateTrainer):
             return local
         return factors.u @ factors.v
 
-    def _mechanisms(self, task: PublicTask, at: Round) -> Mechanisms:
+    def _mechanisms(self, task: Task, at: Round) -> Mechanisms:
         """Return the round's noise: each published release is noised for itself."""
         local = shared = self.noise_multiplier(task)
         if self.mode == "sound":
@@ -278,7 +276,7 @@ class DPFPL(PrivateTrainer):
         )
         return self._widened(task, found, at) if found.upload_std else found
 
-    def _widened(self, task: PublicTask, exact: Mechanisms, at: Round) -> Mechanisms:
+    def _widened(self, task: Task, exact: Mechanisms, at: Round) -> Mechanisms:
         """Return more noise on uploads: rounding moves them too, on their grid.
 
         A grid that more noise makes coarser is taken for the first one as well.
@@ -294,7 +292,7 @@ class DPFPL(PrivateTrainer):
             found = replace(exact, shared=replace(exact.shared, noise_multiplier=noise))
         return found
 
-    def _reach(self, task: PublicTask) -> float:
+    def _reach(self, task: Task) -> float:
         """Return what no coordinate of a sum of clipped gradients passes, in earnest.
 
         That of as many records as a batch has, all along one coordinate.
@@ -302,7 +300,7 @@ class DPFPL(PrivateTrainer):
         most = min(self.batch, max(task.candidates.values()))
         return most * (self.clip_global or self.clip_norm)
 
-    def _numbers(self, task: PublicTask) -> int:
+    def _numbers(self, task: Task) -> int:
         return task.prompts.context_tokens * task.prompts.width
 
     def _local_gradient(self, parts: Tensors, factors: Factors | None) -> Tensor:
@@ -315,7 +313,7 @@ class DPFPL(PrivateTrainer):
         )  # fmt: skip
 
     def _events(
-        self, task: PublicTask, mechanisms: Mechanisms, at: Round, kept: int = 0
+        self, task: Task, mechanisms: Mechanisms, at: Round, kept: int = 0
     ) -> Events:
         """Describe what the clients did, who noised ``kept`` numbers; or the server."""
         if not self.clips:

@@ -24,9 +24,9 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.transcript import Message
 from privaudit.privacy.budget import GaussianNoise
@@ -106,7 +106,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -134,7 +134,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         )
 
     def _train_apart(
-        self, task: PublicTask, cohort: Cohort, received: Stacked, at: Round
+        self, task: Task, cohort: Cohort, received: Stacked, at: Round
     ) -> Tensor:
         """Return the prompts of DP-SGD, which no gate has touched."""
 
@@ -172,7 +172,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
         return clipped
 
-    def _events(self, task: PublicTask, at: Round, values: int) -> Events:
+    def _events(self, task: Task, at: Round, values: int) -> Events:
         """Describe what protects the upload, and that nothing protects the rest."""
         if not self.clips:
             return ()
@@ -196,7 +196,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         )
         return upload.on(grid, values), bare
 
-    def _reach(self, task: PublicTask) -> float:
+    def _reach(self, task: Task) -> float:
         """Return how far a round's clipped steps can move a prompt, for any client."""
         batches = math.ceil(max(task.candidates.values()) / self.batch)
         whole = self.personal_learning_rate * self.clip_norm / (1 - self.momentum)
@@ -204,7 +204,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
     def from_uploads(
         self,
-        task: PublicTask,
+        task: Task,
         view: View,
         client: ClientId,
         heard: Sequence[Message],
@@ -225,7 +225,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         missing = ("the personal prompt, which is not what is sent", "the gate")
         return Reconstruction({"context": drawn}, missing)
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Return epsilon for a record of an upload, and what delta is worth."""
         if self.epsilon is None:
             return Claim(delta=self.delta)
@@ -239,7 +239,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         return Claim(self.epsilon, self.delta, source + _worth(self.delta, task))
 
 
-def _worth(delta: float, task: PublicTask) -> str:
+def _worth(delta: float, task: Task) -> str:
     """Say so where delta alone may give records away."""
     records = max(task.expected_members, 1.0)
     if delta * records <= SAYS_LITTLE:

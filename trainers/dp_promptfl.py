@@ -19,9 +19,9 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.privacy.events import on_grid
 from privaudit.tuning.prompts.learning import start_context
@@ -58,7 +58,7 @@ class DPPromptFL(PrivateLocalTrainer):
     usual_rounds: ClassVar[int] = 20
     reconstructs_from_all_rounds: ClassVar[bool] = True
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random context, and the code's momentum."""
         return self.begin({"context": start_context(task, seeds)})
 
@@ -68,7 +68,7 @@ class DPPromptFL(PrivateLocalTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -100,7 +100,7 @@ class DPPromptFL(PrivateLocalTrainer):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Inbox,
         at: Round,
@@ -119,7 +119,7 @@ class DPPromptFL(PrivateLocalTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -127,9 +127,7 @@ class DPPromptFL(PrivateLocalTrainer):
         """Release the averaged prompt: there is no personal part."""
         return {"context": received["context"]}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by all of its uploads.
 
         A round's upload tells of one small and noisy sample; what a client did in all

@@ -16,12 +16,12 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer, pair_texts
@@ -72,17 +72,17 @@ class FedOTP(AveragingTrainer):
             self.entropy, self.mass, self.iterations, self.stop, self.balanced
         )
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random global prompt."""
         return {"global": start_context(task, seeds)}
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random local prompt of the client's own."""
         return {"local": start_context(task, seeds, client)}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -101,7 +101,7 @@ class FedOTP(AveragingTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -111,7 +111,7 @@ class FedOTP(AveragingTrainer):
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -121,9 +121,7 @@ class FedOTP(AveragingTrainer):
             task, pair_texts(task, models), records, self.transport
         )
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or the average, in both prompts' places.
 
         The upload is the client's global prompt after local training, exactly; of the

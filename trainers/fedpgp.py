@@ -16,9 +16,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
@@ -53,13 +53,13 @@ class FedPGP(AveragingTrainer):
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""
         return low_rank_start(task, client, self.rank, seeds)
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -74,14 +74,14 @@ class FedPGP(AveragingTrainer):
         sent = weighted_upload(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
 
-    def _losses(self, task: PublicTask, parameters: Stacked, batch: Batch) -> Tensor:
+    def _losses(self, task: Task, parameters: Stacked, batch: Batch) -> Tensor:
         return contrasted_losses(
             task, parameters, batch, self.contrast, self.temperature
         )
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -89,9 +89,7 @@ class FedPGP(AveragingTrainer):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, completed if the contrast bends it.
 
         Sigma alone is no good model once the contrast has pushed it away from the
@@ -113,7 +111,7 @@ class FedPGP(AveragingTrainer):
         context = self._complete(task, sent["context"])
         return Reconstruction({"context": context}, (hidden,), 0, True)
 
-    def _complete(self, task: PublicTask, sigma: Tensor) -> Tensor:
+    def _complete(self, task: Task, sigma: Tensor) -> Tensor:
         def losses(parameters: Stacked, batch: Batch) -> Tensor:
             return self._losses(task, parameters, batch)
 

@@ -27,9 +27,9 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED
 from privaudit.tuning.transformers.dhapa import (
@@ -76,7 +76,7 @@ class FedPTDhapa(DhapaClient):
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return every cluster's parameters, all the same, [clusters, ...] each.
 
         Raises:
@@ -89,7 +89,7 @@ class FedPTDhapa(DhapaClient):
             )
         return stack([super().start(task, seeds)] * self.clusters)
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return the first cluster as the one picked, where there are several."""
         return {PICKED: torch.tensor(0)} if self.clusters > 1 else {}
 
@@ -100,7 +100,7 @@ class FedPTDhapa(DhapaClient):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -136,7 +136,7 @@ class FedPTDhapa(DhapaClient):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Mapping[ClientId, Tensors],
         at: Round,
@@ -188,7 +188,7 @@ class FedPTDhapa(DhapaClient):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -198,9 +198,7 @@ class FedPTDhapa(DhapaClient):
             return received
         return _pick(self._starts(received), kept[PICKED])
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return what the client last trained where it is seen, else the broadcast.
 
         Of several clusters' prompts their mean, since nothing says which one is the

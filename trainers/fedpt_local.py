@@ -11,9 +11,9 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
@@ -30,7 +30,7 @@ class FedPTLocal(PromptTuner):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -41,14 +41,12 @@ class FedPTLocal(PromptTuner):
         return LocalResult({}, trained, loss)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Change nothing: nothing was sent."""
         return server, ()
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return what was released, or the start where nothing was."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)

@@ -18,8 +18,8 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import COORDINATES
 from privaudit.privacy.budget import split_budget
@@ -101,7 +101,7 @@ class FedPTTopK(PrivateUpdates):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -116,7 +116,7 @@ class FedPTTopK(PrivateUpdates):
         return LocalResult(sent, {}, loss, events)
 
     def chosen(
-        self, task: PublicTask, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
+        self, task: Task, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
     ) -> tuple[Float[Tensor, "k some"], Int[Tensor, "k some"]]:
         """Return what each client sends of its clipped move, and where it belongs."""
         noise = self._noise_multiplier(task) * self.clip_norm
@@ -133,7 +133,7 @@ class FedPTTopK(PrivateUpdates):
         return self.noised(values, noise, "noise", cohort, "upload", at), places
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Move by the sum over the number of participants; what is not sent is zero."""
         rows = torch.stack([spread(sent, server) for sent in inbox.values()])
@@ -147,20 +147,20 @@ class FedPTTopK(PrivateUpdates):
     def _choice_sensitivity(self) -> float:
         return math.sqrt(2) if self.adjacency == "replace-one" else 1.0
 
-    def _shares(self, task: PublicTask) -> tuple[float, float]:
+    def _shares(self, task: Task) -> tuple[float, float]:
         """Return the multipliers of choice and values, for a sensitivity of 1."""
         whole = self.noise_multiplier(task) / self.sensitivity
         return split_budget(whole, self.choice_share)
 
-    def _noise_multiplier(self, task: PublicTask) -> float:
+    def _noise_multiplier(self, task: Task) -> float:
         if self.chooses != "private":
             return self.noise_multiplier(task)
         return self.sensitivity * self._shares(task)[1]
 
-    def _choice_multiplier(self, task: PublicTask) -> float:
+    def _choice_multiplier(self, task: Task) -> float:
         return self._choice_sensitivity * self._shares(task)[0]
 
-    def _events(self, task: PublicTask, at: Round, size: int, sent: int) -> Events:
+    def _events(self, task: Task, at: Round, size: int, sent: int) -> Events:
         noised = size if self.chooses == "noised" else sent
         spent = self._noise_multiplier(task)
         values = self.event(task, "upload", spent, "client", at, values=noised)

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.errors import ConfigError
 from privaudit.federated.batches import Gradients, gradients_of
-from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.federated.trainer import TRAINERS, Cohort, Round, Task
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 from privaudit.tuning.transformers.zeroth_order import two_point
 
@@ -58,7 +58,7 @@ class FedPTZerothOrder(PromptTuner):
             )
         return self
 
-    def gradients(self, task: PublicTask, cohort: Cohort, at: Round) -> Gradients:
+    def gradients(self, task: Task, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: each client has directions of its own."""
         if not self.directions:
             return gradients_of

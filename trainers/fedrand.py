@@ -18,9 +18,9 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import weighted_upload
@@ -71,7 +71,7 @@ class FedRand(LoraTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -95,7 +95,7 @@ class FedRand(LoraTrainer):
         return replace(self, send_a=float("weight A" in sent))
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average each factor over those who sent it."""
         weights = {f: inbox.get(f"weight {f}", torch.zeros(())) for f in FACTORS}
@@ -108,9 +108,7 @@ class FedRand(LoraTrainer):
                 state[name] = (inbox[name] / total).to(tensor.dtype)
         return state, ()
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Pair the client's last upload with its other factor, seen earlier."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
@@ -124,7 +122,7 @@ class FedRand(LoraTrainer):
         other, staleness = self._other_factor(view, client, uploads)
         return Reconstruction({**other, **seen}, (UNSEEN,), staleness, estimated=True)
 
-    def _first(self, task: PublicTask, cohort: Cohort, at: Round) -> Stacked:
+    def _first(self, task: Task, cohort: Cohort, at: Round) -> Stacked:
         """Return the public start: a client's own past before its first round."""
         start = self.start(task, at.seeds)
         return {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}

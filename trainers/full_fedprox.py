@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Round
+from privaudit.federated.trainer import TRAINERS, Cohort, Round, Task
 from privaudit.tuning.prompts.proximal import pull
 from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
 from privaudit.tuning.transformers.prompt_tuning import Penalty
@@ -34,7 +34,7 @@ class FullFedProx(AveragedTuner):
 
     def train(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         at: Round,

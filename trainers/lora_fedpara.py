@@ -10,9 +10,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
@@ -35,14 +35,14 @@ class LoraFedPara(LoraTrainer):
     pairs whose Bs begin at zero has no gradient, ever.
     """
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a private pair for each layer, which changes nothing as yet."""
         stream = seeds.stream("private adapters", client=client)
         return start_pairs(task.language.targets, self.rank, stream, suffix="2")
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -56,9 +56,7 @@ class LoraFedPara(LoraTrainer):
             weighted_upload(cohort, shared), chosen(trained, _is_private), loss
         )
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the shared product; the private one is in no message."""
         reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):

@@ -18,9 +18,9 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
@@ -50,7 +50,7 @@ class LoraFedPer(LoraTrainer):
 
     shared_layers: Annotated[int, Field(ge=1)] = 2
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return all pairs, and that nobody has joined.
 
         Raises:
@@ -81,7 +81,7 @@ class LoraFedPer(LoraTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -96,7 +96,7 @@ class LoraFedPer(LoraTrainer):
         return LocalResult(weighted_upload(cohort, shared), private, loss)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average what was sent, and note who has begun its private part."""
         renamed = {FIRST + n if FIRST + n in server else n: t for n, t in inbox.items()}
@@ -110,9 +110,7 @@ class LoraFedPer(LoraTrainer):
         adapters = chosen(server, lambda name: not name.startswith(JOINED))
         return {n.removeprefix(FIRST): t for n, t in adapters.items()}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the shared part as last sent, on the private part's common start."""
         reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
@@ -121,12 +119,12 @@ class LoraFedPer(LoraTrainer):
         missing = (*reconstructed.missing, "the private layers' training")
         return Reconstruction(model, missing, estimated=True)
 
-    def _is_private(self, task: PublicTask, name: str) -> bool:
+    def _is_private(self, task: Task, name: str) -> bool:
         depth = layer_of(task.language.targets, name)
         return depth < _layers(task) - self.shared_layers
 
 
-def _layers(task: PublicTask) -> int:
+def _layers(task: Task) -> int:
     return 1 + max(target.layer for target in task.language.targets.values())
 
 

@@ -3,7 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.tuning.prompts.experts.experts import PromptExperts
 from privaudit.tuning.prompts.learning import LocalSgd
 
@@ -32,7 +32,7 @@ class PFedMoAP(PromptExperts, LocalSgd):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,

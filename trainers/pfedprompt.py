@@ -17,12 +17,12 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
@@ -70,14 +70,14 @@ class PFedPrompt(AveragingTrainer):
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
         dim = task.zero_shot.shape[1]
         return empty_memory(self.memory, dim) | {BLEND: torch.zeros(2)}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -100,7 +100,7 @@ class PFedPrompt(AveragingTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -108,9 +108,7 @@ class PFedPrompt(AveragingTrainer):
         """Release the averaged prompt with the memory: raw training features."""
         return {"context": received["context"], **kept}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the prompt that was seen; no message shows the memory."""
         reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
@@ -120,7 +118,7 @@ class PFedPrompt(AveragingTrainer):
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -136,7 +134,7 @@ class PFedPrompt(AveragingTrainer):
                 yield {"log_probabilities": logits.log_softmax(dim=-1)}
 
     def _blended(
-        self, task: PublicTask, text: Tensor, models: Stacked, features: Tensor
+        self, task: Task, text: Tensor, models: Stacked, features: Tensor
     ) -> Tensor:
         strength, sharpness = models[BLEND].unbind(dim=1)
         each = features.expand(len(text), *features.shape)

@@ -18,9 +18,9 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.proximal import ProximalTrainer, pass_messages
@@ -76,13 +76,13 @@ class PromptFedAMP(ProximalTrainer):
             )
         return self.alpha
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return one random context as everybody's."""
         self.step(len(task.clients))
         context = start_context(task, seeds)
         return {client: context.clone() for client in task.clients}
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return no prompt yet: the first mix is everybody's start."""
         shape = (task.prompts.context_tokens, task.prompts.width)
         return {"context": torch.zeros(shape), "begun": torch.tensor(False)}
@@ -100,7 +100,7 @@ class PromptFedAMP(ProximalTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -119,7 +119,7 @@ class PromptFedAMP(ProximalTrainer):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Mapping[ClientId, Tensors],
         at: Round,
@@ -130,7 +130,7 @@ class PromptFedAMP(ProximalTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -138,9 +138,7 @@ class PromptFedAMP(ProximalTrainer):
         """Release the client's own prompt; the mix, if it never trained."""
         return {"context": _own(received, kept)}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's own prompt where it is seen, else a mix.
 
         A peer sees its own mix only, in which the client's prompt has a part.

@@ -18,9 +18,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
@@ -44,18 +44,18 @@ class PromptFedPer(AveragingTrainer):
 
     shared_tokens: Annotated[int, Field(ge=1)] = 8
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return random shared tokens."""
         return {"shared": start_context(task, seeds)[: self.shared_tokens]}
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random private tokens of the client's own, if any are private."""
         private = start_context(task, seeds, client)[self.shared_tokens :]
         return {"private": private} if len(private) else {}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -73,7 +73,7 @@ class PromptFedPer(AveragingTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -81,9 +81,7 @@ class PromptFedPer(AveragingTrainer):
         """Release the averaged tokens, followed by the client's own."""
         return {"context": _join(received, kept)}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's sent tokens, else the shared ones, and guess the others.
 
         Private tokens are trained on public records behind those that were seen, as the
@@ -102,7 +100,7 @@ class PromptFedPer(AveragingTrainer):
         )
 
     def _complete(
-        self, task: PublicTask, seen: Float[Tensor, "shared width"], client: ClientId
+        self, task: Task, seen: Float[Tensor, "shared width"], client: ClientId
     ) -> Float[Tensor, "tokens width"]:
         """Return the tokens with private ones that public records teach."""
         shared = seen.unsqueeze(0)

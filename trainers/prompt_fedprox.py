@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, PublicTask, Round
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.proximal import ProximalTrainer
@@ -31,7 +31,7 @@ class PromptFedProx(ProximalTrainer, AveragingTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,

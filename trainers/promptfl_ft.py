@@ -16,9 +16,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
@@ -49,14 +49,14 @@ class FineTunedPromptFL(AveragingTrainer):
     tuning_epochs: Annotated[int, Field(ge=0)] = 50
     tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a place for the tuned prompt, and that there is none yet."""
         shape = (task.prompts.context_tokens, task.prompts.width)
         return {"tuned": torch.zeros(shape), "is tuned": torch.tensor(False)}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -78,7 +78,7 @@ class FineTunedPromptFL(AveragingTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -87,9 +87,7 @@ class FineTunedPromptFL(AveragingTrainer):
         done = kept["is tuned"][:, None, None]
         return {"context": torch.where(done, kept["tuned"], received["context"])}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return as PromptFL does; no upload shows the tuning."""
         reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):

@@ -14,12 +14,12 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import Tuning
@@ -44,7 +44,7 @@ class ZeroShot(PromptTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -55,7 +55,7 @@ class ZeroShot(PromptTrainer):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -64,9 +64,7 @@ class ZeroShot(PromptTrainer):
         model = self._model(task)
         return {n: t.expand(len(clients), *t.shape) for n, t in model.items()}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the public model: it is exactly what the client uses."""
         return Reconstruction(self._model(task))
 
@@ -74,17 +72,17 @@ class ZeroShot(PromptTrainer):
         """Return the model as it comes."""
         return {UNTUNED: torch.zeros(())}
 
-    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+    def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return nothing: no layer is changed."""
         return Tuning()
 
-    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield zeros for each layer."""
         return weight_changes(task.language.targets, {}, 0.0)
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -96,9 +94,9 @@ class ZeroShot(PromptTrainer):
             task.language, Tuning(), len(models[UNTUNED]), records, want
         )
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Claim 0: the model does not depend on any record."""
         return Claim(0.0, source="no record is used")
 
-    def _model(self, task: PublicTask) -> Tensors:
+    def _model(self, task: Task) -> Tensors:
         return {UNTUNED: torch.zeros(())} if task.writes else {"text": task.zero_shot}

@@ -20,9 +20,9 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
 from privaudit.federated.trainer import (
     ClientId,
-    PublicTask,
     Reconstruction,
     Records,
+    Task,
     Trainer,
 )
 from privaudit.statistics.progress import Event, Watcher
@@ -59,7 +59,7 @@ class Adversary:
     """
 
     trainer: Trainer
-    task: PublicTask
+    task: Task
     threat: ThreatModel
     view: View
     seeds: Seeds

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import PublicTask, Records, Signal, Signals, Trainer
+from privaudit.federated.trainer import Records, Signal, Signals, Task, Trainer
 
 Answers = Literal["probabilities", "labels"]
 SURE = 0.9  # what a bare label is taken to mean: any number that is not all or nothing
@@ -43,7 +43,7 @@ class _LabelsOnly:
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),

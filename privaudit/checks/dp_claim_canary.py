@@ -15,7 +15,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.batches import Batch
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.population import crafted_norm
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.tuning.prompts.gradients import ContextGradients
 
 Canary = Literal["opposed", "gradient", "mislabelled", "picture"]
@@ -24,7 +24,7 @@ CLIENTS_AT_ONCE = 256
 TARGET, BYSTANDER = "client-0", "client-1"
 
 
-def small_task(task: PublicTask, most: int, rounds: int) -> PublicTask:
+def small_task(task: Task, most: int, rounds: int) -> Task:
     """Return the task with two small clients, all of whose records are trained on."""
     candidates = {TARGET: most, BYSTANDER: most}
     return replace(task, candidates=candidates, member_share=1.0, rounds=rounds)
@@ -43,7 +43,7 @@ class Bench:
     """
 
     trainer: Trainer
-    task: PublicTask
+    task: Task
     shards: Mapping[str, Records]
     canary: Records
     seeds: Seeds
@@ -52,7 +52,7 @@ class Bench:
     def prepare(
         cls,
         trainer: Trainer,
-        task: PublicTask,
+        task: Task,
         kind: Canary,
         records: int,
         seeds: Seeds,
@@ -153,7 +153,7 @@ def _contexts(
 
 
 def _gradients(
-    task: PublicTask, contexts: Float[Tensor, "runs tokens width"], record: Records
+    task: Task, contexts: Float[Tensor, "runs tokens width"], record: Records
 ) -> Float[Tensor, "runs tokens width"]:
     """Return one record's gradient at many contexts."""
     count = len(contexts)
@@ -168,7 +168,7 @@ def _gradients(
 
 
 def _hardest(
-    trainer: Trainer, task: PublicTask, spare: Records, kind: Canary, seeds: Seeds
+    trainer: Trainer, task: Task, spare: Records, kind: Canary, seeds: Seeds
 ) -> Records:
     """Return the record with the largest gradient at a start of no run."""
     if kind == "mislabelled":
@@ -185,7 +185,7 @@ def _hardest(
 
 
 def _direction(
-    task: PublicTask, trainer: Trainer, records: int, seeds: Seeds
+    task: Task, trainer: Trainer, records: int, seeds: Seeds
 ) -> Float[Tensor, "tokens width"]:
     """Return a gradient that is clipped, also in the mean with all other records."""
     shape = (task.prompts.context_tokens, task.prompts.width)

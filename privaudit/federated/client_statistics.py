@@ -15,7 +15,7 @@ from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 
 STATISTIC = "weight by "
 """Begins the name of such a tensor. What begins with "weight" is no part of a model,
@@ -35,7 +35,7 @@ class SharesStatistics(Trainer, Protocol):
     """A trainer whose clients send means over their records."""
 
     def contributions(
-        self, task: PublicTask, models: Stacked, records: Records
+        self, task: Task, models: Stacked, records: Records
     ) -> Mapping[str, Float[Tensor, "models records width"]]:
         """Return what each record adds to the sum behind each mean that is sent.
 
@@ -46,7 +46,7 @@ class SharesStatistics(Trainer, Protocol):
         """
         ...
 
-    def noise_std(self, task: PublicTask) -> Mapping[str, float]:
+    def noise_std(self, task: Task) -> Mapping[str, float]:
         """Return the noise on each such *sum*; empty where nothing hides it.
 
         With noise a sum is divided by the task's ``expected_members``, and without by

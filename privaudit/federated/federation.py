@@ -23,9 +23,9 @@ from privaudit.federated.messages import (
 from privaudit.federated.trainer import (
     ClientId,
     Events,
-    PublicTask,
     Records,
     Round,
+    Task,
     Trainer,
 )
 from privaudit.federated.transcript import PUBLIC, SERVER, Message
@@ -60,7 +60,7 @@ class Federation:
     def begin(
         cls,
         trainer: Trainer,
-        task: PublicTask,
+        task: Task,
         shards: Mapping[ClientId, Records],
         seeds: Seeds,
         name: str = "",
@@ -138,7 +138,7 @@ def count_participants(clients: int, rate: float) -> int:
 
 def run_round(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     federations: Sequence[Federation],
     index: int,
     *,
@@ -192,7 +192,7 @@ def run_round(
 
 def _move_on(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     federation: Federation,
     at: Round,
     trained: Sequence[Trained],
@@ -220,7 +220,7 @@ def _move_on(
 
 def give_away(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     federation: Federation,
     index: int,
     *,
@@ -251,7 +251,7 @@ def give_away(
 
 def _release(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     federation: Federation,
     received: Sequence[Tensors],
 ) -> dict[ClientId, Tensors]:

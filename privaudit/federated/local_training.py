@@ -11,9 +11,9 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     LocalResult,
-    PublicTask,
     Records,
     Round,
+    Task,
     Trainer,
 )
 from privaudit.privacy.trace import ClientTrace, Trace
@@ -59,7 +59,7 @@ class Trained:
 
 def train_places(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     places: Sequence[ClientInput],
     at: Round,
     cohort_size: int,
@@ -84,7 +84,7 @@ def train_places(
 
 def _train_cohort(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     places: Sequence[ClientInput],
     at: Round,
     traced: bool,

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors, stacks
 from privaudit.datasets.records import ClientId
-from privaudit.federated.trainer import PublicTask, Records, Round, Trainer
+from privaudit.federated.trainer import Records, Round, Task, Trainer
 
 MODELS_AT_ONCE = 128
 
 
 def ask(
-    trainer: Trainer, task: PublicTask, models: Stacked, records: Records
+    trainer: Trainer, task: Task, models: Stacked, records: Records
 ) -> Float[Tensor, "models records classes"]:
     """Return every model's log-probabilities for every record."""
     chunks = [
@@ -25,7 +25,7 @@ def ask(
 
 
 def ask_each(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> Float[Tensor, "models records classes"]:
     """Return the same for models of any shapes: those alike are asked together."""
     answers: dict[int, Tensor] = {}

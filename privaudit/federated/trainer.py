@@ -32,12 +32,12 @@ __all__ = [
     "Events",
     "Inbox",
     "LocalResult",
-    "PublicTask",
     "Reconstruction",
     "Records",
     "Round",
     "Signal",
     "Signals",
+    "Task",
     "Trainer",
 ]
 
@@ -50,7 +50,7 @@ Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by cl
 
 
 @dataclass(frozen=True)
-class PublicTask:
+class Task:
     """What every party, and so every adversary, knows.
 
     Attributes:
@@ -254,11 +254,11 @@ class Trainer(Protocol):
         """Whether it needs the parts of pictures, not their whole only."""
         ...
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return the server's state before the first round."""
         ...
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return one client's private state before the first round."""
         ...
 
@@ -268,7 +268,7 @@ class Trainer(Protocol):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -279,7 +279,7 @@ class Trainer(Protocol):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Inbox,
         at: Round,
@@ -289,7 +289,7 @@ class Trainer(Protocol):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -297,15 +297,13 @@ class Trainer(Protocol):
         """Return the personal models, from the last broadcast and the kept state."""
         ...
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the best model of ``client`` that the view allows."""
         ...
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -325,7 +323,7 @@ class Trainer(Protocol):
         """Return the same method with those random choices that an upload shows."""
         ...
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Return the epsilon that the method claims by its own formula."""
         ...
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.dialogues import ANSWER, PADDING, TokenSequences
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import Tuning
 
 SEQUENCES_AT_ONCE = 1024
@@ -27,11 +27,11 @@ class WritingTrainer(Trainer, Protocol):
         """Return the server's own model from its state."""
         ...
 
-    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+    def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to the frozen one."""
         ...
 
-    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's change of each layer's weights [outputs, inputs]."""
         ...
 
@@ -52,7 +52,7 @@ def as_writer(trainer: Trainer) -> WritingTrainer:
 
 @torch.no_grad()
 def write(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> list[list[str]]:
     """Return what each model answers to each record's question, greedily.
 
@@ -69,13 +69,13 @@ def write(
 
 
 @torch.no_grad()
-def write_untuned(task: PublicTask, records: Records) -> list[list[str]]:
+def write_untuned(task: Task, records: Records) -> list[list[str]]:
     """Return what the model as it comes answers: one row."""
     return _write(task, Tuning(), 1, records, _longest(task))
 
 
 def _write(
-    task: PublicTask,
+    task: Task,
     tuning: Tuning,
     count: int,
     records: Records,
@@ -98,7 +98,7 @@ def _write(
 
 @torch.no_grad()
 def favourite_tokens(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> Int[Tensor, "models answered"]:
     """Return each model's likeliest token at every position of people's answers."""
     writer = as_writer(trainer)
@@ -111,7 +111,7 @@ def favourite_tokens(
 
 
 def _favourites(
-    task: PublicTask, tuning: Tuning, records: Records
+    task: Task, tuning: Tuning, records: Records
 ) -> Int[Tensor, " answered"]:
     assert records.tokens is not None
     assert records.words is not None
@@ -133,7 +133,7 @@ def questions(words: TokenSequences) -> TokenSequences:
     return TokenSequences(ids, kinds).trimmed()
 
 
-def _longest(task: PublicTask) -> int:
+def _longest(task: Task) -> int:
     words = task.public.words
     assert words is not None
     return round(1.25 * int((words.kinds == ANSWER).sum(dim=1).max()))

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from privaudit.attacks.max_renyi import MaxRenyi
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import attacked, by_hand, groups
 
@@ -17,12 +17,12 @@ HALF, THREE_QUARTERS = math.log(2), -math.log(10 / 16)  # H_2
 @pytest.mark.parametrize(
     ("share", "expected"), [(0, HALF), (60, HALF), (100, (HALF + THREE_QUARTERS) / 2)]
 )
-def test_scores_by_hand(share: int, expected: float, task: PublicTask) -> None:
+def test_scores_by_hand(share: int, expected: float, task: Task) -> None:
     (found,) = MaxRenyi(share=share)(*by_hand(task, LOGITS, IDS))
     assert found.scores == pytest.approx([-expected])
 
 
-def test_every_order_is_of_the_same_two_positions(task: PublicTask) -> None:
+def test_every_order_is_of_the_same_two_positions(task: Task) -> None:
     for alpha, entropy in [
         (0.5, 2 * math.log(math.sqrt(0.75) + 0.5)),
         (1.0, -0.75 * math.log(0.75) - 0.25 * math.log(0.25)),
@@ -33,7 +33,7 @@ def test_every_order_is_of_the_same_two_positions(task: PublicTask) -> None:
         assert found.scores == pytest.approx([-(HALF + entropy) / 2])
 
 
-def test_as_published_a_certain_model_is_not_quite(task: PublicTask) -> None:
+def test_as_published_a_certain_model_is_not_quite(task: Task) -> None:
     sure = [[50.0, 0.0]] * 3
     (exact,) = MaxRenyi(alpha=0.5)(*by_hand(task, sure, IDS))
     (clamped,) = MaxRenyi(alpha=0.5, published=True)(*by_hand(task, sure, IDS))
@@ -41,7 +41,7 @@ def test_as_published_a_certain_model_is_not_quite(task: PublicTask) -> None:
     assert clamped.scores == pytest.approx([-2 * math.log1p(1e-5)], rel=1e-3)
 
 
-def test_a_picture_can_be_scored(task: PublicTask) -> None:
+def test_a_picture_can_be_scored(task: Task) -> None:
     adversary, targets, truth = attacked(task, results=True)
     scores = MaxRenyi(slice="image")(adversary, targets)
     assert pooled_auroc(groups(scores, truth)).value == 1

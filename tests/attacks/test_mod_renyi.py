@@ -3,7 +3,7 @@ import math
 import pytest
 
 from privaudit.attacks.mod_renyi import ModRenyi
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from tests.attacks.word_world import by_hand
 
 # Two words: both as likely, then the right one 3 to 1; nothing comes after the last.
@@ -19,7 +19,7 @@ IDS = [1, 0, 0]
         (0.5, 2 * (1 - math.sqrt(0.5)) / 2 + 0.5 * 2 * (1 - math.sqrt(0.75)) / 2),
     ],
 )
-def test_scores_by_hand(alpha: float, expected: float, task: PublicTask) -> None:
+def test_scores_by_hand(alpha: float, expected: float, task: Task) -> None:
     """For two words it is 2 (1 - p) s(p), twice the missed times the surprise."""
     (found,) = ModRenyi(alpha=alpha)(*by_hand(task, LOGITS, IDS))
     assert found.scores == pytest.approx([-expected])

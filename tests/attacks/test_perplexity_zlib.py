@@ -4,7 +4,7 @@ import zlib
 import pytest
 
 from privaudit.attacks.perplexity_zlib import PerplexityZlib
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.models.token_table import WordSlice
 from tests.attacks.word_world import by_hand
 
@@ -20,7 +20,7 @@ IDS = [1, 0, 0]
         ("instruction+description", "what? aaaaaaaa"),
     ],
 )
-def test_scores_by_hand(part: WordSlice, text: str, task: PublicTask) -> None:
+def test_scores_by_hand(part: WordSlice, text: str, task: Task) -> None:
     (found,) = PerplexityZlib(slice=part)(*by_hand(task, LOGITS, IDS))
     loss = -(math.log(0.5) + math.log(0.75)) / 2
     assert found.scores == pytest.approx([-loss / len(zlib.compress(text.encode()))])

@@ -10,7 +10,7 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.federated.transcript import Message
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
@@ -57,7 +57,7 @@ def test_a_pooled_attack_model_sees_the_label_s_own_probability(
 
 
 def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
-    task: PublicTask, train: Callable[..., list[Message]]
+    task: Task, train: Callable[..., list[Message]]
 ) -> None:
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
     coin = torch.arange(24) % 2 == 0

@@ -13,7 +13,7 @@ from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.client_statistics import EMBEDDING, STATISTIC, UNCERTAINTY
 from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
@@ -26,7 +26,7 @@ MakeRecords = Callable[..., Records]
 
 
 def watched(
-    trainer: Trainer, task: PublicTask, make_records: MakeRecords, rounds: int = 3
+    trainer: Trainer, task: Task, make_records: MakeRecords, rounds: int = 3
 ) -> tuple[Adversary, list[Target], list[np.ndarray]]:
     """Train on half of each client's candidates, by coin, and look on as the server."""
     task = replace(
@@ -74,7 +74,7 @@ def with_statistics_of_others(adversary: Adversary) -> Adversary:
 
 
 def test_few_candidates_in_enough_dimensions_are_told_for_certain(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     """Twelve dimensions and twelve rounds' entropies: more than 20 candidates."""
     adversary, targets, coins = watched(FedPTDhapa(), task, make_records, rounds=12)
@@ -85,7 +85,7 @@ def test_few_candidates_in_enough_dimensions_are_told_for_certain(
 
 
 def test_statistics_of_another_client_tell_nothing(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     adversary, targets, coins = watched(FedPTDhapa(), task, make_records)
     found = SharedStatistics()(with_statistics_of_others(adversary), targets)
@@ -94,7 +94,7 @@ def test_statistics_of_another_client_tell_nothing(
 
 
 def test_noise_as_large_as_it_gets_leaves_a_coin_toss(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     hidden = FedPTDhapa(gamma=0.0, statistics_noise=1000.0)
     adversary, targets, coins = watched(hidden, task, make_records)
@@ -105,7 +105,7 @@ def test_noise_as_large_as_it_gets_leaves_a_coin_toss(
 
 
 def test_noise_that_is_hardly_there_hides_nothing(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     hidden = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)
     adversary, targets, coins = watched(hidden, task, make_records, rounds=12)
@@ -115,7 +115,7 @@ def test_noise_that_is_hardly_there_hides_nothing(
 
 
 def test_the_mean_embedding_tells_more_than_a_few_rounds_of_entropies(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     """Twelve numbers, the bounds and whole sizes are enough for twenty candidates."""
     found = {}
@@ -131,7 +131,7 @@ def test_the_mean_embedding_tells_more_than_a_few_rounds_of_entropies(
     assert 0.5 < found[UNCERTAINTY] < 0.9
 
 
-def test_a_label_is_not_looked_at(task: PublicTask, make_records: MakeRecords) -> None:
+def test_a_label_is_not_looked_at(task: Task, make_records: MakeRecords) -> None:
     adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
 
     def blind(records: Records) -> Records:
@@ -147,7 +147,7 @@ def test_a_label_is_not_looked_at(task: PublicTask, make_records: MakeRecords) -
 
 
 def test_clients_that_say_nothing_of_their_records_cannot_be_attacked_so(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     for trainer in (PromptFL(), FedPTDhapa(alpha=0.0, beta=0.0)):
         adversary, targets, _ = watched(trainer, task, make_records)
@@ -156,7 +156,7 @@ def test_clients_that_say_nothing_of_their_records_cannot_be_attacked_so(
 
 
 def test_who_sees_no_uploads_cannot_attack_so(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
     blind = replace(
@@ -167,7 +167,7 @@ def test_who_sees_no_uploads_cannot_attack_so(
 
 
 def test_a_client_that_says_it_has_no_records_has_no_member_among_the_candidates(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     shards = {client: make_records(9, 5) for client in task.clients}
     shards["client-2"] = make_records(0)
@@ -183,7 +183,7 @@ def test_a_client_that_says_it_has_no_records_has_no_member_among_the_candidates
 
 
 def test_it_solves_for_candidates_that_are_longer_than_one(
-    task: PublicTask, make_records: MakeRecords
+    task: Task, make_records: MakeRecords
 ) -> None:
     """With noise features are cut to length 1 by client and adversary alike."""
     trainer = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)

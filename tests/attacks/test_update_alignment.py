@@ -16,11 +16,11 @@ from privaudit.federated.trainer import (
     TRAINERS,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signals,
+    Task,
     Trainer,
 )
 from privaudit.federated.transcript import Message
@@ -39,7 +39,7 @@ SENDERS = [
 
 
 def watched(
-    trainer: Trainer, task: PublicTask, shards: dict[str, Records], train: Train
+    trainer: Trainer, task: Task, shards: dict[str, Records], train: Train
 ) -> tuple[Adversary, list[Target]]:
     threat = find_threat("server")
     view = threat(train(trainer, task, shards))
@@ -52,7 +52,7 @@ def watched(
 
 @pytest.mark.parametrize("name", SENDERS)
 def test_every_trainer_that_sends_something_can_be_watched(
-    name: str, task: PublicTask, shards: dict[str, Records], train: Train
+    name: str, task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     trainer = TRAINERS.find(name)()
     if "epochs" in trainer.__dataclass_fields__:  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def test_every_trainer_that_sends_something_can_be_watched(
 
 
 def test_a_lone_record_points_exactly_along_what_it_sent(
-    task: PublicTask, train: Train
+    task: Task, train: Train
 ) -> None:
     """One record a client, one step: the upload is that record's gradient."""
     lonely = {
@@ -93,7 +93,7 @@ def join(one: Records, other: Records) -> Records:
 
 
 def test_without_uploads_it_says_what_is_missing(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     adversary, targets = watched(PromptFL(), task, shards, train)
     threat = find_threat("released")
@@ -114,12 +114,12 @@ class SendsMeans(AveragedModel):
     starts_from_broadcast: ClassVar[bool] = False
     image_tokens: ClassVar[bool] = False
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         return {"mean": torch.zeros(task.public.features.shape[1])}
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -130,7 +130,7 @@ class SendsMeans(AveragedModel):
             weighted_upload(cohort, {"mean": means}), {}, torch.zeros(len(cohort))
         )
 
-    def reconstruct(self, task: PublicTask, view: View, client: str) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: str) -> Reconstruction:
         return Reconstruction(view.updates_of(client)[-1].tensors)
 
     def query(self, *asked: Any, **more: Any) -> Iterator[Signals]:
@@ -138,7 +138,7 @@ class SendsMeans(AveragedModel):
 
 
 def test_a_trainer_without_epochs_and_batches_can_be_watched(
-    task: PublicTask, train: Train
+    task: Task, train: Train
 ) -> None:
     """Its single step is what it does anyhow."""
     trainer: Any = SendsMeans()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import ATTACKS, Attack
-from privaudit.federated.trainer import PublicTask, Reconstruction
+from privaudit.federated.trainer import Reconstruction, Task
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import Speaker, attacked, groups
 
@@ -24,7 +24,7 @@ def make(name: str, **options: Any) -> Attack:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_what_is_known_by_heart_is_found_for_certain(
-    name: str, options: dict[str, Any], task: PublicTask
+    name: str, options: dict[str, Any], task: Task
 ) -> None:
     adversary, targets, truth = attacked(task, results=True)
     scores = make(name, **options)(adversary, targets)
@@ -37,7 +37,7 @@ def test_what_is_known_by_heart_is_found_for_certain(
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_nothing_is_found_where_nothing_is_known(
-    name: str, options: dict[str, Any], task: PublicTask
+    name: str, options: dict[str, Any], task: Task
 ) -> None:
     adversary, targets, truth = attacked(task, results=False)
     scores = make(name, **options)(adversary, targets)
@@ -45,7 +45,7 @@ def test_nothing_is_found_where_nothing_is_known(
     assert found.low < 0.5 < found.high
 
 
-def test_scores_are_finite_and_repeatable(name: str, task: PublicTask) -> None:
+def test_scores_are_finite_and_repeatable(name: str, task: Task) -> None:
     one, targets, _ = attacked(task, results=True)
     other, again, _ = attacked(task, results=True)
     first, second = make(name)(one, targets), make(name)(other, again)
@@ -56,7 +56,7 @@ def test_scores_are_finite_and_repeatable(name: str, task: PublicTask) -> None:
         np.testing.assert_array_equal(a.guesses, b.guesses)
 
 
-def test_scores_follow_their_candidates(name: str, task: PublicTask) -> None:
+def test_scores_follow_their_candidates(name: str, task: Task) -> None:
     """Also under the same adversary, whose tables are kept."""
     adversary, targets, _ = attacked(task, results=True)
     plain = make(name)(adversary, targets)
@@ -67,9 +67,7 @@ def test_scores_follow_their_candidates(name: str, task: PublicTask) -> None:
         np.testing.assert_allclose(b.scores, a.scores[order.numpy()], atol=1e-9)
 
 
-def test_a_word_that_cannot_come_leaves_scores_finite(
-    name: str, task: PublicTask
-) -> None:
+def test_a_word_that_cannot_come_leaves_scores_finite(name: str, task: Task) -> None:
     adversary, targets, _ = attacked(task, results=True)
     bank = targets[0].reconstructed.model["bank"].clone()
     bank[:, :, :6] = -torch.inf
@@ -82,7 +80,7 @@ def test_a_word_that_cannot_come_leaves_scores_finite(
 
 
 def test_a_second_attack_asks_no_model(
-    name: str, task: PublicTask, monkeypatch: pytest.MonkeyPatch
+    name: str, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adversary, targets, _ = attacked(task, results=True)
     make(name)(adversary, targets)

@@ -27,11 +27,11 @@ from privaudit.datasets.dialogues import (
 )
 from privaudit.federated.threat_models import View, server
 from privaudit.federated.trainer import (
-    PublicTask,
     Reconstruction,
     Records,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.trainers.zero_shot import ZeroShot
@@ -46,7 +46,7 @@ class Speaker(ZeroShot):
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({TOKENS}),
@@ -92,7 +92,7 @@ def bank(
 
 
 def attacked(
-    task: PublicTask, results: bool, count: int = 50
+    task: Task, results: bool, count: int = 50
 ) -> tuple[Adversary, list[Target], list[np.ndarray]]:
     """Return two clients, and who is a member: known by heart if anything leaks."""
     public = word_records(60, seed=9, first=2 * count)
@@ -114,7 +114,7 @@ def attacked(
 
 
 def by_hand(
-    task: PublicTask, logits: Sequence[Sequence[float]], ids: Sequence[int]
+    task: Task, logits: Sequence[Sequence[float]], ids: Sequence[int]
 ) -> tuple[Adversary, list[Target]]:
     """Return one record, of answers only, that stands for the public too."""
     row = torch.tensor([list(ids)])

@@ -25,7 +25,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer, parameters_of
-from privaudit.federated.trainer import TRAINERS, Cohort, PublicTask, Records, Trainer
+from privaudit.federated.trainer import TRAINERS, Cohort, Records, Task, Trainer
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.interfaces import Classifier
 from tests.benchmarks.measuring import (
@@ -117,8 +117,8 @@ class Bench:
             shards[client] = Records(normalize(features, dim=-1), labels, tokens)
         return shards
 
-    def task(self, shards: Mapping[str, Records]) -> PublicTask:
-        return PublicTask(
+    def task(self, shards: Mapping[str, Records]) -> Task:
+        return Task(
             backbone=Classifier(
                 self.clip.prompts(CLASS_NAMES, CONTEXT_TOKENS),
                 self.clip.logit_scale,
@@ -169,7 +169,7 @@ def trainer_of(name: str) -> Trainer:
     return build_trainer(name, {k: v for k, v in options.items() if k in known})
 
 
-def our_round(trainer: Trainer, task: PublicTask, federation: Federation) -> Timed:
+def our_round(trainer: Trainer, task: Task, federation: Federation) -> Timed:
     """Time a round of all clients; return what the timed client sent and kept."""
     copy = replace(federation, kept=dict(federation.kept), losses={})
     found = timed(partial(run_round, trainer, task, [copy], 1))
@@ -179,7 +179,7 @@ def our_round(trainer: Trainer, task: PublicTask, federation: Federation) -> Tim
 
 
 def published_client(
-    trainer: Trainer, task: PublicTask, federation: Federation, bench: Bench
+    trainer: Trainer, task: Task, federation: Federation, bench: Bench
 ) -> Timed:
     """Time one client's round as published, but for the image tower."""
     at = federation.at(1, 1.0)

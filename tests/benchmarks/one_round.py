@@ -21,7 +21,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from tests.benchmarks.measuring import timed
 
 SHARDS = 100  # different ones; more clients than that share them
@@ -100,7 +100,7 @@ def split(records: Records, asked: Asked) -> dict[str, Records]:
 
 
 def _round(
-    trainer: Trainer, task: PublicTask, federation: Federation, index: int, share: float
+    trainer: Trainer, task: Task, federation: Federation, index: int, share: float
 ) -> None:
     run_round(trainer, task, [federation], index, participation=share)
 

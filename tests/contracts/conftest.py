@@ -8,7 +8,7 @@ import torch
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
@@ -31,7 +31,7 @@ class Attacked:
 @pytest.fixture
 def attacked(
     name: str,
-    task: PublicTask,
+    task: Task,
     make_records: Callable[..., Records],
     train: Callable[..., list[Message]],
 ) -> Callable[[bool], Attacked]:

@@ -9,7 +9,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.threat_models import server, server_aggregate
-from privaudit.federated.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -32,13 +32,13 @@ def trainer(name: str, settings: dict[str, object]) -> Trainer:
 
 
 @pytest.fixture
-def world(trainer: Trainer, task: PublicTask) -> PublicTask:
+def world(trainer: Trainer, task: Task) -> Task:
     chosen = toy_writing_task() if trainer.reads == "words" else task
     return replace(chosen, rounds=2)
 
 
 @pytest.fixture
-def own(world: PublicTask, shards: dict[str, Records]) -> dict[str, Records]:
+def own(world: Task, shards: dict[str, Records]) -> dict[str, Records]:
     if not world.writes:
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
@@ -46,7 +46,7 @@ def own(world: PublicTask, shards: dict[str, Records]) -> dict[str, Records]:
 
 def trained(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     masking: Masking | None,
 ) -> tuple[Federation, list[RoundRecord]]:
@@ -63,7 +63,7 @@ DONE: dict[str, tuple[Trained, Trained]] = {}
 
 @pytest.fixture
 def both(
-    trainer: Trainer, world: PublicTask, own: dict[str, Records]
+    trainer: Trainer, world: Task, own: dict[str, Records]
 ) -> tuple[Trained, Trained]:
     """Train in the clear and under masks, once for all tests."""
     if repr(trainer) not in DONE:
@@ -108,7 +108,7 @@ def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) 
 
 
 def test_the_server_sees_no_more_than_its_sums(
-    trainer: Trainer, world: PublicTask, both: tuple[Trained, Trained]
+    trainer: Trainer, world: Task, both: tuple[Trained, Trained]
 ) -> None:
     (_, clear), (_, hidden) = both
     whole, sums = server(messages_of(hidden)), server_aggregate(messages_of(hidden))
@@ -142,7 +142,7 @@ def seed_with(in_the_sum: int) -> int:
 
 @pytest.mark.parametrize("in_the_sum", [0, 3])
 def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
-    in_the_sum: int, trainer: Trainer, world: PublicTask, own: dict[str, Records]
+    in_the_sum: int, trainer: Trainer, world: Task, own: dict[str, Records]
 ) -> None:
     task = replace(world, candidates={**world.candidates, "client-3": 24})
     shards, seeds = own | {"client-3": own["client-0"]}, Seeds(seed_with(in_the_sum))

@@ -11,7 +11,7 @@ from privaudit.core.tensors import digest
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import TRAINERS, PublicTask, Records, Trainer
+from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 
@@ -67,14 +67,12 @@ Train = Callable[..., list[Message]]
 
 
 @pytest.fixture
-def task(name: str, task: PublicTask) -> PublicTask:
+def task(name: str, task: Task) -> Task:
     return toy_writing_task() if make(name, {}).reads == "words" else task
 
 
 @pytest.fixture
-def shards(
-    name: str, task: PublicTask, shards: dict[str, Records]
-) -> dict[str, Records]:
+def shards(name: str, task: Task, shards: dict[str, Records]) -> dict[str, Records]:
     if not task.writes:
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
@@ -87,7 +85,7 @@ def make(name: str, settings: dict[str, object]) -> Trainer:
 def test_equal_seeds_give_equal_messages(
     name: str,
     settings: dict[str, object],
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     train: Train,
 ) -> None:
@@ -100,7 +98,7 @@ def test_equal_seeds_give_equal_messages(
 def test_a_cohort_equals_its_clients_one_by_one(
     name: str,
     settings: dict[str, object],
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     train: Train,
 ) -> None:
@@ -116,7 +114,7 @@ def test_a_cohort_equals_its_clients_one_by_one(
 def test_what_is_kept_is_in_no_message_before_the_release(
     name: str,
     settings: dict[str, object],
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
 ) -> None:
     if name in SENDS_WHAT_IT_KEEPS:
@@ -134,7 +132,7 @@ def test_what_is_kept_is_in_no_message_before_the_release(
 def test_a_round_changes_none_of_its_inputs(
     name: str,
     settings: dict[str, object],
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
 ) -> None:
     trainer = make(name, settings)
@@ -152,7 +150,7 @@ def test_every_view_gives_a_model_that_answers(
     name: str,
     settings: dict[str, object],
     threat: str,
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     train: Train,
 ) -> None:
@@ -178,7 +176,7 @@ def test_every_view_gives_a_model_that_answers(
 
 
 def test_the_claim_is_a_budget_or_nothing(
-    name: str, settings: dict[str, object], task: PublicTask
+    name: str, settings: dict[str, object], task: Task
 ) -> None:
     claim = make(name, settings).claim(task)
     assert claim.epsilon is None or claim.epsilon >= 0

@@ -17,7 +17,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
@@ -35,7 +35,7 @@ ANSWERS = ("labels", "probabilities")  # who has the latter can work out the for
 @pytest.fixture(params=[PromptFL, PromptFedAMP])
 def messages(
     request: pytest.FixtureRequest,
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     seeds: Seeds,
 ) -> list[Message]:

@@ -3,12 +3,12 @@ import torch
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.trainers.coop import CoOp
 
 
 def test_a_client_alone_is_the_same_with_or_without_others(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """Without federation nothing of the others reaches a client."""
     together = Federation.begin(CoOp(), task, shards, Seeds(0))
@@ -25,7 +25,7 @@ def test_a_client_alone_is_the_same_with_or_without_others(
 
 
 def test_a_buyer_gets_the_prompt_and_the_server_gets_nothing(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     federation = Federation.begin(CoOp(), task, shards, Seeds(0))
     run_round(CoOp(), task, [federation], 0)

@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import peer, released, server
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
@@ -31,7 +31,7 @@ def make(**options: Any) -> DPFedOTP:
 
 
 def train(
-    trainer: DPFedOTP, task: PublicTask, shards: Shards
+    trainer: DPFedOTP, task: Task, shards: Shards
 ) -> tuple[Federation, list[RoundRecord]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     records = []
@@ -46,7 +46,7 @@ def proved(
     return certify([r.events for r in records] * rounds, view, 1e-5).epsilon
 
 
-def prompts(trainer: DPFedOTP, task: PublicTask) -> dict[str, Tensor]:
+def prompts(trainer: DPFedOTP, task: Task) -> dict[str, Tensor]:
     kept = trainer.start_client(task, "client-0", Seeds(0))
     both = {**trainer.start(task, Seeds(0)), **kept}
     return {name: both[name][None] for name in ("global", "local")}
@@ -54,7 +54,7 @@ def prompts(trainer: DPFedOTP, task: PublicTask) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_sound_noise_is_worth_epsilon_against_everyone(
-    view: CertifiedView, task: PublicTask, shards: Shards
+    view: CertifiedView, task: Task, shards: Shards
 ) -> None:
     _, records = train(make(epsilon=2.0, steps=2), task, shards)
     epsilon = proved(records, view)
@@ -63,7 +63,7 @@ def test_sound_noise_is_worth_epsilon_against_everyone(
 
 
 def test_without_noise_a_sound_step_descends_the_summed_loss(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Oracle: fedotp's own losses; everyone is in the sample, over 12 whoever has."""
     trainer, shard = make(batch_size=ALL, steps=1), shards["client-0"]
@@ -87,7 +87,7 @@ def test_without_noise_a_sound_step_descends_the_summed_loss(
 
 
 def test_one_record_moves_both_prompts_by_the_clip_norm_at_most(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Jointly: plans run a fixed number of iterations, so that no other one moves."""
     trainer = make(batch_size=ALL, epsilon=1.0, clip_norm=0.5, steps=1)
@@ -105,7 +105,7 @@ def test_one_record_moves_both_prompts_by_the_clip_norm_at_most(
 
 
 def test_as_published_clients_noise_the_local_prompt_and_the_server_the_mean(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Clients without records: what is left is noise, of the published deviation."""
     nobody = {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
@@ -128,7 +128,7 @@ def test_as_published_clients_noise_the_local_prompt_and_the_server_the_mean(
 
 @pytest.mark.parametrize("mode", ["published-paper", "published-code"])
 def test_published_noise_proves_nothing_against_the_server_that_adds_it(
-    mode: Any, task: PublicTask, shards: Shards
+    mode: Any, task: Task, shards: Shards
 ) -> None:
     _, records = train(make(mode=mode, epsilon=0.4), task, shards)
     assert proved(records, "server") is None
@@ -140,7 +140,7 @@ def test_published_noise_proves_nothing_against_the_server_that_adds_it(
 
 
 def test_clipped_records_are_accounted_for_with_what_the_local_prompt_learned(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By closed form: a peer sees one release, and the other lies under it.
 
@@ -165,7 +165,7 @@ def test_clipped_records_are_accounted_for_with_what_the_local_prompt_learned(
 
 
 def test_the_published_code_adds_the_prompts_and_needs_no_parts(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By hand: one gradient for both prompts, momentum 0.9, weight decay 5e-4."""
     trainer = make(mode="published-code", batch_size=100)
@@ -197,7 +197,7 @@ def test_parts_are_needed_where_there_is_transport() -> None:
 
 
 def test_the_servers_integral_is_close_to_the_codes_local_prompt(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(mode="published-code", batch_size=100)
     federation, records = train(trainer, task, shards)
@@ -213,9 +213,7 @@ def test_the_servers_integral_is_close_to_the_codes_local_prompt(
 
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper", "published-code"])
-def test_each_view_says_what_it_lacks(
-    mode: Any, task: PublicTask, shards: Shards
-) -> None:
+def test_each_view_says_what_it_lacks(mode: Any, task: Task, shards: Shards) -> None:
     trainer = make(mode=mode, epsilon=8.0)
     federation, records = train(trainer, task, shards)
     messages = [m for r in records for m in r.messages]

@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.federated.threat_models import peer, released, server
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.trainers.dp_fedpgp import DPFedPGP
@@ -26,7 +26,7 @@ def make(**options: Any) -> DPFedPGP:
 
 
 def train(
-    trainer: DPFedPGP, task: PublicTask, shards: Shards
+    trainer: DPFedPGP, task: Task, shards: Shards
 ) -> tuple[Federation, list[RoundRecord]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     records = []
@@ -39,7 +39,7 @@ def proved(records: list[RoundRecord], view: CertifiedView) -> float | None:
     return certify([r.events for r in records], view, 1e-5).epsilon
 
 
-def start(trainer: DPFedPGP, task: PublicTask) -> dict[str, Tensor]:
+def start(trainer: DPFedPGP, task: Task) -> dict[str, Tensor]:
     kept = trainer.start_client(task, "client-0", Seeds(0))
     state = {**trainer.start(task, Seeds(0)), **kept}
     return {name: state[name][None] for name in ("context", "u", "v")}
@@ -49,16 +49,14 @@ def leaves_of(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.clone().requires_grad_() for name, t in parameters.items()}
 
 
-def cross_entropy_of(
-    task: PublicTask, leaves: dict[str, Tensor], shard: Records
-) -> Tensor:
+def cross_entropy_of(task: Task, leaves: dict[str, Tensor], shard: Records) -> Tensor:
     text = task.prompts(personal_context(leaves))[0]
     return cross_entropy(task.logit_scale * shard.features @ text.T, shard.labels)
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_sound_noise_is_worth_epsilon_against_everyone(
-    view: CertifiedView, task: PublicTask, shards: Shards
+    view: CertifiedView, task: Task, shards: Shards
 ) -> None:
     _, records = train(make(epsilon=2.0, steps=2), task, shards)
     epsilon = proved(records, view)
@@ -68,7 +66,7 @@ def test_sound_noise_is_worth_epsilon_against_everyone(
 
 @pytest.mark.parametrize("weight", [0.0, 2.0])
 def test_without_noise_a_sound_step_descends_loss_and_contrast(
-    weight: float, task: PublicTask, shards: Shards
+    weight: float, task: Task, shards: Shards
 ) -> None:
     """Oracle: everyone is in the sample, over 12; the contrast counts once."""
     trainer = make(batch_size=ALL, steps=1, contrast=weight)
@@ -93,7 +91,7 @@ def test_without_noise_a_sound_step_descends_loss_and_contrast(
 
 
 def test_one_record_moves_all_three_by_the_clip_norm_at_most(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """The contrast is the same with or without it, and is not clipped."""
     trainer = make(batch_size=ALL, epsilon=1.0, clip_norm=0.5, contrast=50.0)
@@ -115,7 +113,7 @@ def test_one_record_moves_all_three_by_the_clip_norm_at_most(
 
 
 def test_as_published_factors_are_noised_at_home_and_sigma_at_the_server(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Clients without records: what is left is noise, of the published deviation."""
     nobody = {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
@@ -140,7 +138,7 @@ def test_as_published_factors_are_noised_at_home_and_sigma_at_the_server(
 
 @pytest.mark.parametrize("mode", ["published-paper", "published-code"])
 def test_published_noise_proves_nothing_against_the_server_that_adds_it(
-    mode: Any, task: PublicTask, shards: Shards
+    mode: Any, task: Task, shards: Shards
 ) -> None:
     """Two factors, each clipped by itself, cost a buyer sqrt(2) times one."""
     _, records = train(make(mode=mode, epsilon=0.4), task, shards)
@@ -153,9 +151,7 @@ def test_published_noise_proves_nothing_against_the_server_that_adds_it(
     assert local.sensitivity == pytest.approx(2 * math.sqrt(2))
 
 
-def test_the_published_code_leaves_the_contrast_out(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_the_published_code_leaves_the_contrast_out(task: Task, shards: Shards) -> None:
     """By hand: momentum 0.9 and weight decay 5e-4 on either side."""
     trainer = make(mode="published-code", batch_size=100, contrast=5.0)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -177,14 +173,14 @@ def test_the_published_code_leaves_the_contrast_out(
     torch.testing.assert_close(federation.server["context"], want)
 
 
-def loss_of(task: PublicTask, context: Tensor, shard: Records) -> float:
+def loss_of(task: Task, context: Tensor, shard: Records) -> float:
     logits = task.logit_scale * shard.features @ task.prompts(context[None])[0].T
     return float(cross_entropy(logits, shard.labels))
 
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper"])
 def test_the_server_is_drawn_to_the_right_client(
-    mode: Any, task: PublicTask, shards: Shards
+    mode: Any, task: Task, shards: Shards
 ) -> None:
     """Its rebuilt models fit their own client better than the average does."""
     trainer = make(mode=mode, batch_size=8, contrast=0.0)
@@ -209,7 +205,7 @@ def test_the_server_is_drawn_to_the_right_client(
 
 
 def test_the_codes_gradients_tell_which_way_a_low_rank_prompt_has_moved(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(mode="published-code", batch_size=100)
     federation, records = train(trainer, task, shards)

@@ -14,7 +14,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.statistics.claim import Guarantee, judge_claim
@@ -35,7 +35,7 @@ def made(**fields: Any) -> DPFedPT:
 
 
 def one_round(
-    trainer: DPFedPT, task: PublicTask, shards: Shards, index: int = 0
+    trainer: DPFedPT, task: Task, shards: Shards, index: int = 0
 ) -> tuple[RoundRecord, Federation]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     (record,) = run_round(trainer, task, [federation], index, traced=True)
@@ -47,15 +47,13 @@ def uploads(record: RoundRecord) -> list[Tensor]:
 
 
 def certified(
-    trainer: DPFedPT, task: PublicTask, view: CertifiedView, rounds: int, took: int = 3
+    trainer: DPFedPT, task: Task, view: CertifiedView, rounds: int, took: int = 3
 ) -> Certificate:
     at = Round(0, Seeds(0), task.clients[:took])
     return certify([trainer._events(task, at, 100)] * rounds, view, DELTA)
 
 
-def test_all_tensors_of_a_client_are_clipped_as_one(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_all_tensors_of_a_client_are_clipped_as_one(task: Task, shards: Shards) -> None:
     trainer = DPFedPT(
         peft_method="lora",
         epsilon=8.0,
@@ -68,7 +66,7 @@ def test_all_tensors_of_a_client_are_clipped_as_one(
     assert lengths == pytest.approx([0.05] * 3, rel=1e-5)
 
 
-def test_every_client_counts_the_same(task: PublicTask, shards: Shards) -> None:
+def test_every_client_counts_the_same(task: Task, shards: Shards) -> None:
     sizes = {len(shard) for shard in shards.values()}
     assert len(sizes) > 1
     trainer = DPFedPT()
@@ -84,7 +82,7 @@ def test_every_client_counts_the_same(task: PublicTask, shards: Shards) -> None:
     [("clients-together", 1 / 3, 1.0), ("each-client", 1.0, 3.0), ("server", 0.0, 1.0)],
 )
 def test_noise_has_the_claimed_variance_wherever_it_is_added(
-    noise_by: str, clients: float, whole: float, task: PublicTask, shards: Shards
+    noise_by: str, clients: float, whole: float, task: Task, shards: Shards
 ) -> None:
     """Clients that learn next to nothing send noise; chi-square bands of 1e-6."""
     trainer = made(epsilon=8.0, noise_by=noise_by, virtual_tokens=80, **STILL)
@@ -104,7 +102,7 @@ def test_noise_has_the_claimed_variance_wherever_it_is_added(
     ("adjacency", "moves"), [("replace-one", 2.0), ("add/remove-one", 1.0)]
 )
 def test_the_certificate_is_dp_accountings(
-    adjacency: str, moves: float, task: PublicTask
+    adjacency: str, moves: float, task: Task
 ) -> None:
     trainer = made(epsilon=6.0, adjacency=adjacency)
     task = replace(task, rounds=20)
@@ -119,7 +117,7 @@ def test_the_certificate_is_dp_accountings(
     assert (proved.unit, proved.adjacency) == ("client", adjacency)
 
 
-def test_who_adds_the_noise_decides_whom_it_protects_against(task: PublicTask) -> None:
+def test_who_adds_the_noise_decides_whom_it_protects_against(task: Task) -> None:
     def epsilons(**settings: Any) -> list[float | None]:
         trainer = DPFedPT(epsilon=8.0, **settings)
         views: Sequence[CertifiedView] = ("server", "server-aggregate", "released")
@@ -136,7 +134,7 @@ def test_who_adds_the_noise_decides_whom_it_protects_against(task: PublicTask) -
 
 
 def test_who_is_drawn_is_a_secret_from_those_with_the_released_model_only(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     trainer = DPFedPT(epsilon=8.0)
     task = replace(task, candidates={f"client-{i}": 4 for i in range(30)})
@@ -152,7 +150,7 @@ def test_who_is_drawn_is_a_secret_from_those_with_the_released_model_only(
 
 
 def test_as_published_nothing_is_clipped_and_nothing_certified(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = DPFedPT(
         mode="published-paper", epsilon=8.0, clip_norm=1e-4, learning_rate=0.1
@@ -169,7 +167,7 @@ def test_as_published_nothing_is_clipped_and_nothing_certified(
 
 
 def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = DPFedPT(epsilon=8.0, coordinates=7)
     begun = Federation.begin(trainer, task, shards, Seeds(0)).server
@@ -185,7 +183,7 @@ def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(
     assert again.tensors[COORDINATES].tolist() != told[0].tolist()
 
 
-def neighbours(trainer: DPFedPT, task: PublicTask, runs: int) -> tuple[Tensor, Tensor]:
+def neighbours(trainer: DPFedPT, task: Task, runs: int) -> tuple[Tensor, Tensor]:
     """Return one client's upload in many runs, its records replaced in half of them."""
     generator = torch.Generator().manual_seed(4)
     replaced = torch.rand(runs, generator=generator) < 0.5
@@ -205,7 +203,7 @@ def neighbours(trainer: DPFedPT, task: PublicTask, runs: int) -> tuple[Tensor, T
     ("mode", "kinds"), [("sound", {"NOT REFUTED"}), ("published-paper", {"REFUTED"})]
 )
 def test_what_uploads_show_of_a_replaced_client(
-    mode: str, kinds: set[str], task: PublicTask
+    mode: str, kinds: set[str], task: Task
 ) -> None:
     """The worst adversary knows both uploads without noise, and compares."""
     trainer = made(

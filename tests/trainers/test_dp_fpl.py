@@ -21,7 +21,7 @@ from privaudit.federated.threat_models import (
     server,
     server_aggregate,
 )
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.trainers.dp_fpl import DPFPL
@@ -55,7 +55,7 @@ def make(**options: Any) -> DPFPL:
 
 def train(
     trainer: DPFPL,
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     seed: int = 0,
     key: bytes | None = None,
@@ -70,15 +70,13 @@ def train(
 
 
 def all_messages(
-    trainer: DPFPL, task: PublicTask, federation: Federation, rounds: list[RoundRecord]
+    trainer: DPFPL, task: Task, federation: Federation, rounds: list[RoundRecord]
 ) -> list[Message]:
     _, last = give_away(trainer, task, federation, task.rounds)
     return [message for r in rounds for message in r.messages] + list(last)
 
 
-def gradient_sum(
-    task: PublicTask, context: torch.Tensor, shard: Records
-) -> torch.Tensor:
+def gradient_sum(task: Task, context: torch.Tensor, shard: Records) -> torch.Tensor:
     """Oracle: a plain backward pass through the summed loss."""
     leaf = context.clone().requires_grad_()
     logits = task.logit_scale * shard.features @ task.prompts(leaf[None])[0].T
@@ -87,7 +85,7 @@ def gradient_sum(
 
 
 def test_without_noise_at_full_rank_it_is_plain_gradient_descent(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By hand: each prompt moves by its rate times the mean over a constant."""
     trainer = make(
@@ -115,7 +113,7 @@ def test_without_noise_at_full_rank_it_is_plain_gradient_descent(
 @pytest.mark.parametrize("rank", [3, 8])
 @pytest.mark.parametrize("factorization", ["both", "left"])
 def test_a_rank_of_all_tokens_or_more_is_full_rank(
-    factorization: str, rank: int, task: PublicTask, shards: Shards
+    factorization: str, rank: int, task: Task, shards: Shards
 ) -> None:
     """Then u spans everything, and the rebuilt gradient is the gradient."""
     full, _ = train(make(rank="full"), task, shards)
@@ -126,7 +124,7 @@ def test_a_rank_of_all_tokens_or_more_is_full_rank(
 
 
 def test_without_noise_it_does_not_matter_who_would_add_it(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     first, *others = (
         train(make(noise_at=place), task, shards)[0].server["context"]
@@ -136,7 +134,7 @@ def test_without_noise_it_does_not_matter_who_would_add_it(
 
 
 def test_a_clip_norm_beyond_all_gradients_clips_nothing(
-    task: PublicTask, shards: Shards, monkeypatch: pytest.MonkeyPatch
+    task: Task, shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, _ = train(make(), task, shards)
     monkeypatch.setattr(DPFPL, "noise_multiplier", lambda self, task: 0.0)
@@ -147,7 +145,7 @@ def test_a_clip_norm_beyond_all_gradients_clips_nothing(
 
 
 def test_clipping_records_or_the_batch_is_one_where_nothing_is_clipped(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """A sum over a constant is the mean, for clients that fill their batch."""
     options: dict[str, Any] = {"mode": "published-paper", "clip_norm": 1e6}
@@ -157,7 +155,7 @@ def test_clipping_records_or_the_batch_is_one_where_nothing_is_clipped(
 
 
 def test_without_residual_the_prompt_in_training_is_the_factors_product(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(rank=1, residual=False, batch_size=ALL)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -172,7 +170,7 @@ def test_without_residual_the_prompt_in_training_is_the_factors_product(
 
 
 def test_the_published_code_has_momentum_and_decay_for_each_client(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By hand, at full rank: v <- 0.9 v + g + 0.0005 p; p <- p - rate v."""
     trainer = make(mode="published-code", rank="full", batch_size=100)
@@ -191,7 +189,7 @@ def test_the_published_code_has_momentum_and_decay_for_each_client(
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_a_cohort_equals_its_clients_one_by_one(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     trainer = make(**options)
     together, _ = train(trainer, task, shards, cohort_size=64)
@@ -208,7 +206,7 @@ def test_a_cohort_equals_its_clients_one_by_one(
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_equal_seeds_give_equal_prompts_and_others_do_not(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     first, again, other = (
         train(make(**options), task, shards, seed)[0].server["context"]
@@ -219,7 +217,7 @@ def test_equal_seeds_give_equal_prompts_and_others_do_not(
 
 
 def test_noise_is_repeated_by_the_secret_key_and_not_by_the_seed(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     for place in ("server", "client", "distributed"):
         trainer = make(epsilon=8.0, noise_at=place, batch_size=ALL)
@@ -234,7 +232,7 @@ def test_noise_is_repeated_by_the_secret_key_and_not_by_the_seed(
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_nothing_but_one_gradient_goes_up_and_one_context_down(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     """No weight and no size: those would tell how many members a client has."""
     _, records = train(make(**options), task, shards)
@@ -248,7 +246,7 @@ def test_nothing_but_one_gradient_goes_up_and_one_context_down(
     ("noise_at", "per_client"), [("client", 1.0), ("distributed", 1 / math.sqrt(3))]
 )
 def test_an_empty_sample_sends_noise_of_the_variance_asked_for(
-    noise_at: str, per_client: float, task: PublicTask, shards: Shards
+    noise_at: str, per_client: float, task: Task, shards: Shards
 ) -> None:
     trainer = make(epsilon=2.0, noise_at=noise_at, clip_global=0.7)
     nobody = {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
@@ -268,7 +266,7 @@ def test_an_empty_sample_sends_noise_of_the_variance_asked_for(
     assert float(drawn.sum(1).std()) == pytest.approx(of_sums, rel=0.1)
 
 
-def test_the_servers_noise_has_the_variance_asked_for(task: PublicTask) -> None:
+def test_the_servers_noise_has_the_variance_asked_for(task: Task) -> None:
     trainer = make(epsilon=2.0, learning_rate_global=1.0)
     zero = {"gradient": torch.zeros(3, 5)}
     state = trainer.start(task, Seeds(0))
@@ -288,7 +286,7 @@ def test_the_servers_noise_has_the_variance_asked_for(task: PublicTask) -> None:
 )
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20), seed=st.integers(0, 99))
 def test_one_record_moves_each_release_by_at_most_its_clip_norm(
-    gone: int, clip: float, seed: int, task: PublicTask, shards: Shards
+    gone: int, clip: float, seed: int, task: Task, shards: Shards
 ) -> None:
     """The sensitivity that the certificate takes for granted, in mode "sound"."""
     trainer = make(epsilon=1.0, clip_local=clip, clip_global=2 * clip)
@@ -313,7 +311,7 @@ def test_one_record_moves_each_release_by_at_most_its_clip_norm(
 
 @pytest.mark.parametrize("options", MODES[1:], ids=str)
 def test_every_round_tells_one_local_and_one_global_mechanism(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     _, records = train(make(**options), task, shards)
     for record in records:
@@ -327,7 +325,7 @@ def test_every_round_tells_one_local_and_one_global_mechanism(
 )
 @pytest.mark.parametrize("share", [0.5, 0.2])
 def test_sound_noise_certifies_epsilon_against_whom_it_hides_least(
-    noise_at: str, view: CertifiedView, share: float, task: PublicTask, shards: Shards
+    noise_at: str, view: CertifiedView, share: float, task: Task, shards: Shards
 ) -> None:
     trainer = make(epsilon=2.0, noise_at=noise_at, local_share=share)
     _, records = train(trainer, task, shards)
@@ -351,7 +349,7 @@ def test_sound_noise_certifies_epsilon_against_whom_it_hides_least(
     ],
 )
 def test_who_adds_the_noise_decides_against_whom_it_counts(
-    noise_at: str, view: CertifiedView, is_proved: bool, task: PublicTask,
+    noise_at: str, view: CertifiedView, is_proved: bool, task: Task,
     shards: Shards,
 ) -> None:  # fmt: skip
     _, records = train(make(epsilon=2.0, noise_at=noise_at), task, shards)
@@ -377,7 +375,7 @@ def test_the_published_constants_certify_what_is_known_of_them(
     candidates: int,
     releases: int,
     certified: tuple[float, ...],
-    task: PublicTask,
+    task: Task,
     shards: Shards,
 ) -> None:
     """T 100, C 10, B 32, 1e-5; the local release alone (1), or with the global (2)."""
@@ -420,7 +418,7 @@ def test_the_local_gradient_is_that_of_the_published_code(
 
 
 @needs_golden
-def test_the_published_noise_is_that_of_the_published_code(task: PublicTask) -> None:
+def test_the_published_noise_is_that_of_the_published_code(task: Task) -> None:
     """Reference: the noise lines of build_model; the server adds sigma_L to a sum."""
     with np.load(GOLDEN, allow_pickle=False) as archive:
         columns = [archive[f"noise_{name}"] for name in ("T", "eps", "delta", "C", "B")]
@@ -442,7 +440,7 @@ def test_the_published_noise_is_that_of_the_published_code(task: PublicTask) -> 
             assert noise.server_std == pytest.approx(std)
 
 
-def test_a_released_prompt_is_rebuilt_exactly(task: PublicTask, shards: Shards) -> None:
+def test_a_released_prompt_is_rebuilt_exactly(task: Task, shards: Shards) -> None:
     trainer = make()
     federation, rounds = train(trainer, task, shards)
     view = released(all_messages(trainer, task, federation, rounds))
@@ -457,7 +455,7 @@ def test_a_released_prompt_is_rebuilt_exactly(task: PublicTask, shards: Shards) 
     "options", [{}, {"mode": "published-code", "batch_size": 4}], ids=str
 )
 def test_at_full_rank_the_server_rebuilds_all_but_the_random_start(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     trainer = make(rank="full", **options)
     federation, rounds = train(trainer, task, shards)
@@ -475,7 +473,7 @@ def test_at_full_rank_the_server_rebuilds_all_but_the_random_start(
 
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_server_rebuilds_the_right_client_at_low_rank(
-    rank: int, task: PublicTask, shards: Shards
+    rank: int, task: Task, shards: Shards
 ) -> None:
     trainer = make(rank=rank)
     federation, rounds = train(trainer, replace(task, rounds=20), shards)
@@ -495,7 +493,7 @@ def test_the_server_rebuilds_the_right_client_at_low_rank(
 
 
 def test_who_sees_no_upload_rebuilds_the_global_prompt_alone(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(epsilon=8.0, noise_at="client")
     messages = all_messages(trainer, task, *train(trainer, task, shards))
@@ -507,7 +505,7 @@ def test_who_sees_no_upload_rebuilds_the_global_prompt_alone(
         assert reconstructed.missing == ("the client's local prompt",)
 
 
-def test_the_sampling_rate_is_public_and_at_most_one(task: PublicTask) -> None:
+def test_the_sampling_rate_is_public_and_at_most_one(task: Task) -> None:
     few, many = make(batch_size=3), make(batch_size=500)
     assert (few.sampling_rate(task), few.divisor(task)) == (0.25, 3)
     assert (many.sampling_rate(task), many.divisor(task)) == (1, 12)
@@ -537,7 +535,7 @@ def test_impossible_options_are_refused_with_a_reason(
 
 @pytest.mark.parametrize("threat", ["server", "server-aggregate"])
 def test_a_server_takes_its_own_noise_away(
-    threat: str, task: PublicTask, shards: Shards
+    threat: str, task: Task, shards: Shards
 ) -> None:
     """Its model's shared part is where the clean sums lead, not what it broadcast."""
     trainer = make(epsilon=0.1)
@@ -556,7 +554,7 @@ def test_a_server_takes_its_own_noise_away(
 
 
 def test_without_noise_clean_sums_lead_to_the_last_broadcast(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """So the server's way of adding them up is the trainer's own."""
     trainer = make(mode="published-paper", epsilon=1e9)

@@ -11,7 +11,7 @@ from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import Message
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
@@ -23,7 +23,7 @@ Shards = dict[str, Records]
 
 
 def play(
-    trainer: DPPFedMoAP, task: PublicTask, shards: Shards
+    trainer: DPPFedMoAP, task: Task, shards: Shards
 ) -> tuple[list[Sequence[MechanismEvent]], list[Message]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     events: list[Sequence[MechanismEvent]] = []
@@ -36,7 +36,7 @@ def play(
 
 
 def second_round(
-    trainer: DPPFedMoAP, task: PublicTask, shards: Shards, gate_seed: int = 0
+    trainer: DPPFedMoAP, task: Task, shards: Shards, gate_seed: int = 0
 ) -> tuple[Tensors, Tensors, Tensors]:
     """Return what a cohort received, sent and kept in a round with experts."""
     generator = torch.Generator().manual_seed(7)
@@ -53,7 +53,7 @@ def second_round(
 
 @pytest.mark.parametrize("view", ["server", "peer"])
 def test_sound_uploads_are_certified_at_the_epsilon_asked_for(
-    view: CertifiedView, task: PublicTask, shards: Shards
+    view: CertifiedView, task: Task, shards: Shards
 ) -> None:
     events, _ = play(quick(epsilon=8.0), task, shards)
     certificate = certify(events, view, 1e-5)
@@ -63,7 +63,7 @@ def test_sound_uploads_are_certified_at_the_epsilon_asked_for(
 
 @pytest.mark.parametrize("make", [quick, paper])
 def test_a_released_model_is_never_certified(
-    make: "partial[DPPFedMoAP]", task: PublicTask, shards: Shards
+    make: "partial[DPPFedMoAP]", task: Task, shards: Shards
 ) -> None:
     events, _ = play(make(epsilon=8.0), task, shards)
     certificate = certify(events, "released", 1e-5)
@@ -71,7 +71,7 @@ def test_a_released_model_is_never_certified(
     assert "local release" in certificate.why
 
 
-def test_no_gate_touches_a_sound_upload(task: PublicTask, shards: Shards) -> None:
+def test_no_gate_touches_a_sound_upload(task: Task, shards: Shards) -> None:
     """Else every record's gradient would depend on what others taught the gate."""
     _, one, kept = second_round(quick(epsilon=8.0), task, shards)
     _, other, others = second_round(quick(epsilon=8.0), task, shards, gate_seed=1)
@@ -79,13 +79,13 @@ def test_no_gate_touches_a_sound_upload(task: PublicTask, shards: Shards) -> Non
     assert not torch.allclose(kept["context"], others["context"])
 
 
-def test_a_sound_upload_tells_no_size(task: PublicTask, shards: Shards) -> None:
+def test_a_sound_upload_tells_no_size(task: Task, shards: Shards) -> None:
     _, sent, _ = second_round(quick(epsilon=8.0), task, shards)
     assert torch.equal(sent["weight"], torch.ones(3))
 
 
 def test_clipped_steps_stay_within_the_reach_that_is_accounted_for(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = paper(clip_norm=0.05, epochs=6)
     received, _, kept = second_round(trainer, task, shards)
@@ -97,7 +97,7 @@ def test_clipped_steps_stay_within_the_reach_that_is_accounted_for(
 
 
 def test_paper_noise_is_on_the_upload_and_not_on_what_is_kept(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     calm = second_round(paper(), task, shards)
     noised = second_round(paper(epsilon=25.0, delta=0.05), task, shards)
@@ -110,7 +110,7 @@ def test_paper_noise_is_on_the_upload_and_not_on_what_is_kept(
 
 
 def test_the_paper_s_noise_proves_far_less_than_it_claims(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     events, _ = play(paper(epsilon=25.0, delta=0.05), task, shards)
     certificate = certify(events, "server", 0.05)
@@ -118,7 +118,7 @@ def test_the_paper_s_noise_proves_far_less_than_it_claims(
     assert certificate.epsilon > 25
 
 
-def test_a_claim_says_what_its_delta_is_worth(task: PublicTask) -> None:
+def test_a_claim_says_what_its_delta_is_worth(task: Task) -> None:
     """12 records expected: a delta of 0.05 may give 0.6 of them away, 1e-5 none."""
     said = quick(epsilon=25.0, delta=0.05).claim(task).source
     assert "far above 1/n" in said
@@ -129,9 +129,7 @@ def test_a_claim_says_what_its_delta_is_worth(task: PublicTask) -> None:
     assert quick().claim(task).epsilon is None
 
 
-def test_a_server_is_told_what_it_does_not_see(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_a_server_is_told_what_it_does_not_see(task: Task, shards: Shards) -> None:
     trainer = quick(epsilon=8.0)
     _, messages = play(trainer, task, shards)
     view = find_threat("server")(messages)
@@ -148,7 +146,7 @@ def test_modes_and_gates_that_cannot_be_private_are_refused() -> None:
         make_config("dp-pfedmoap", {"gate": "aggregated"})
 
 
-def test_without_epsilon_nothing_is_noised(task: PublicTask, shards: Shards) -> None:
+def test_without_epsilon_nothing_is_noised(task: Task, shards: Shards) -> None:
     def first(trainer: DPPFedMoAP) -> Tensor:
         return second_round(trainer, task, shards)[1]["context"]
 

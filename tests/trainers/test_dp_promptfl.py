@@ -10,7 +10,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.threat_models import peer, released, server, server_aggregate
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
@@ -33,7 +33,7 @@ def make(**options: Any) -> DPPromptFL:
 
 
 def train(
-    trainer: DPPromptFL, task: PublicTask, shards: Shards
+    trainer: DPPromptFL, task: Task, shards: Shards
 ) -> tuple[Federation, list[RoundRecord]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     records = []
@@ -48,9 +48,7 @@ def proved(
     return certify([r.events for r in records] * rounds, view, 1e-5).epsilon
 
 
-def gradient_mean(
-    task: PublicTask, context: torch.Tensor, shard: Records
-) -> torch.Tensor:
+def gradient_mean(task: Task, context: torch.Tensor, shard: Records) -> torch.Tensor:
     """Oracle: a plain backward pass through the mean loss."""
     leaf = context.clone().requires_grad_()
     logits = task.logit_scale * shard.features @ task.prompts(leaf[None])[0].T
@@ -60,7 +58,7 @@ def gradient_mean(
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_sound_noise_is_worth_epsilon_against_everyone(
-    view: CertifiedView, task: PublicTask, shards: Shards
+    view: CertifiedView, task: Task, shards: Shards
 ) -> None:
     _, records = train(make(epsilon=2.0, steps=3), task, shards)
     epsilon = proved(records, view)
@@ -69,7 +67,7 @@ def test_sound_noise_is_worth_epsilon_against_everyone(
 
 
 def test_without_noise_sound_clients_take_plain_steps_and_average_plainly(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By hand: everyone is in every sample; sums over 12, whatever the size."""
     trainer = make(batch_size=ALL, steps=2)
@@ -88,7 +86,7 @@ def test_without_noise_sound_clients_take_plain_steps_and_average_plainly(
 
 
 def test_as_published_without_noise_a_round_is_one_step_of_one_batch(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(mode="published-paper", batch_size=100, clip_norm=1e6)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -100,7 +98,7 @@ def test_as_published_without_noise_a_round_is_one_step_of_one_batch(
 
 
 def test_the_published_codes_server_has_momentum_and_decay(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(mode="published-code", batch_size=100)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -117,7 +115,7 @@ def test_the_published_codes_server_has_momentum_and_decay(
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_one_tensor_goes_up_and_one_down_and_no_size(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     _, records = train(make(**options), task, shards)
     up = "gradient" if options.get("mode") == "published-code" else "context"
@@ -126,7 +124,7 @@ def test_one_tensor_goes_up_and_one_down_and_no_size(
 
 
 def test_published_noise_has_the_published_deviation_on_prompts_and_gradients(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Clients without records send what they got, or nothing, and noise."""
     nobody = {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
@@ -145,7 +143,7 @@ def test_published_noise_has_the_published_deviation_on_prompts_and_gradients(
         assert float(torch.stack(noise).std()) == pytest.approx(std, rel=0.06)
 
 
-def test_the_codes_server_adds_noise_of_its_own(task: PublicTask) -> None:
+def test_the_codes_server_adds_noise_of_its_own(task: Task) -> None:
     trainer = make(mode="published-code", epsilon=2.0, learning_rate=1.0)
     quiet = make(mode="published-code", learning_rate=1.0)
     sums = {"gradient": torch.zeros(3, 5)}
@@ -164,7 +162,7 @@ def test_the_codes_server_adds_noise_of_its_own(task: PublicTask) -> None:
 
 @pytest.mark.parametrize("clip", ["batch", "sample"])
 def test_noise_on_a_prompt_proves_more_than_is_claimed(
-    clip: Any, task: PublicTask, shards: Shards
+    clip: Any, task: Task, shards: Shards
 ) -> None:
     """T 100, C 10, B 32, rate 0.001: noise made for gradients, on a thousandth."""
     large = replace(task, rounds=100, candidates=dict.fromkeys(shards, 400))
@@ -182,7 +180,7 @@ def test_noise_on_a_prompt_proves_more_than_is_claimed(
 
 
 def test_the_published_code_proves_what_a_batch_mean_can(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """By closed form: 2 C per round over the client's own noise, 100 rounds."""
     large = replace(task, rounds=100, candidates=dict.fromkeys(shards, 400))
@@ -200,7 +198,7 @@ def test_the_published_code_proves_what_a_batch_mean_can(
 
 @pytest.mark.parametrize("options", [{}, {"mode": "published-code"}], ids=str)
 def test_without_epsilon_nothing_is_certified(
-    options: dict[str, Any], task: PublicTask, shards: Shards
+    options: dict[str, Any], task: Task, shards: Shards
 ) -> None:
     _, records = train(make(**options), task, shards)
     assert all(proved(records, view) is None for view in VIEWS)
@@ -212,7 +210,7 @@ def test_without_epsilon_nothing_is_certified(
     [("sound", 10), ("published-paper", 10), ("published-code", 30)],
 )
 def test_the_server_is_drawn_to_the_right_client(
-    mode: str, rounds: int, task: PublicTask, shards: Shards
+    mode: str, rounds: int, task: Task, shards: Shards
 ) -> None:
     """Its rebuilt models fit their own client better than the average does.
 
@@ -243,7 +241,7 @@ def test_the_server_is_drawn_to_the_right_client(
 
 
 def test_a_client_alone_is_rebuilt_as_the_average_it_is(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make()
     federation, records = train(trainer, task, {"client-0": shards["client-0"]})

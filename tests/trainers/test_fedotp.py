@@ -12,7 +12,7 @@ from privaudit.core.tensors import stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.tuning.prompts.averaging import pair_texts
@@ -26,13 +26,13 @@ def make(**options: Any) -> FedOTP:
     return FedOTP(**({"epochs": 2, "learning_rate": 0.05} | options))
 
 
-def prompts_of(trainer: FedOTP, task: PublicTask, client: str) -> dict[str, Tensor]:
+def prompts_of(trainer: FedOTP, task: Task, client: str) -> dict[str, Tensor]:
     kept = trainer.start_client(task, client, Seeds(0))
     return {**trainer.start(task, Seeds(0)), **kept}
 
 
 def test_one_step_descends_both_prompts_and_sends_the_global_one(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """Oracle: the transported similarities differentiated, the plan as a constant."""
     trainer, shard = make(epochs=1, momentum=0.0), shards["client-0"]
@@ -60,7 +60,7 @@ def test_one_step_descends_both_prompts_and_sends_the_global_one(
     assert done.sent["weight"] == len(shard)
 
 
-def test_the_server_weighs_by_hand(task: PublicTask) -> None:
+def test_the_server_weighs_by_hand(task: Task) -> None:
     """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
     sums = {"global": torch.tensor([[1 * 2.0 + 3 * 6.0]]), "weight": torch.tensor(4.0)}
     after, _ = FedOTP().aggregate(task, {}, sums, AT)
@@ -70,7 +70,7 @@ def test_the_server_weighs_by_hand(task: PublicTask) -> None:
 
 
 def test_local_prompts_start_apart_and_stay_at_home(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -82,7 +82,7 @@ def test_local_prompts_start_apart_and_stay_at_home(
         assert set(message.tensors) == names
 
 
-def test_training_lowers_the_loss(task: PublicTask, shards: dict[str, Records]) -> None:
+def test_training_lowers_the_loss(task: Task, shards: dict[str, Records]) -> None:
     trainer = make(epochs=5)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     losses = []
@@ -93,7 +93,7 @@ def test_training_lowers_the_loss(task: PublicTask, shards: dict[str, Records]) 
 
 
 def test_two_equal_prompts_answer_as_one_does(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer, prompt = FedOTP(stop="never"), torch.ones(1, 3, 5) / 10
     answers = ask(trainer, task, {"global": prompt, "local": prompt}, task.public)
@@ -107,7 +107,7 @@ def test_two_equal_prompts_answer_as_one_does(
 
 @pytest.mark.parametrize("settings", [{"stop": "batch"}, {"balanced": True}])
 def test_published_variants_train_otherwise(
-    settings: dict[str, Any], task: PublicTask, shards: dict[str, Records]
+    settings: dict[str, Any], task: Task, shards: dict[str, Records]
 ) -> None:
     sent = []
     for trainer in (make(entropy=0.5), make(entropy=0.5, **settings)):
@@ -123,7 +123,7 @@ def test_published_variants_train_otherwise(
     [("server", 1), ("server-aggregate", 2), ("peer:client-0", 2), ("released", 0)],
 )
 def test_each_view_rebuilds_what_it_can(
-    threat: str, missing: int, task: PublicTask, shards: dict[str, Records]
+    threat: str, missing: int, task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -141,7 +141,7 @@ def test_each_view_rebuilds_what_it_can(
 
 
 def test_pooled_features_are_refused_in_training_and_in_queries(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make()
     pooled = {c: replace(s, tokens=None) for c, s in shards.items()}

@@ -11,7 +11,7 @@ from privaudit.core.tensors import stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.trainers.fedpgp import FedPGP
 from privaudit.trainers.promptfl import PromptFL
@@ -24,14 +24,14 @@ def make(**options: Any) -> FedPGP:
     return FedPGP(**({"epochs": 2, "learning_rate": 0.05, "rank": 2} | options))
 
 
-def start(trainer: FedPGP, task: PublicTask) -> dict[str, Tensor]:
+def start(trainer: FedPGP, task: Task) -> dict[str, Tensor]:
     kept = trainer.start_client(task, "client-0", Seeds(0))
     return {**trainer.start(task, Seeds(0)), **kept}
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_one_step_descends_the_loss_and_sends_sigma(
-    weight: float, task: PublicTask, shards: dict[str, Records]
+    weight: float, task: Task, shards: dict[str, Records]
 ) -> None:
     """Oracle: cross-entropy and contrast, written out and differentiated."""
     trainer = make(epochs=1, momentum=0.0, contrast=weight)
@@ -59,7 +59,7 @@ def test_one_step_descends_the_loss_and_sends_sigma(
 
 
 def test_without_contrast_and_factors_it_is_promptfl(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """U = V = 0 have no gradient: sigma is trained alone."""
     trainer, plain = make(contrast=0.0), PromptFL(epochs=2, learning_rate=0.05)
@@ -73,7 +73,7 @@ def test_without_contrast_and_factors_it_is_promptfl(
 
 
 def test_the_contrast_draws_sigma_to_the_hand_written_prompt(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     near = []
     for weight in (0.0, 20.0):
@@ -86,7 +86,7 @@ def test_the_contrast_draws_sigma_to_the_hand_written_prompt(
     assert near[1] > near[0] + 0.02
 
 
-def test_the_server_weighs_by_hand(task: PublicTask) -> None:
+def test_the_server_weighs_by_hand(task: Task) -> None:
     """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
     sums = {"context": torch.tensor([[1 * 2.0 + 3 * 6.0]]), "weight": torch.tensor(4.0)}
     after, _ = FedPGP().aggregate(task, {}, sums, AT)
@@ -96,7 +96,7 @@ def test_the_server_weighs_by_hand(task: PublicTask) -> None:
 
 
 def test_factors_stay_at_home_and_show_in_the_release(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -111,9 +111,7 @@ def test_factors_stay_at_home_and_show_in_the_release(
 
 
 @pytest.mark.parametrize("rank", [1, 3, 9])
-def test_any_rank_trains(
-    rank: int, task: PublicTask, shards: dict[str, Records]
-) -> None:
+def test_any_rank_trains(rank: int, task: Task, shards: dict[str, Records]) -> None:
     """Beyond the prompt's 3 tokens, too: more factors for the same product."""
     federation = Federation.begin(make(rank=rank), task, shards, Seeds(0))
     before = {c: k["u"].clone() for c, k in federation.kept.items()}
@@ -128,7 +126,7 @@ def test_any_rank_trains(
     [("server", 1), ("server-aggregate", 2), ("peer:client-0", 2), ("released", 0)],
 )
 def test_each_view_says_what_it_lacks(
-    threat: str, missing: int, task: PublicTask, shards: dict[str, Records]
+    threat: str, missing: int, task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -145,7 +143,7 @@ def test_each_view_says_what_it_lacks(
 
 
 def test_the_server_fits_its_own_factors_to_an_upload(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """They lower the loss on its own records, and are the same each time."""
     trainer = make(learning_rate=0.005)
@@ -164,7 +162,7 @@ def test_the_server_fits_its_own_factors_to_an_upload(
 
 
 def test_without_contrast_an_upload_is_left_as_it_is(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = make(contrast=0.0)
     federation = Federation.begin(trainer, task, shards, Seeds(0))

@@ -8,7 +8,7 @@ import torch
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import Message
 from privaudit.models.interfaces import Head, LanguageModel
 from privaudit.trainers.fedpt import FedPT
@@ -24,7 +24,7 @@ Shards = dict[str, Records]
 PROMPT = "embedding.weight"
 
 
-def trained(trainer: Any, task: PublicTask, shards: Shards, rounds: int = 2) -> Any:
+def trained(trainer: Any, task: Task, shards: Shards, rounds: int = 2) -> Any:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     for index in range(rounds):
         run_round(trainer, task, [federation], index)
@@ -36,7 +36,7 @@ def close(one: Any, other: Any, atol: float = 1e-6) -> bool:
 
 
 def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = FedPT(optimizer="sgd", learning_rate=0.3, epochs=1, batch_size=0)
     start = trainer.start(task, Seeds(0))[PROMPT]
@@ -54,7 +54,7 @@ def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
 
 @pytest.mark.parametrize("peft_method", ["soft-prompt", "prefix", "lora", "p-tuning"])
 def test_deltas_end_where_parameters_do(
-    peft_method: str, task: PublicTask, shards: Shards
+    peft_method: str, task: Task, shards: Shards
 ) -> None:
     plain = FedPT(peft_method=peft_method)
     deltas = replace(plain, sends="deltas")
@@ -62,7 +62,7 @@ def test_deltas_end_where_parameters_do(
 
 
 def test_a_server_rebuilds_from_deltas_what_the_client_trained(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     models = []
     for sends in ("parameters", "deltas"):
@@ -80,9 +80,7 @@ def test_a_server_rebuilds_from_deltas_what_the_client_trained(
     assert not close(models[0], released, atol=1e-3)  # the client's own, not the mean
 
 
-def test_a_batch_in_parts_moves_as_it_does_at_once(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_a_batch_in_parts_moves_as_it_does_at_once(task: Task, shards: Shards) -> None:
     whole = trained(FedPT(batch_size=7), task, shards)
     for size in (1, 3, 7, 50):
         parts = trained(FedPT(batch_size=7, micro_batch=size), task, shards)
@@ -100,7 +98,7 @@ def test_answers_in_parts_count_by_their_tokens() -> None:
     assert close(whole, parts, atol=1e-5)
 
 
-def test_bfloat16_is_near_and_not_equal(task: PublicTask, shards: Shards) -> None:
+def test_bfloat16_is_near_and_not_equal(task: Task, shards: Shards) -> None:
     fine = trained(FedPT(), task, shards)
     coarse = trained(FedPT(precision="bfloat16"), task, shards)
     assert coarse[PROMPT].dtype == torch.float32
@@ -119,7 +117,7 @@ def test_a_client_keeps_its_machine_in_an_adversarys_federations() -> None:
         PromptTuner(tiers="three", epochs=2)
 
 
-def test_a_low_machine_makes_fewer_steps(task: PublicTask, shards: Shards) -> None:
+def test_a_low_machine_makes_fewer_steps(task: Task, shards: Shards) -> None:
     trainer = FedPT(tiers="three", epochs=8, batch_size=0, optimizer="sgd")
     cohort = Cohort.of(list(shards), list(shards.values()))
     start = trainer.start(task, Seeds(0))
@@ -133,7 +131,7 @@ def test_a_low_machine_makes_fewer_steps(task: PublicTask, shards: Shards) -> No
         assert torch.allclose(found[PROMPT][row], own[PROMPT][row], atol=1e-6)
 
 
-def test_alone_clients_send_nothing_and_part(task: PublicTask, shards: Shards) -> None:
+def test_alone_clients_send_nothing_and_part(task: Task, shards: Shards) -> None:
     trainer = FedPTLocal()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     for index in range(2):
@@ -145,7 +143,7 @@ def test_alone_clients_send_nothing_and_part(task: PublicTask, shards: Shards) -
     assert torch.equal(federation.server[PROMPT], trainer.start(task, Seeds(0))[PROMPT])
 
 
-def test_without_mu_fedprox_is_fedavg(task: PublicTask, shards: Shards) -> None:
+def test_without_mu_fedprox_is_fedavg(task: Task, shards: Shards) -> None:
     plain = trained(FullFedAvg(), task, shards)
     assert close(plain, trained(FullFedProx(mu=0.0), task, shards))
     held = trained(FullFedProx(mu=1e3), task, shards)
@@ -155,7 +153,7 @@ def test_without_mu_fedprox_is_fedavg(task: PublicTask, shards: Shards) -> None:
 
 
 def test_a_second_step_is_pulled_back_by_mu_times_the_first(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     options: dict[str, Any] = {
         "optimizer": "sgd",
@@ -178,7 +176,7 @@ def test_a_second_step_is_pulled_back_by_mu_times_the_first(
     assert torch.allclose(found["layer.weight"], second, atol=1e-5)
 
 
-def test_a_head_is_learned_and_sent(task: PublicTask, shards: Shards) -> None:
+def test_a_head_is_learned_and_sent(task: Task, shards: Shards) -> None:
     class WithHead(type(toy_tower(DIM, CLASSES))):  # type: ignore[misc]
         def logits(self, features: Any, tokens: Any, words: Any, tuning: Any) -> Any:
             weight, bias = tuning.head["weight"], tuning.head["bias"]

@@ -26,7 +26,7 @@ from privaudit.federated.client_statistics import (
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import certify
@@ -57,7 +57,7 @@ def broadcast(messages: list[Message], index: int) -> Mapping[str, Tensor]:
 
 
 def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
-    task: PublicTask, shards: Shards, train: Train
+    task: Task, shards: Shards, train: Train
 ) -> None:
     trainer = FedPTDhapa(alpha=2.0, beta=0.5, gamma=1.5)
     messages = train(trainer, task, shards)
@@ -78,7 +78,7 @@ def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
 
 
 def test_statistics_are_of_all_records_and_improvement_of_those_held_out(
-    task: PublicTask, shards: Shards, train: Train
+    task: Task, shards: Shards, train: Train
 ) -> None:
     trainer = FedPTDhapa()
     messages = train(trainer, task, shards)
@@ -97,7 +97,7 @@ def test_statistics_are_of_all_records_and_improvement_of_those_held_out(
 
 
 def test_by_sizes_and_without_validation_it_is_plain_averaging(
-    task: PublicTask, shards: Shards, train: Train
+    task: Task, shards: Shards, train: Train
 ) -> None:
     alike = FedPTDhapa(weighting="sizes", validation_share=0.0)
     plain, found = train(FedPT(), task, shards), train(alike, task, shards)
@@ -108,7 +108,7 @@ def test_by_sizes_and_without_validation_it_is_plain_averaging(
 
 
 def test_held_out_records_are_not_trained_on(
-    task: PublicTask, shards: Shards, train: Train
+    task: Task, shards: Shards, train: Train
 ) -> None:
     """A label that is held out moves the improvement, and nothing else."""
     mine = shards["client-0"]
@@ -139,7 +139,7 @@ def test_held_out_records_are_not_trained_on(
 def test_only_what_is_needed_is_sent(
     settings: dict[str, Any],
     told: set[str],
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     train: Train,
 ) -> None:
@@ -150,7 +150,7 @@ def test_only_what_is_needed_is_sent(
 
 @pytest.mark.parametrize("settings", [{}, {"weighting": "sizes"}, BARE])
 def test_who_has_no_records_counts_for_nothing(
-    settings: dict[str, Any], task: PublicTask, shards: Shards, train: Train
+    settings: dict[str, Any], task: Task, shards: Shards, train: Train
 ) -> None:
     trainer = FedPTDhapa(**settings)
     poor = {**shards, "client-1": toy_records(0)}
@@ -168,7 +168,7 @@ def test_who_has_no_records_counts_for_nothing(
 
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_uploads_can_be_watched_one_by_one(
-    clusters: int, task: PublicTask, shards: Shards, train: Train
+    clusters: int, task: Task, shards: Shards, train: Train
 ) -> None:
     trainer, threat = FedPTDhapa(clusters=clusters), find_threat("server")
     view = threat(train(trainer, task, {**shards, "client-1": toy_records(0)}))
@@ -181,7 +181,7 @@ def test_uploads_can_be_watched_one_by_one(
         assert torch.isfinite(torch.from_numpy(found.scores)).all()
 
 
-def test_a_round_without_any_record_changes_nothing(task: PublicTask) -> None:
+def test_a_round_without_any_record_changes_nothing(task: Task) -> None:
     trainer = FedPTDhapa(clusters=2)
     empty = {client: toy_records(0) for client in task.clients}
     federation = Federation.begin(trainer, task, empty, Seeds(0))
@@ -190,7 +190,7 @@ def test_a_round_without_any_record_changes_nothing(task: PublicTask) -> None:
     assert federation.server is start
 
 
-def far_apart(task: PublicTask) -> Shards:
+def far_apart(task: Task) -> Shards:
     """Two kinds of clients: of two classes each, far from one another."""
     whole = toy_records(200, 3)
     low, high = (whole.pick(whole.labels // 2 == kind) for kind in (0, 1))
@@ -202,7 +202,7 @@ def far_apart(task: PublicTask) -> Shards:
 
 
 def test_each_cluster_has_a_prompt_and_each_client_picks_one(
-    task: PublicTask, train: Train
+    task: Task, train: Train
 ) -> None:
     task, trainer = replace(task, rounds=4), FedPTDhapa(clusters=2)
     messages = train(trainer, task, far_apart(task))
@@ -217,7 +217,7 @@ def test_each_cluster_has_a_prompt_and_each_client_picks_one(
     assert torch.equal(released["client-1"][PROMPT], last[alone.index(True)])
 
 
-def test_clients_begin_where_their_validation_part_does_best(task: PublicTask) -> None:
+def test_clients_begin_where_their_validation_part_does_best(task: Task) -> None:
     """The second prompt is a trained one, the first is noise; in equal ones: first."""
     shards = far_apart(task)
     trainer = FedPTDhapa(clusters=2, **BARE)
@@ -234,13 +234,13 @@ def test_clients_begin_where_their_validation_part_does_best(task: PublicTask) -
     assert all(kept[PICKED] == 1 for kept in federation.kept.values())
 
 
-def test_more_clusters_than_clients_are_refused(task: PublicTask) -> None:
+def test_more_clusters_than_clients_are_refused(task: Task) -> None:
     with pytest.raises(ConfigError, match="4 clusters of 3 clients"):
         FedPTDhapa(clusters=4).start(task, Seeds(0))
 
 
 def test_more_clusters_than_participants_share_one_mean_until_they_can_be_told(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     shards, trainer = far_apart(task), FedPTDhapa(clusters=3, **BARE)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -259,7 +259,7 @@ def test_more_clusters_than_participants_share_one_mean_until_they_can_be_told(
     assert changed.count(True) == 1
 
 
-def test_noise_has_the_size_that_its_event_claims(task: PublicTask) -> None:
+def test_noise_has_the_size_that_its_event_claims(task: Task) -> None:
     trainer = FedPTDhapa(gamma=0.0, statistics_noise=2.0)
     plain = replace(trainer, statistics_noise=0.0)
     records = toy_records(30, 4)
@@ -281,7 +281,7 @@ def test_noise_has_the_size_that_its_event_claims(task: PublicTask) -> None:
 
 
 def test_what_noise_proves_is_about_the_statistics_and_not_about_the_run(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = FedPTDhapa(gamma=0.0, statistics_noise=4.0)
     found = trainer.certify_statistics(task)

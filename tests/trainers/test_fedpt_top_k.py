@@ -15,7 +15,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES, update_deltas
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_delta
@@ -32,9 +32,7 @@ def made(**fields: Any) -> FedPTTopK:
     return trainer
 
 
-def chosen(
-    trainer: FedPTTopK, task: PublicTask, moved: Tensor
-) -> tuple[Tensor, Tensor]:
+def chosen(trainer: FedPTTopK, task: Task, moved: Tensor) -> tuple[Tensor, Tensor]:
     """Return what clients with these clipped moves send, and where it belongs."""
     names = [f"run-{i}" for i in range(len(moved))]
     nobody = Records(torch.zeros(0, 12), torch.zeros(0, dtype=torch.long))
@@ -43,16 +41,14 @@ def chosen(
 
 
 def proved(
-    trainer: FedPTTopK, task: PublicTask, view: CertifiedView = "server"
+    trainer: FedPTTopK, task: Task, view: CertifiedView = "server"
 ) -> Certificate:
     at = Round(0, Seeds(0), task.clients)
     return certify([trainer._events(task, at, 4, 2)] * task.rounds, view, trainer.delta)
 
 
 @pytest.mark.parametrize("choice", ["noised", "private", "largest"])
-def test_without_noise_the_largest_numbers_are_sent(
-    choice: str, task: PublicTask
-) -> None:
+def test_without_noise_the_largest_numbers_are_sent(choice: str, task: Task) -> None:
     moved = torch.tensor([[0.1, -3.0, 2.0, 0.5], [4.0, 0.0, 0.0, -0.1]])
     values, places = chosen(made(choice=choice, top=2), task, moved)
     assert places.tolist() == [[1, 2], [0, 3]]
@@ -60,7 +56,7 @@ def test_without_noise_the_largest_numbers_are_sent(
 
 
 def test_the_server_adds_up_what_was_sent_where_it_belongs(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = made(top=5)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -78,7 +74,7 @@ def test_the_server_adds_up_what_was_sent_where_it_belongs(
     assert 5 <= int((moved != 0).sum()) <= 15
 
 
-def test_what_is_sent_has_the_claimed_noise(task: PublicTask) -> None:
+def test_what_is_sent_has_the_claimed_noise(task: Task) -> None:
     """Where all numbers are sent nothing is selected, and nothing biased."""
     trainer = made(epsilon=4.0, choice="private", top=1000)
     values, _ = chosen(trainer, task, torch.zeros(4, 1000))
@@ -90,7 +86,7 @@ def test_what_is_sent_has_the_claimed_noise(task: PublicTask) -> None:
 @pytest.mark.parametrize("adjacency", ["replace-one", "add/remove-one"])
 @pytest.mark.parametrize("choice", ["noised", "private"])
 def test_choice_and_values_together_cost_what_was_asked(
-    choice: str, adjacency: str, task: PublicTask
+    choice: str, adjacency: str, task: Task
 ) -> None:
     trainer = made(epsilon=8.0, choice=choice, adjacency=adjacency, choice_share=0.3)
     found = proved(trainer, task)
@@ -102,7 +98,7 @@ def test_choice_and_values_together_cost_what_was_asked(
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper"])
 def test_a_choice_that_follows_from_the_data_is_certified_nothing(
-    mode: str, task: PublicTask
+    mode: str, task: Task
 ) -> None:
     found = proved(made(epsilon=8.0, mode=mode, choice="largest"), task)
     assert found.epsilon is None
@@ -133,7 +129,7 @@ def test_lengths_of_entries_move_by_no_more_than_the_square_root_of_two(
 
 
 def test_a_choice_of_one_in_two_leaks_as_computed_and_within_its_budget(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     """The worst neighbours, C in one place or in the other: 4,000 choices of each.
 
@@ -157,7 +153,7 @@ def test_a_choice_of_one_in_two_leaks_as_computed_and_within_its_budget(
         assert shown <= gaussian_delta(math.sqrt(2) / noise, epsilon)
 
 
-def test_a_choice_without_noise_is_told_apart_at_a_look(task: PublicTask) -> None:
+def test_a_choice_without_noise_is_told_apart_at_a_look(task: Task) -> None:
     trainer = made(epsilon=3.0, choice="largest", top=1)
     moved = torch.tensor([[0.5, 0.0], [0.0, 0.5]]).repeat(50, 1)
     _, places = chosen(trainer, task, moved)
@@ -165,7 +161,7 @@ def test_a_choice_without_noise_is_told_apart_at_a_look(task: PublicTask) -> Non
 
 
 def test_who_watches_uploads_sees_numbers_where_they_belong(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """A single record's step is told in full, and meets what was sent of others'."""
     start = made().start(task, Seeds(0))
@@ -189,9 +185,7 @@ def test_who_watches_uploads_sees_numbers_where_they_belong(
     assert float(whole[~seen].abs().max()) <= float(whole[seen].abs().min())
 
 
-def test_a_cohort_sends_what_each_client_alone_does(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_a_cohort_sends_what_each_client_alone_does(task: Task, shards: Shards) -> None:
     trainer = made(epsilon=8.0, choice="private", top=4)
     start: Stacked = trainer.start(task, Seeds(0))
     at = Round(0, Seeds(0), task.clients)

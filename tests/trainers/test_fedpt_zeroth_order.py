@@ -11,30 +11,28 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder
 from tests.conftest import call
 
 
 def sent_by(
-    trainer: Trainer, task: PublicTask, shards: dict[str, Records]
+    trainer: Trainer, task: Task, shards: dict[str, Records]
 ) -> list[dict[str, torch.Tensor]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     (record,) = run_round(trainer, task, [federation], 0)
     return [dict(m.tensors) for m in record.messages if m.kind == "update"]
 
 
-def test_without_directions_it_is_fedpt(
-    task: PublicTask, shards: dict[str, Records]
-) -> None:
+def test_without_directions_it_is_fedpt(task: Task, shards: dict[str, Records]) -> None:
     exact = sent_by(FedPTZerothOrder(directions=0), task, shards)
     for one, other in zip(exact, sent_by(FedPT(), task, shards), strict=True):
         assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_many_directions_lead_where_the_gradient_does(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     usual: dict[str, Any] = {
         "optimizer": "sgd",

@@ -9,7 +9,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records, Round
+from privaudit.federated.trainer import Records, Round, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.fedrand import FedRand
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -19,12 +19,12 @@ CLIENTS = ("client-0", "client-1", "client-2")
 
 
 @pytest.fixture
-def task() -> PublicTask:
+def task() -> Task:
     return toy_writing_task()
 
 
 @pytest.fixture
-def shards(task: PublicTask) -> dict[str, Records]:
+def shards(task: Task) -> dict[str, Records]:
     sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
     return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
 
@@ -67,7 +67,7 @@ def test_two_senders_of_one_factor_are_averaged_by_their_records() -> None:
 
 
 def test_a_factor_that_nobody_sends_stays_as_it_was(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     messages = train(FedRand(send_a=1.0), task, shards)
     received = [m.tensors for m in messages if m.kind == "broadcast"]
@@ -80,7 +80,7 @@ def test_a_factor_that_nobody_sends_stays_as_it_was(
 
 
 def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     for message in train(FedRand(), task, shards):
         if message.kind == "update":
@@ -89,7 +89,7 @@ def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
             assert not any(name.endswith(lacking) for name in message.tensors)
 
 
-def test_the_coin_follows_its_probability(task: PublicTask) -> None:
+def test_the_coin_follows_its_probability(task: Task) -> None:
     tosses = [
         bool(FedRand(send_a=0.3)._coin(at(index), client))
         for index in range(700)
@@ -99,7 +99,7 @@ def test_the_coin_follows_its_probability(task: PublicTask) -> None:
 
 
 def test_sending_a_always_from_the_servers_factors_is_averaging_a_alone(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """With past=False both come from the server; what nobody sends is untouched."""
     trainer = FedRand(send_a=1.0, past=False)
@@ -113,7 +113,7 @@ def test_sending_a_always_from_the_servers_factors_is_averaging_a_alone(
 
 
 def test_past_goes_on_with_the_own_last_factor(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """Without a step, what is kept is half the server's and half one's own."""
     trainer = FedRand(send_a=1.0, learning_rate=1e-30)
@@ -180,7 +180,7 @@ def test_what_was_never_sent_is_taken_from_the_server(
 
 
 def test_who_never_trained_releases_the_servers_model(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = FedRand(learning_rate=0.01)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -195,7 +195,7 @@ def test_who_never_trained_releases_the_servers_model(
 
 
 def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     trainer = FedRand(learning_rate=0.01)
     messages = train(trainer, task, shards)
@@ -214,7 +214,7 @@ def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
 
 
 def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     from privaudit.federated.transcript import bytes_sent
     from privaudit.trainers.lora_fedavg import LoraFedAvg
@@ -229,7 +229,7 @@ def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
 
 
 def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     """What an upload shows, and what everybody saw at the start, is not drawn anew."""
     threat = find_threat("server")
@@ -250,7 +250,7 @@ def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
 
 
 def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     """Batches are shuffled by other seeds: whole shards leave nothing to chance."""
     trainer, threat = FedRand(batch_size=0), find_threat("server")

@@ -12,7 +12,7 @@ from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.batches import Batch, gradients_of
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records
+from privaudit.federated.trainer import Cohort, Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
@@ -25,12 +25,12 @@ Train = Callable[..., list[Message]]
 
 
 @pytest.fixture
-def task() -> PublicTask:
+def task() -> Task:
     return toy_writing_task()
 
 
 @pytest.fixture
-def shards(task: PublicTask) -> dict[str, Records]:
+def shards(task: Task) -> dict[str, Records]:
     sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
     return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
 
@@ -59,7 +59,7 @@ def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
     torch.testing.assert_close(loss[0], torch.stack(by_hand).mean())
 
 
-def test_fedpara_has_a_gradient_before_its_first_step(task: PublicTask) -> None:
+def test_fedpara_has_a_gradient_before_its_first_step(task: Task) -> None:
     trainer = LoraFedPara()
     start = stack(
         [
@@ -78,7 +78,7 @@ def test_fedpara_has_a_gradient_before_its_first_step(task: PublicTask) -> None:
 
 
 def test_an_update_of_fedavg_is_the_client(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     trainer = LoraFedAvg()
     messages = train(trainer, task, shards)
@@ -93,7 +93,7 @@ def test_an_update_of_fedavg_is_the_client(
 
 
 def test_fedper_sends_all_at_first_and_the_upper_layers_from_then_on(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     """Down, the lower ones come once more: as the mean that all begin from."""
     everything = {"layer0", "layer1", "layer2"}
@@ -105,7 +105,7 @@ def test_fedper_sends_all_at_first_and_the_upper_layers_from_then_on(
 
 
 def test_fedpers_server_has_all_layers_whoever_has_joined(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = LoraFedPer(shared_layers=1)
     federation = Federation.begin(trainer, task, shards, Seeds(0))
@@ -117,7 +117,7 @@ def test_fedpers_server_has_all_layers_whoever_has_joined(
 
 
 def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = LoraFedPer(shared_layers=1)
     early = {c: shards[c] for c in ("client-0", "client-1")}
@@ -134,6 +134,6 @@ def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
         assert torch.equal(received[name.removeprefix("first ")], tensor)
 
 
-def test_fedper_that_shares_every_layer_is_refused(task: PublicTask) -> None:
+def test_fedper_that_shares_every_layer_is_refused(task: Task) -> None:
     with pytest.raises(ConfigError, match=r"3 shared layers .* Take at most 2"):
         LoraFedPer(shared_layers=3).start(task, Seeds(0))

@@ -10,7 +10,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.discrete_gaussian import SUMMED
 
@@ -25,7 +25,7 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
 def one_round(
     name: str,
     settings: dict[str, Any],
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     masking: Masking,
     monkeypatch: pytest.MonkeyPatch,
@@ -50,7 +50,7 @@ def test_the_masked_sum_is_the_sum_of_the_clients_integers(
     name: str,
     settings: dict[str, Any],
     masking: Masking,
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -71,7 +71,7 @@ def test_the_masked_sum_is_the_sum_of_the_clients_integers(
 def test_a_coarse_code_coarsens_the_grid_and_is_accounted_for(
     name: str,
     settings: dict[str, Any],
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

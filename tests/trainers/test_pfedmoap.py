@@ -14,7 +14,7 @@ from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
@@ -27,7 +27,7 @@ Shards = dict[str, Records]
 
 
 def play(
-    trainer: PFedMoAP | PromptFL, task: PublicTask, shards: Shards, rounds: int = 3
+    trainer: PFedMoAP | PromptFL, task: Task, shards: Shards, rounds: int = 3
 ) -> tuple[Federation, list[Message], dict[str, Tensors]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
@@ -47,9 +47,7 @@ def contexts(messages: Sequence[Message]) -> list[Tensor]:
     return [m.tensors["context"] for m in messages if m.kind == "broadcast"]
 
 
-def test_without_experts_the_server_sees_promptfl(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_without_experts_the_server_sees_promptfl(task: Task, shards: Shards) -> None:
     _, one, models = play(quick(experts=0), task, shards)
     _, other, _ = play(PromptFL(epochs=3), task, shards)
     for mine, theirs in zip(contexts(one), contexts(other), strict=True):
@@ -58,7 +56,7 @@ def test_without_experts_the_server_sees_promptfl(
     assert all("experts" not in m.tensors for m in one)
 
 
-def test_one_client_alone_gets_no_experts(task: PublicTask, shards: Shards) -> None:
+def test_one_client_alone_gets_no_experts(task: Task, shards: Shards) -> None:
     alone = replace(task, candidates={"client-0": 24})
     mine = {"client-0": shards["client-0"]}
     _, messages, models = play(quick(), alone, mine)
@@ -69,7 +67,7 @@ def test_one_client_alone_gets_no_experts(task: PublicTask, shards: Shards) -> N
 
 
 def test_experts_come_from_the_second_round_on_and_are_others_last_prompts(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     _, messages, _ = play(quick(), task, shards)
     first, second, third, last = broadcasts(messages, "client-0")
@@ -85,7 +83,7 @@ def test_experts_come_from_the_second_round_on_and_are_others_last_prompts(
         assert got == {tuple(o.flatten().tolist()) for o in others}
 
 
-def test_the_mean_is_weighted_and_the_pool_replaced_by_hand(task: PublicTask) -> None:
+def test_the_mean_is_weighted_and_the_pool_replaced_by_hand(task: Task) -> None:
     """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
     one = {"context": torch.tensor([[2.0]]), "weight": torch.tensor(1.0)}
     other = {"context": torch.tensor([[18.0]]), "weight": torch.tensor(3.0)}
@@ -105,7 +103,7 @@ def cohort_of(shards: Shards) -> Cohort:
     return Cohort.of(list(shards), list(shards.values()))
 
 
-def received_of(task: PublicTask, clients: int, experts: int, seed: int) -> Tensors:
+def received_of(task: Task, clients: int, experts: int, seed: int) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     shape = (task.prompts.context_tokens, task.prompts.width)
     return {
@@ -114,14 +112,14 @@ def received_of(task: PublicTask, clients: int, experts: int, seed: int) -> Tens
     }
 
 
-def kept_of(trainer: PFedMoAP, task: PublicTask, clients: Sequence[str]) -> Tensors:
+def kept_of(trainer: PFedMoAP, task: Task, clients: Sequence[str]) -> Tensors:
     return stack([trainer.start_client(task, c, Seeds(0)) for c in clients])
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1000), st.integers(0, 20))
 def test_a_gate_never_changes_by_another_client_s_training(
-    task: PublicTask, shards: Shards, seed: int, size: int
+    task: Task, shards: Shards, seed: int, size: int
 ) -> None:
     """Other records, prompts, experts and gates of one client: the other's stays."""
     trainer = quick()
@@ -148,7 +146,7 @@ def test_a_gate_never_changes_by_another_client_s_training(
 
 
 def test_gates_of_federations_side_by_side_are_those_of_each_alone(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     def begin(number: int) -> Federation:
         held = {
@@ -172,7 +170,7 @@ def test_gates_of_federations_side_by_side_are_those_of_each_alone(
                 )
 
 
-def test_who_sits_out_keeps_gate_and_prompt(task: PublicTask, shards: Shards) -> None:
+def test_who_sits_out_keeps_gate_and_prompt(task: Task, shards: Shards) -> None:
     federation = Federation.begin(quick(), task, shards, Seeds(3))
     for index in range(6):
         before = {c: dict(kept) for c, kept in federation.kept.items()}
@@ -182,7 +180,7 @@ def test_who_sits_out_keeps_gate_and_prompt(task: PublicTask, shards: Shards) ->
                 assert torch.equal(tensor, before[client][name])
 
 
-def test_every_client_begins_with_a_gate_of_its_own(task: PublicTask) -> None:
+def test_every_client_begins_with_a_gate_of_its_own(task: Task) -> None:
     kept = kept_of(quick(), task, ("client-0", "client-1"))
     assert not torch.equal(kept["gate/key_weight"][0], kept["gate/key_weight"][1])
     again = kept_of(quick(), task, ("client-1",))
@@ -190,7 +188,7 @@ def test_every_client_begins_with_a_gate_of_its_own(task: PublicTask) -> None:
 
 
 def test_first_rounds_train_no_gate_and_release_none(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     start = {c: quick().start_client(task, c, Seeds(0)) for c in shards}
     federation, _, models = play(quick(), task, shards, rounds=1)
@@ -206,7 +204,7 @@ def test_first_rounds_train_no_gate_and_release_none(
 
 @pytest.mark.parametrize("gate", ["attention", "linear"])
 def test_a_large_mixing_leaves_the_local_prompt_s_logits(
-    gate: Literal["attention", "linear"], task: PublicTask
+    gate: Literal["attention", "linear"], task: Task
 ) -> None:
     trainer = quick(gate=gate, mixing=1e6)
     model = {**received_of(task, 1, 2, 5), **kept_of(trainer, task, ["client-0"])}
@@ -225,7 +223,7 @@ def test_a_large_mixing_leaves_the_local_prompt_s_logits(
 
 
 def test_a_query_is_the_softmax_of_the_trained_logits(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """The loss that training reports for a full batch is what the model answers."""
     trainer = quick(epochs=1, learning_rate=1e-9, gate_learning_rate=1e-9)
@@ -242,7 +240,7 @@ def test_a_query_is_the_softmax_of_the_trained_logits(
 
 
 def test_a_linear_gate_is_blind_to_the_order_of_arrival(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = quick(gate="linear", experts=3)
     received = received_of(task, 3, 3, 1)
@@ -258,7 +256,7 @@ def test_a_linear_gate_is_blind_to_the_order_of_arrival(
 
 
 def test_an_aggregated_gate_is_everybody_s_and_averaged(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     federation, messages, models = play(quick(gate="aggregated"), task, shards)
     assert not any(name.startswith("gate/") for name in federation.kept["client-0"])
@@ -277,7 +275,7 @@ def test_an_aggregated_gate_is_everybody_s_and_averaged(
 
 
 def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     _, messages, _ = play(quick(), task, shards)
     view = find_threat("peer:client-0")(messages)
@@ -296,7 +294,7 @@ def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
 
 
 def test_expert_shares_sum_to_one_and_follow_the_experts(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     for gate in ("attention", "linear"):
         trainer = quick(gate=gate)
@@ -307,7 +305,7 @@ def test_expert_shares_sum_to_one_and_follow_the_experts(
 
 
 def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     _, messages, models = play(quick(), task, shards)
     uploads = [m.tensors for m in messages if m.sender == "client-1" and m.round < 3]

@@ -12,7 +12,7 @@ from privaudit.core.tensors import stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedprompt import BLEND, PFedPrompt
 from privaudit.trainers.promptfl import PromptFL
@@ -21,9 +21,7 @@ from privaudit.tuning.prompts.feature_memory import FILLED, KEYS
 Shards = dict[str, Records]
 
 
-def run(
-    trainer: Any, task: PublicTask, shards: Shards
-) -> tuple[Federation, list[Message]]:
+def run(trainer: Any, task: Task, shards: Shards) -> tuple[Federation, list[Message]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
     for index in range(2):
@@ -40,7 +38,7 @@ def released(messages: list[Message], client: str) -> dict[str, torch.Tensor]:
     return dict(find_threat("released")(messages).release_of(client).tensors)
 
 
-def test_what_is_sent_is_promptfls(task: PublicTask, shards: Shards) -> None:
+def test_what_is_sent_is_promptfls(task: Task, shards: Shards) -> None:
     _, mine = run(make(), task, shards)
     _, plain = run(PromptFL(epochs=4), task, shards)
     for one, other in zip(mine[:12], plain[:12], strict=True):
@@ -48,7 +46,7 @@ def test_what_is_sent_is_promptfls(task: PublicTask, shards: Shards) -> None:
 
 
 def test_logits_are_clips_plus_what_the_memory_recalls(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     """Oracle: a loop over records and over the memory."""
     _, messages = run(make(strength=3.0, sharpness=2.0), task, shards)
@@ -66,7 +64,7 @@ def test_logits_are_clips_plus_what_the_memory_recalls(
     torch.testing.assert_close(got, torch.stack(want), rtol=1e-4, atol=1e-5)
 
 
-def test_without_strength_it_is_promptfl(task: PublicTask, shards: Shards) -> None:
+def test_without_strength_it_is_promptfl(task: Task, shards: Shards) -> None:
     trainer = make(strength=0)
     _, messages = run(trainer, task, shards)
     model = released(messages, "client-1")
@@ -78,7 +76,7 @@ def test_without_strength_it_is_promptfl(task: PublicTask, shards: Shards) -> No
 
 
 def test_shapes_do_not_depend_on_how_many_records_a_client_has(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     few = {
         c: s.pick(torch.arange(number)) for number, (c, s) in enumerate(shards.items())
@@ -94,7 +92,7 @@ def test_shapes_do_not_depend_on_how_many_records_a_client_has(
 
 
 def test_blend_is_learned_on_held_out_records_or_given(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     learned, _ = run(make(), task, shards)
     for client, shard in shards.items():
@@ -109,7 +107,7 @@ def test_blend_is_learned_on_held_out_records_or_given(
 
 
 def test_what_is_in_the_memory_is_a_member_for_certain(
-    task: PublicTask, shards: Shards, make_records: Any
+    task: Task, shards: Shards, make_records: Any
 ) -> None:
     """A strength beyond all logits: members are sure of their label, others are not."""
     trainer = make(strength=1000.0, sharpness=1000.0, memory=64)
@@ -140,7 +138,7 @@ def test_what_is_in_the_memory_is_a_member_for_certain(
     ("threat", "missing"), [("server", 1), ("server-aggregate", 2), ("released", 0)]
 )
 def test_no_message_before_the_release_shows_the_memory(
-    threat: str, missing: int, task: PublicTask, shards: Shards
+    threat: str, missing: int, task: Task, shards: Shards
 ) -> None:
     trainer = make()
     federation, messages = run(trainer, task, shards)
@@ -152,9 +150,7 @@ def test_no_message_before_the_release_shows_the_memory(
             assert torch.equal(reconstructed.model[name], tensor)
 
 
-def test_a_client_that_never_trained_has_no_memory(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_a_client_that_never_trained_has_no_memory(task: Task, shards: Shards) -> None:
     trainer = make()
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     model = give_away(trainer, task, federation, 0)[0]["client-0"]

@@ -7,7 +7,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
 from privaudit.tuning.prompts import proximal
@@ -23,7 +23,7 @@ STEPS: dict[str, Any] = {
 
 
 def run(
-    trainer: PromptFedAMP, task: PublicTask, shards: Shards, rounds: int = 3
+    trainer: PromptFedAMP, task: Task, shards: Shards, rounds: int = 3
 ) -> tuple[Federation, list[Message]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
@@ -40,7 +40,7 @@ def spread(federation: Federation) -> float:
 
 
 def test_everyone_is_sent_its_own_mix_of_the_last_prompts(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = PromptFedAMP(sigma=5.0, alpha=1.0, **STEPS)
     federation, messages = run(trainer, task, shards)
@@ -53,7 +53,7 @@ def test_everyone_is_sent_its_own_mix_of_the_last_prompts(
 
 
 def test_who_sits_out_keeps_and_lends_its_last_prompt(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = PromptFedAMP(**STEPS)
     federation, _ = run(trainer, task, shards, rounds=1)
@@ -66,7 +66,7 @@ def test_who_sits_out_keeps_and_lends_its_last_prompt(
         assert torch.equal(kept, federation.server[client])
 
 
-def is_attractive(task: PublicTask, shards: Shards) -> bool:
+def is_attractive(task: Task, shards: Shards) -> bool:
     """Say whether a strong attraction brings the clients' prompts together."""
     alone, together = (
         run(PromptFedAMP(sigma=50.0, attraction=a, **STEPS), task, shards)[0]
@@ -76,7 +76,7 @@ def is_attractive(task: PublicTask, shards: Shards) -> bool:
 
 
 def test_the_penalty_attracts_and_a_detached_one_would_not(
-    task: PublicTask, shards: Shards, monkeypatch: pytest.MonkeyPatch
+    task: Task, shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: with the term detached, as in PFLlib, everyone trains alone."""
     assert is_attractive(task, shards)
@@ -87,7 +87,7 @@ def test_the_penalty_attracts_and_a_detached_one_would_not(
 
 
 def test_without_attraction_a_client_trains_as_if_it_were_alone(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = PromptFedAMP(attraction=0, **STEPS)
     together, _ = run(trainer, task, shards)
@@ -102,7 +102,7 @@ def test_without_attraction_a_client_trains_as_if_it_were_alone(
 
 
 def test_the_server_and_a_buyer_have_the_client_and_a_peer_its_own_mix(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = PromptFedAMP(**STEPS)
     federation, messages = run(trainer, task, shards)
@@ -120,7 +120,7 @@ def test_the_server_and_a_buyer_have_the_client_and_a_peer_its_own_mix(
 
 
 def test_a_step_that_would_not_give_means_is_refused(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     with pytest.raises(ConfigError, match=r"alpha = 0\.6 .* at most 0\.5"):
         Federation.begin(PromptFedAMP(alpha=0.6), task, shards, Seeds(0))

@@ -10,7 +10,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
@@ -18,9 +18,7 @@ from privaudit.trainers.promptfl import PromptFL
 Shards = dict[str, Records]
 
 
-def run(
-    trainer: Any, task: PublicTask, shards: Shards
-) -> tuple[Federation, list[Message]]:
+def run(trainer: Any, task: Task, shards: Shards) -> tuple[Federation, list[Message]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
     for index in range(2):
@@ -35,7 +33,7 @@ def make(tokens: int, **options: Any) -> PromptFedPer:
 
 @pytest.mark.parametrize("tokens", [3, 8])
 def test_all_tokens_shared_is_promptfl_exactly(
-    tokens: int, task: PublicTask, shards: Shards
+    tokens: int, task: Task, shards: Shards
 ) -> None:
     whole, _ = run(make(tokens), task, shards)
     plain, _ = run(PromptFL(epochs=5), task, shards)
@@ -50,7 +48,7 @@ def test_all_tokens_shared_is_promptfl_exactly(
 )
 @given(tokens=st.integers(1, 2))
 def test_first_tokens_are_sent_and_the_others_kept(
-    tokens: int, task: PublicTask, shards: Shards
+    tokens: int, task: Task, shards: Shards
 ) -> None:
     federation, messages = run(make(tokens), task, shards)
     for message in messages:
@@ -65,7 +63,7 @@ def test_first_tokens_are_sent_and_the_others_kept(
         assert torch.equal(own[tokens:], kept["private"])
 
 
-def test_clients_begin_with_private_tokens_of_their_own(task: PublicTask) -> None:
+def test_clients_begin_with_private_tokens_of_their_own(task: Task) -> None:
     trainer = make(1)
     one, other = (
         trainer.start_client(task, client, Seeds(0))["private"]
@@ -78,7 +76,7 @@ def test_clients_begin_with_private_tokens_of_their_own(task: PublicTask) -> Non
     ("threat", "missing"), [("server", 1), ("server-aggregate", 2), ("released", 0)]
 )
 def test_each_view_rebuilds_what_it_can(
-    threat: str, missing: int, task: PublicTask, shards: Shards
+    threat: str, missing: int, task: Task, shards: Shards
 ) -> None:
     trainer = make(2)
     federation, messages = run(trainer, task, shards)
@@ -95,7 +93,7 @@ def test_each_view_rebuilds_what_it_can(
 
 
 def test_public_records_teach_the_tokens_that_are_missing(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make(2, epochs=30, learning_rate=0.02)
     _, messages = run(trainer, task, shards)

@@ -4,11 +4,11 @@ import torch
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.trainers.promptfl import PromptFL
 
 
-def test_the_server_weighs_by_hand(task: PublicTask) -> None:
+def test_the_server_weighs_by_hand(task: Task) -> None:
     """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
     sums = {"context": torch.tensor([[1 * 2.0 + 3 * 6.0]]), "weight": torch.tensor(4.0)}
     at = Round(0, Seeds(0), ("a", "b"))
@@ -17,7 +17,7 @@ def test_the_server_weighs_by_hand(task: PublicTask) -> None:
     assert events == ()
 
 
-def test_a_round_in_which_nobody_has_records_changes_nothing(task: PublicTask) -> None:
+def test_a_round_in_which_nobody_has_records_changes_nothing(task: Task) -> None:
     before = {"context": torch.ones(1, 1)}
     sums = {"context": torch.zeros(1, 1), "weight": torch.tensor(0.0)}
     at = Round(0, Seeds(0), ("a",))
@@ -26,7 +26,7 @@ def test_a_round_in_which_nobody_has_records_changes_nothing(task: PublicTask) -
 
 
 def test_one_full_batch_step_is_gradient_descent_by_hand(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = PromptFL(epochs=1, batch_size=0, learning_rate=0.3)
     shard = shards["client-0"]
@@ -50,7 +50,7 @@ def test_one_full_batch_step_is_gradient_descent_by_hand(
     ("threat", "missing"), [("server", 0), ("server-aggregate", 1), ("released", 0)]
 )
 def test_each_view_rebuilds_what_it_can(
-    threat: str, missing: int, task: PublicTask, shards: dict[str, Records]
+    threat: str, missing: int, task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = PromptFL()
     federation = Federation.begin(trainer, task, shards, Seeds(0))

@@ -6,7 +6,7 @@ import torch
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.promptfl_ft import FineTunedPromptFL
@@ -15,7 +15,7 @@ Shards = dict[str, Records]
 
 
 def run(
-    trainer: Any, task: PublicTask, shards: Shards, participation: float = 1.0
+    trainer: Any, task: Task, shards: Shards, participation: float = 1.0
 ) -> tuple[Federation, list[Message]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
@@ -31,7 +31,7 @@ def make(**options: Any) -> FineTunedPromptFL:
     return FineTunedPromptFL(**({"epochs": 4, "tuning_epochs": 6} | options))
 
 
-def test_what_is_sent_is_promptfls(task: PublicTask, shards: Shards) -> None:
+def test_what_is_sent_is_promptfls(task: Task, shards: Shards) -> None:
     _, tuned = run(make(), task, shards)
     _, plain = run(PromptFL(epochs=4), task, shards)
     for one, other in zip(tuned[:12], plain[:12], strict=True):
@@ -39,7 +39,7 @@ def test_what_is_sent_is_promptfls(task: PublicTask, shards: Shards) -> None:
 
 
 def test_full_batches_without_momentum_are_tuned_as_if_trained_for_longer(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     steps: dict[str, Any] = {"batch_size": 0, "momentum": 0.0, "learning_rate": 0.05}
     trainer, longer = make(**steps), PromptFL(epochs=10, **steps)
@@ -54,7 +54,7 @@ def test_full_batches_without_momentum_are_tuned_as_if_trained_for_longer(
 
 
 def test_the_release_is_tuned_and_who_never_trained_gets_the_average(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = make()
     federation, messages = run(trainer, task, shards, participation=0.34)
@@ -67,7 +67,7 @@ def test_the_release_is_tuned_and_who_never_trained_gets_the_average(
         assert is_average == (message.sender not in seen)
 
 
-def test_no_tuning_keeps_the_prompt_as_sent(task: PublicTask, shards: Shards) -> None:
+def test_no_tuning_keeps_the_prompt_as_sent(task: Task, shards: Shards) -> None:
     trainer = make(tuning_epochs=0)
     _, messages = run(trainer, task, shards)
     view = find_threat("server")(messages)
@@ -83,7 +83,7 @@ def test_no_tuning_keeps_the_prompt_as_sent(task: PublicTask, shards: Shards) ->
     [("server", 1), ("server-aggregate", 2), ("peer:client-0", 2), ("released", 0)],
 )
 def test_each_view_says_that_it_lacks_the_tuning(
-    threat: str, missing: int, task: PublicTask, shards: Shards
+    threat: str, missing: int, task: Task, shards: Shards
 ) -> None:
     trainer = make()
     federation, messages = run(trainer, task, shards)

@@ -14,12 +14,12 @@ import torch
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import measure_signals
-from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
+from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 
 
 def link(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     reconstructed: Sequence[Reconstruction],
     candidates: Sequence[Records],
 ) -> list[Reconstruction]:

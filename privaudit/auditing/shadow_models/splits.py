@@ -17,7 +17,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.streams import Stream
-from privaudit.federated.trainer import ClientId, PublicTask, Records
+from privaudit.federated.trainer import ClientId, Records, Task
 
 Source = Literal["public", "candidates"]
 
@@ -122,7 +122,7 @@ class FederatedShadowSplit:
         pools: The targets' shadows, where these train on candidates.
     """
 
-    task: PublicTask
+    task: Task
     owner: Int[Tensor, "shadows public"]
     pools: Mapping[ClientId, ShadowSplit]
 

@@ -25,7 +25,7 @@ from privaudit.auditing.signals.token_scores import (
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors, stacks
 from privaudit.federated.query import MODELS_AT_ONCE, ask_each
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.token_table import TOKENS, TokenTable
 
 QUANTITIES = ("confidence", "loss", "margin", "entropy", "modified_entropy")
@@ -219,7 +219,7 @@ def _without(logs: Tensor, index: Tensor) -> Tensor:
 
 
 def measure_signals(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> SignalTable:
     """Return what models of any shapes say about records."""
     if task.writes:
@@ -229,7 +229,7 @@ def measure_signals(
 
 
 def _of_tokens(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> dict[str, Float[Tensor, "models records"]]:
     told = {name: torch.zeros(len(models), len(records)) for name in OF_TOKENS}
     for positions, stacked in stacks(models, MODELS_AT_ONCE):

@@ -16,7 +16,7 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Randomness
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import ClientId, PublicTask, Trainer
+from privaudit.federated.trainer import ClientId, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
@@ -47,7 +47,7 @@ class Evidence:
     trainer: Trainer
     name: str
     settings: Mapping[str, Any]
-    task: PublicTask
+    task: Task
     claim: Claim
     certified: Mapping[CertifiedView, Certificate]
     rounds: Sequence[Sequence[MechanismEvent]]

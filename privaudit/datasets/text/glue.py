@@ -25,7 +25,7 @@ PAGE = "https://gluebenchmark.com/tasks"
 
 
 @dataclass(frozen=True)
-class Task:
+class GlueTask:
     """One of GLUE's tasks.
 
     Attributes:
@@ -54,7 +54,7 @@ class Task:
         return tuple(name.replace("_", " ") for name in self.classes)
 
 
-SST2 = Task(
+SST2 = GlueTask(
     summary="SST-2 of GLUE: is a sentence about a film positive or negative?",
     columns=(("sentence",),),
     parts=("Sentence",),
@@ -64,7 +64,7 @@ SST2 = Task(
     folders=("SST-2", "GLUE/SST-2", "glue_data/SST-2", "glue/sst2", "sst2"),
     template="It was {}.",
 )
-QNLI = Task(
+QNLI = GlueTask(
     summary="QNLI of GLUE: does a sentence answer a question?",
     columns=(("question",), ("sentence",)),
     parts=("Question", "Sentence"),
@@ -74,7 +74,7 @@ QNLI = Task(
     folders=("QNLI", "GLUE/QNLI", "glue_data/QNLI", "glue/qnli"),
     template="This is {}.",
 )
-MNLI = Task(
+MNLI = GlueTask(
     summary="MNLI of GLUE: does a premise entail a hypothesis? Tests: matched genres.",
     columns=(("sentence1", "premise"), ("sentence2", "hypothesis")),
     parts=("Premise", "Hypothesis"),
@@ -92,7 +92,7 @@ MISMATCHED = replace(
 TASKS = {"sst-2": SST2, "qnli": QNLI, "mnli": MNLI, "mnli-mismatched": MISMATCHED}
 
 
-def read_glue(path: Path, task: Task) -> Dataset:
+def read_glue(path: Path, task: GlueTask) -> Dataset:
     """Read train.tsv and dev.tsv, or train.jsonl and validation.jsonl.
 
     GLUE keeps the labels of its own test part, so dev is the test part. Records without
@@ -142,7 +142,7 @@ def _find(path: Path, stems: tuple[str, ...]) -> Path:
     )
 
 
-def _records(file: Path, task: Task) -> Iterator[tuple[tuple[str, ...], int]]:
+def _records(file: Path, task: GlueTask) -> Iterator[tuple[tuple[str, ...], int]]:
     for row in read_rows(file):
         told = row.take("gold_label", "label")
         if told not in NO_CONSENSUS:
@@ -150,7 +150,7 @@ def _records(file: Path, task: Task) -> Iterator[tuple[tuple[str, ...], int]]:
             yield texts, _number(told, row, task)
 
 
-def _number(told: str, row: TextRow, task: Task) -> int:
+def _number(told: str, row: TextRow, task: GlueTask) -> int:
     """Return a class's number, of its name or of the number itself."""
     known = {str(number): number for number in range(len(task.classes))}
     known |= {name: number for number, name in enumerate(task.classes)}

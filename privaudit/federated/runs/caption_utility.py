@@ -9,7 +9,7 @@ from jaxtyping import Float
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import Dialogue
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.writing import write, write_untuned
 from privaudit.statistics.captions.exact_match import exact_matches
 from privaudit.statistics.captions.scores import caption_scores, mean_estimates
@@ -41,7 +41,7 @@ class Written:
 
 
 def measure_writing(
-    trainer: Trainer, task: PublicTask, models: Sequence[Tensors], records: Records
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> Written:
     """Let models write of records, and compare that with what people wrote."""
     return score_writing(write(trainer, task, models, records), records)
@@ -72,7 +72,7 @@ def _score_short(
     return Written(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
 
 
-def untuned_scores(task: PublicTask, records: Records) -> Float[np.ndarray, " records"]:
+def untuned_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
     """Return the scores of the model as it comes."""
     return score_writing(write_untuned(task, records), records).scores[0]
 

@@ -18,7 +18,7 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import ClientId, PublicTask, Records, Trainer
+from privaudit.federated.trainer import ClientId, Records, Task, Trainer
 from privaudit.models.frozen_model import (
     backbone_of,
     encode,
@@ -53,7 +53,7 @@ class Population:
     dataset: Dataset
     records: Records
     split: Split
-    task: PublicTask
+    task: Task
     model_hash: str
     tested: int | None = None
     canaries: Canaries | None = None
@@ -175,7 +175,7 @@ def populate(config: RunConfig) -> Population:
             labels=canaries.mislabel(records.labels, classes),
             contents=canaries.mark(records.identities),
         )
-    task = PublicTask(
+    task = Task(
         backbone=backbone,
         public=records.pick(torch.from_numpy(split.of(PUBLIC))),
         candidates={

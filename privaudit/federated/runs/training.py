@@ -61,7 +61,7 @@ from privaudit.federated.runs.run_lock import lock_run
 from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.utility import Utility, measure_clients
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.transcript import (
     Message,
     Transcript,
@@ -376,7 +376,7 @@ def _finish(training: _Training) -> None:
 
 def _certified(
     run: Run,
-    task: PublicTask,
+    task: Task,
     metrics: Sequence[Mapping[str, Any]],
     transcript: Transcript,
 ) -> dict[str, Any]:

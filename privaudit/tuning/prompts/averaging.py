@@ -14,9 +14,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Events,
     Inbox,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, apply_mean, last_sent
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
@@ -30,7 +30,7 @@ class AveragingTrainer(LocalSgd):
     prompts instead of models", IEEE TMC 2023, algorithm 1.
     """
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random context."""
         return {"context": start_context(task, seeds)}
 
@@ -39,14 +39,14 @@ class AveragingTrainer(LocalSgd):
         return dict(server)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
         return apply_mean(server, inbox), ()
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -54,9 +54,7 @@ class AveragingTrainer(LocalSgd):
         """Release the averaged prompt: there is no personal part."""
         return {"context": received["context"]}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
@@ -67,9 +65,7 @@ class AveragingTrainer(LocalSgd):
         return Reconstruction({"context": shared}, (UNTRAINED,))
 
 
-def pair_texts(
-    task: PublicTask, prompts: Stacked
-) -> Float[Tensor, "k prompts classes d"]:
+def pair_texts(task: Task, prompts: Stacked) -> Float[Tensor, "k prompts classes d"]:
     """Return the text features of each client's "global" and "local" prompt."""
     both = torch.stack([prompts["global"], prompts["local"]], dim=1)
     texts = task.prompts(both.flatten(0, 1))

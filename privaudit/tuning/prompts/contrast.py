@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity, softplus
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
 from privaudit.federated.batches import Batch, Batches
-from privaudit.federated.trainer import ClientId, Cohort, PublicTask
+from privaudit.federated.trainer import ClientId, Cohort, Task
 from privaudit.tuning.prompts.learning import (
     CONTEXT_STD,
     fit,
@@ -48,7 +48,7 @@ def contrast(
 
 
 def low_rank_start(
-    task: PublicTask, client: ClientId, rank: int, seeds: Seeds
+    task: Task, client: ClientId, rank: int, seeds: Seeds
 ) -> dict[str, Tensor]:
     """Return a client's own random factors, U and V, both N(0, 0.02^2)."""
     stream = seeds.stream("low-rank prompt", client=client)
@@ -64,7 +64,7 @@ def personal_context(parameters: Stacked) -> Float[Tensor, "k tokens width"]:
 
 
 def contrasted_losses(
-    task: PublicTask,
+    task: Task,
     parameters: Stacked,
     batch: Batch,
     weight: float,
@@ -85,7 +85,7 @@ def contrasted_losses(
 
 
 def prompts_contrast(
-    task: PublicTask, parameters: Stacked, temperature: float
+    task: Task, parameters: Stacked, temperature: float
 ) -> Float[Tensor, " k"]:
     """Return the contrast of each client's prompts; no record has a part in it."""
     sigma = parameters["context"]
@@ -95,7 +95,7 @@ def prompts_contrast(
 
 
 def complete(
-    task: PublicTask,
+    task: Task,
     sigma: Float[Tensor, "tokens width"],
     rank: int,
     losses: Callable[[Stacked, Batch], Float[Tensor, " k"]],

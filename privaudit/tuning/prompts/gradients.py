@@ -22,7 +22,7 @@ from privaudit.federated.batches import (
     poisson_batches,
     with_canaries,
 )
-from privaudit.federated.trainer import Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 
 PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
@@ -78,7 +78,7 @@ class ContextGradients:
     @classmethod
     def forward(
         cls,
-        task: PublicTask,
+        task: Task,
         contexts: Float[Tensor, "k tokens width"],
         batch: Batch,
     ) -> "ContextGradients":

@@ -32,11 +32,11 @@ from privaudit.federated.trainer import (
     Cohort,
     Events,
     Inbox,
-    PublicTask,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.privacy.certificate import Claim
 
@@ -44,14 +44,14 @@ CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
 QUERY_CHUNK = 1024
 
 
-def start_context(task: PublicTask, seeds: Seeds, client: str = "") -> Tensor:
+def start_context(task: Task, seeds: Seeds, client: str = "") -> Tensor:
     """Return a random context [tokens, width], the same for equal seeds."""
     shape = (task.prompts.context_tokens, task.prompts.width)
     return seeds.stream("context", client=client).normal_tensor(shape) * CONTEXT_STD
 
 
 def logits_of(
-    task: PublicTask,
+    task: Task,
     text: Float[Tensor, "k classes d"],
     features: Float[Tensor, "k b d"],
 ) -> Float[Tensor, "k b classes"]:
@@ -78,7 +78,7 @@ def record_losses(
 
 
 def prompt_losses(
-    task: PublicTask, contexts: Float[Tensor, "k tokens width"], batch: Batch
+    task: Task, contexts: Float[Tensor, "k tokens width"], batch: Batch
 ) -> Float[Tensor, " k"]:
     """Return each client's mean loss over its batch, with its own context."""
     logits = logits_of(task, task.prompts(contexts), batch.features)
@@ -140,11 +140,11 @@ class PromptTrainer:
     accepts_gradient_canaries: ClassVar[bool] = False
     starts_from_broadcast: ClassVar[bool] = False
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return no state: the server has no part in it."""
         return {}
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return no state: nothing is kept between rounds."""
         return {}
 
@@ -153,14 +153,14 @@ class PromptTrainer:
         return {}
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Change nothing."""
         return server, ()
 
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -188,7 +188,7 @@ class PromptTrainer:
         """No noise is added."""
         return False
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Claim nothing: there is no privacy mechanism."""
         return Claim()
 
@@ -220,7 +220,7 @@ class LocalSgd(PromptTrainer):
 
     def train(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         contexts: Float[Tensor, "k tokens width"],
         at: Round,
@@ -257,7 +257,7 @@ class LocalSgd(PromptTrainer):
 
 @torch.no_grad()
 def query_text(
-    task: PublicTask, text: Float[Tensor, "k classes d"], records: Records
+    task: Task, text: Float[Tensor, "k classes d"], records: Records
 ) -> Iterator[Signals]:
     """Yield log-probabilities [models, chunk, classes] from text features."""
     for features in records.features.split(QUERY_CHUNK):

@@ -15,8 +15,8 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Round,
+    Task,
 )
 from privaudit.privacy.events import Release, on_grid
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer
@@ -41,10 +41,10 @@ class PrivatePairTrainer(PrivateLocalTrainer):
     shared: ClassVar[str]  # the name of the prompt that is sent
 
     @abstractmethod
-    def losses(self, task: PublicTask) -> RecordLosses:
+    def losses(self, task: Task) -> RecordLosses:
         """Return the function from parameters and a batch to every record's loss."""
 
-    def penalty(self, task: PublicTask) -> Penalty | None:
+    def penalty(self, task: Task) -> Penalty | None:
         """Return the term of the loss that no record enters, if there is one."""
         return None
 
@@ -54,7 +54,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -83,7 +83,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
 
     def aggregate(
         self,
-        task: PublicTask,
+        task: Task,
         server: Tensors,
         inbox: Inbox,
         at: Round,
@@ -138,7 +138,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         of_mean = 1 / view.sums[-1].parties
         return clean + (1 - of_mean) * moves.sum(dim=0)
 
-    def _kept_event(self, task: PublicTask, parties: int, tensors: int) -> Events:
+    def _kept_event(self, task: Task, parties: int, tensors: int) -> Events:
         """Describe the noise on the kept part.
 
         A batch mean is clipped to its bound whatever the kept part is, so who sees the

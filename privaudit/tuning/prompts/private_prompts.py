@@ -45,7 +45,7 @@ from torch import Tensor
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch, with_canaries
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Cohort, Events, PublicTask, Round
+from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.events import NoiseAt, Release
@@ -59,7 +59,7 @@ from privaudit.tuning.prompts.record_gradients import (
 
 
 def context_losses(
-    task: PublicTask, contexts: Float[Tensor, "k tokens width"], batch: Batch
+    task: Task, contexts: Float[Tensor, "k tokens width"], batch: Batch
 ) -> Float[Tensor, "k b"]:
     """Return every record's cross-entropy under its client's context."""
     logits = logits_of(task, task.prompts(contexts), batch.features)
@@ -88,7 +88,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         """Steps that a client takes in a round."""
         return self.steps if self.mode == "sound" else 1
 
-    def noise_multiplier(self, task: PublicTask) -> float:
+    def noise_multiplier(self, task: Task) -> float:
         """Return the noise of one step; in "sound" all steps of all rounds compose.
 
         Raises:
@@ -99,7 +99,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         rate, steps = self.sampling_rate(task), task.rounds * self.steps
         return noise_multiplier_for(self.epsilon, self.delta, rate, steps)
 
-    def noise_std(self, task: PublicTask) -> float:
+    def noise_std(self, task: Task) -> float:
         """Return the noise's standard deviation, in units of a client's mean gradient.
 
         In "published-paper" it is that of the noise on prompts, as published: the
@@ -107,13 +107,13 @@ class PrivateLocalTrainer(PrivateTrainer):
         """
         return self.noise_multiplier(task) * self.clip_norm / self.event_unit(task)
 
-    def event_unit(self, task: PublicTask) -> float:
+    def event_unit(self, task: Task) -> float:
         """Return what 1 is in units of sums of clipped gradients, as events have it."""
         return self.divisor(task)
 
     def train(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         record_losses: RecordLosses,
@@ -142,7 +142,7 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     def gradients(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         record_losses: RecordLosses,
@@ -193,7 +193,7 @@ class PrivateLocalTrainer(PrivateTrainer):
             state = self.descend(state, {"moved": gradient})
         return state["moved"]
 
-    def steps_event(self, task: PublicTask, parties: int) -> Events:
+    def steps_event(self, task: Task, parties: int) -> Events:
         """Describe the local steps of one round, in "sound": all that protects it."""
         if not self.clips:
             return ()
@@ -203,7 +203,7 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     def prompt_event(
         self,
-        task: PublicTask,
+        task: Task,
         release: Release,
         noise_at: NoiseAt,
         parties: int,
@@ -226,7 +226,7 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     def gradient_event(
         self,
-        task: PublicTask,
+        task: Task,
         release: Release,
         noise_at: NoiseAt,
         parties: int,

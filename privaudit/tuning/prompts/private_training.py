@@ -14,7 +14,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
@@ -102,7 +102,7 @@ class PrivateTrainer(PromptTrainer):
         """Whether anything is clipped at all."""
         return self.epsilon is not None or self.mode == "published-paper"
 
-    def sampling_rate(self, task: PublicTask) -> float:
+    def sampling_rate(self, task: Task) -> float:
         """Return the chance of a record to be in a Poisson sample: a public constant.
 
         Batch size over the members that a client has on average, at most 1. A client
@@ -110,7 +110,7 @@ class PrivateTrainer(PromptTrainer):
         """
         return min(1.0, self.batch / max(task.expected_members, 1.0))
 
-    def divisor(self, task: PublicTask) -> float:
+    def divisor(self, task: Task) -> float:
         """Return what a client's gradients are divided by to give a mean: a constant.
 
         1 where they are a batch's mean already. Never the realised size of a sample.
@@ -119,18 +119,18 @@ class PrivateTrainer(PromptTrainer):
             return self.sampling_rate(task) * max(task.expected_members, 1.0)
         return float(self.batch) if self.clips_records else 1.0
 
-    def event_unit(self, task: PublicTask) -> float:
+    def event_unit(self, task: Task) -> float:
         """Return what 1 in a client's noised tensors is in the units of its events."""
         return 1.0
 
-    def draw_batch(self, task: PublicTask, cohort: Cohort, at: Round) -> Batch:
+    def draw_batch(self, task: Task, cohort: Cohort, at: Round) -> Batch:
         """Draw this round's batch of every client."""
         if self.mode == "sound":
             rate = self.sampling_rate(task)
             return poisson_batch(cohort, at, rate)
         return fixed_batch(cohort, at, self.batch)
 
-    def noise_multiplier(self, task: PublicTask) -> float:
+    def noise_multiplier(self, task: Task) -> float:
         """Return the multiplier of one release per round that spends all of epsilon.
 
         "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
@@ -311,7 +311,7 @@ class PrivateTrainer(PromptTrainer):
 
     def event(
         self,
-        task: PublicTask,
+        task: Task,
         release: Release,
         mechanism: GaussianNoise,
         tensors: int,
@@ -342,7 +342,7 @@ class PrivateTrainer(PromptTrainer):
             per_record=self.clips_records,
         )
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Return epsilon with where it comes from: an accountant, or the formula."""
         if self.epsilon is None:
             return Claim(delta=self.delta)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.tuning.prompts.learning import LocalSgd, prompt_losses
 
 
@@ -27,7 +27,7 @@ class ProximalTrainer(LocalSgd):
 
     def train_near(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         contexts: Float[Tensor, "k tokens width"],
         anchors: Float[Tensor, "k tokens width"],

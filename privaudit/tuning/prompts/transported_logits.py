@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from privaudit.core.errors import ConfigError
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import PublicTask, Records, Signals
+from privaudit.federated.trainer import Records, Signals, Task
 from privaudit.tuning.prompts.learning import QUERY_CHUNK
 from privaudit.tuning.prompts.optimal_transport import Transport, transport_plan
 
@@ -129,7 +129,7 @@ def transported_logits(
 
 
 def transported_losses(
-    task: PublicTask, text: Texts, batch: Batch, transport: Transport
+    task: Task, text: Texts, batch: Batch, transport: Transport
 ) -> Float[Tensor, " k"]:
     """Return each client's mean cross-entropy, differentiable by the text features."""
     scale = task.logit_scale
@@ -137,7 +137,7 @@ def transported_losses(
 
 
 def transported_record_losses(
-    task: PublicTask, text: Texts, batch: Batch, transport: Transport
+    task: Task, text: Texts, batch: Batch, transport: Transport
 ) -> Float[Tensor, "k b"]:
     """Return every record's cross-entropy, differentiable by the text features.
 
@@ -157,7 +157,7 @@ def transported_record_losses(
 
 @torch.no_grad()
 def query_transported(
-    task: PublicTask,
+    task: Task,
     text: Float[Tensor, "models prompts classes d"],
     records: Records,
     transport: Transport,

@@ -6,7 +6,7 @@ from typing import Any
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import ClientId, Events, Inbox, PublicTask, Round
+from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Task
 from privaudit.federated.weighted_mean import apply_mean
 from privaudit.privacy.certificate import Claim
 
@@ -20,7 +20,7 @@ def with_settings(trainer: Any, **settings: Any) -> Any:
 class AveragedModel:
     """One model at the server, means weighted by shard sizes, no promise of privacy."""
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return no state: nothing is kept before the first round."""
         return {}
 
@@ -29,14 +29,14 @@ class AveragedModel:
         return dict(server)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the means weighted by shard sizes; nobody's records change nothing."""
         return apply_mean(server, inbox), ()
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -61,6 +61,6 @@ class AveragedModel:
         """No noise is added."""
         return False
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Claim nothing: there is no privacy mechanism."""
         return Claim()

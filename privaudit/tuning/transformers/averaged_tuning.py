@@ -12,9 +12,9 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
@@ -33,7 +33,7 @@ class AveragedTuner(PromptTuner):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -46,7 +46,7 @@ class AveragedTuner(PromptTuner):
         return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the mean of what clients trained, weighted by shard sizes."""
         means, events = super().aggregate(task, server, inbox, at)
@@ -54,9 +54,7 @@ class AveragedTuner(PromptTuner):
             return means, events
         return {name: t + means[name] for name, t in server.items()}, events
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return what the client last trained where it is seen, else the average."""
         reconstructed = super().reconstruct(task, view, client)
         if self.sends == "parameters" or not view.sees_updates_of(client):

@@ -21,7 +21,7 @@ from privaudit.federated.client_statistics import (
     SIZE,
     UNCERTAINTY,
 )
-from privaudit.federated.trainer import Cohort, Events, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Events, Records, Round, Task
 from privaudit.privacy.certificate import Certificate, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent
@@ -94,7 +94,7 @@ class DhapaClient(PromptTuner):
 
     @torch.no_grad()
     def performance(
-        self, task: PublicTask, parameters: Stacked, batch: Batch
+        self, task: Task, parameters: Stacked, batch: Batch
     ) -> Float[Tensor, " k"]:
         """Return minus the mean loss; 0 where a client has no record in the batch.
 
@@ -113,7 +113,7 @@ class DhapaClient(PromptTuner):
         return found
 
     def contributions(
-        self, task: PublicTask, models: Stacked, records: Records
+        self, task: Task, models: Stacked, records: Records
     ) -> Mapping[str, Float[Tensor, "models records width"]]:
         """Return each record's feature, and its entropy under each sent model."""
         count = len(next(iter(models.values())))
@@ -124,7 +124,7 @@ class DhapaClient(PromptTuner):
         """Whether statistics carry noise."""
         return self.statistics_noise > 0
 
-    def noise_std(self, task: PublicTask) -> Mapping[str, float]:
+    def noise_std(self, task: Task) -> Mapping[str, float]:
         """Return the standard deviation of the noise on each sum; empty without."""
         if not self.statistics_noise:
             return {}
@@ -132,7 +132,7 @@ class DhapaClient(PromptTuner):
         std = self.statistics_noise * math.sqrt(len(bounds))
         return {name: std * bound for name, bound in bounds.items()}
 
-    def certify_statistics(self, task: PublicTask, delta: float = 1e-5) -> Certificate:
+    def certify_statistics(self, task: Task, delta: float = 1e-5) -> Certificate:
         """Return what noise proves about all rounds' statistics by themselves.
 
         Given the prompts, at which entropies are taken: those are sent without noise,
@@ -145,7 +145,7 @@ class DhapaClient(PromptTuner):
         rounds = [self.noised_events(task, 1)[:1]] * task.rounds
         return certify(rounds, "server", delta)
 
-    def noised_events(self, task: PublicTask, parties: int) -> Events:
+    def noised_events(self, task: Task, parties: int) -> Events:
         """Describe the noise of a round, and the prompt beside it, which has none."""
         count = sum(map(self.needs, (EMBEDDING, UNCERTAINTY)))
         if not self.statistics_noise or not count:
@@ -168,7 +168,7 @@ class DhapaClient(PromptTuner):
         return noised.on(Grid.of(1.0), values), prompt  # no grid has a smaller scale
 
     def statistics(
-        self, task: PublicTask, cohort: Cohort, trained: Stacked, at: Round
+        self, task: Task, cohort: Cohort, trained: Stacked, at: Round
     ) -> dict[str, Tensor]:
         """Return the means over all of a client's records, noised where it is asked."""
         batch = part_of(cohort, cohort.mask)
@@ -186,7 +186,7 @@ class DhapaClient(PromptTuner):
         return {n: t.squeeze(1) if n == UNCERTAINTY else t for n, t in told.items()}
 
     def _contributions(
-        self, task: PublicTask, models: Stacked, batch: Batch
+        self, task: Task, models: Stacked, batch: Batch
     ) -> dict[str, Float[Tensor, "k n width"]]:
         found = {}
         if self.needs(EMBEDDING):
@@ -197,13 +197,13 @@ class DhapaClient(PromptTuner):
             found[UNCERTAINTY] = entropies(task, tuning, batch).unsqueeze(2)
         return found
 
-    def _bounds(self, task: PublicTask) -> dict[str, float]:
+    def _bounds(self, task: Task) -> dict[str, float]:
         """Return by how much one record more or less moves each sum at most."""
         bounds = {EMBEDDING: 1.0, UNCERTAINTY: math.log(_outcomes(task))}
         return {name: bound for name, bound in bounds.items() if self.needs(name)}
 
     def _noised(
-        self, task: PublicTask, cohort: Cohort, sums: Stacked, at: Round
+        self, task: Task, cohort: Cohort, sums: Stacked, at: Round
     ) -> dict[str, Tensor]:
         """Add each client's own noise to its sums."""
         bounds, stds = self._bounds(task), self.noise_std(task)
@@ -219,7 +219,7 @@ class DhapaClient(PromptTuner):
         return {n: grids[n].add(some, drawn[n]) for n, some in sums.items()}
 
 
-def _outcomes(task: PublicTask) -> int:
+def _outcomes(task: Task) -> int:
     """Return how many classes, or tokens, an entropy is over."""
     if task.writes:
         return task.language.vocabulary

@@ -7,7 +7,7 @@ from torch import Tensor
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.batches import Batch, in_parts, pick_batch
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.models.interfaces import Tuning
 
 ROWS_AT_ONCE = 64  # records of each client
@@ -64,9 +64,7 @@ def as_batch(records: Records, count: int) -> Batch:
 
 
 @torch.no_grad()
-def entropies(
-    task: PublicTask, tuning: Tuning, batch: Batch
-) -> Float[Tensor, "clients n"]:
+def entropies(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "clients n"]:
     """Return the entropy of each client's model on each of its records, in nats.
 
     Of the classes; of a model that writes, the mean over the answer's tokens. In [0,
@@ -77,16 +75,12 @@ def entropies(
     return torch.cat(parts, dim=1)
 
 
-def _of_classes(
-    task: PublicTask, tuning: Tuning, batch: Batch
-) -> Float[Tensor, "clients n"]:
+def _of_classes(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "clients n"]:
     tower = task.classifier.tower
     return _entropy(tower.logits(batch.features, batch.tokens, batch.words, tuning))
 
 
-def _of_answers(
-    task: PublicTask, tuning: Tuning, batch: Batch
-) -> Float[Tensor, "clients n"]:
+def _of_answers(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "clients n"]:
     assert batch.tokens is not None
     assert batch.words is not None
     words = batch.words.trimmed()

@@ -18,12 +18,12 @@ from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent
 from privaudit.federated.writing import UNTUNED
@@ -101,13 +101,13 @@ class LoraTrainer(AveragedModel):
     epochs: Annotated[int, Field(ge=1)] = 1
     batch_size: Annotated[int, Field(ge=0)] = 8
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return one pair for each linear layer, the same for equal seeds."""
         stream = seeds.stream("adapters")
         return start_pairs(task.language.targets, self.rank, stream)
 
     def train(
-        self, task: PublicTask, cohort: Cohort, parameters: Stacked, at: Round
+        self, task: Task, cohort: Cohort, parameters: Stacked, at: Round
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Run the local epochs, and return each client's parameters and mean loss."""
 
@@ -120,9 +120,7 @@ class LoraTrainer(AveragedModel):
         optimiser = AdamW(self.learning_rate, self.weight_decay)
         return optimiser.fit(cohort, parameters, batches, objective)
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
@@ -131,13 +129,13 @@ class LoraTrainer(AveragedModel):
             return Reconstruction(sent)
         return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
 
-    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+    def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""
         if UNTUNED in models:
             return Tuning()
         return Tuning(changes_of(task.language.targets, models, self.scale))
 
-    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's change of each layer's weights."""
         return weight_changes(task.language.targets, model, self.scale)
 
@@ -149,7 +147,7 @@ class LoraTrainer(AveragedModel):
     @torch.no_grad()
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({TOKENS}),

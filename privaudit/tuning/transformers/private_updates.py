@@ -16,9 +16,9 @@ from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
@@ -89,7 +89,7 @@ class PrivateUpdates(PromptTuner):
         """By how many clip norms a client's part moves between neighbours."""
         return 2.0 if self.adjacency == "replace-one" else 1.0
 
-    def noise_multiplier(self, task: PublicTask) -> float:
+    def noise_multiplier(self, task: Task) -> float:
         """Return the standard deviation over C that spends all of epsilon.
 
         "sound": if every client takes part in every round; who is drawn for fewer is
@@ -106,7 +106,7 @@ class PrivateUpdates(PromptTuner):
         return self.sensitivity * each
 
     def moves(
-        self, task: PublicTask, cohort: Cohort, received: Stacked, at: Round
+        self, task: Task, cohort: Cohort, received: Stacked, at: Round
     ) -> tuple[Float[Tensor, "k n"], Float[Tensor, " k"]]:
         """Train; return by how much all parameters moved, in a row, and the loss."""
         start = learned(received)
@@ -163,7 +163,7 @@ class PrivateUpdates(PromptTuner):
 
     def event(
         self,
-        task: PublicTask,
+        task: Task,
         release: Release,
         noise_multiplier: float,
         noise_at: NoiseAt,
@@ -193,7 +193,7 @@ class PrivateUpdates(PromptTuner):
         grid = self.grid(std / math.sqrt(shares), release, at)
         return exact.on(grid, values, CLIENTS_ROUNDING)
 
-    def claim(self, task: PublicTask) -> Claim:
+    def claim(self, task: Task) -> Claim:
         """Return epsilon with where it comes from: an accountant, or the formula."""
         if self.epsilon is None:
             return Claim(delta=self.delta)
@@ -214,7 +214,7 @@ class PrivateUpdates(PromptTuner):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -222,13 +222,11 @@ class PrivateUpdates(PromptTuner):
         """Release the server's last parameters: they are everybody's."""
         return learned(received)
 
-    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's parameters: they are what is compared with another's."""
         return learned(model).values()
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by what it sent.
 
         Without noise on uploads the last one is the client. With it, a single one tells

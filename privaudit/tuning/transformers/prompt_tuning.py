@@ -28,12 +28,12 @@ from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    PublicTask,
     Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
+    Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.federated.writing import UNTUNED
@@ -123,7 +123,7 @@ class PromptTuner(AveragedModel):
                 f"have no three parts. Take at least {len(TIERS)} epochs."
             )
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return the PEFT method's parameters and a head, the same for equal seeds."""
         stream = seeds.stream("prompts")
         learned = self.learns.start(task.tunable, stream)
@@ -131,7 +131,7 @@ class PromptTuner(AveragedModel):
 
     def local_update(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         received: Stacked,
         kept: Stacked,
@@ -141,9 +141,7 @@ class PromptTuner(AveragedModel):
         trained, loss = self.train(task, cohort, received, at)
         return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return what the client last trained where it is seen, else the average."""
         sent = last_sent(view, client)
         if sent is not None:
@@ -154,7 +152,7 @@ class PromptTuner(AveragedModel):
 
     def train(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         at: Round,
@@ -191,7 +189,7 @@ class PromptTuner(AveragedModel):
 
     def fit(
         self,
-        task: PublicTask,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         batches: Batches,
@@ -217,14 +215,14 @@ class PromptTuner(AveragedModel):
             gradients=gradients,
         )
 
-    def gradients(self, task: PublicTask, cohort: Cohort, at: Round) -> Gradients:
+    def gradients(self, task: Task, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: at once, or part by part."""
         if not self.micro_batch:
             return gradients_of
         return accumulated(self.micro_batch, answer_tokens if task.writes else _records)
 
     def losses(
-        self, task: PublicTask, parameters: Stacked, batch: Batch
+        self, task: Task, parameters: Stacked, batch: Batch
     ) -> Float[Tensor, " k"]:
         """Return each client's mean loss over its records, or its answers' tokens."""
         tuning = self.tuning(task, parameters)
@@ -237,7 +235,7 @@ class PromptTuner(AveragedModel):
             )
         return mean_losses(logits.float(), batch.labels, batch.mask)
 
-    def tuning(self, task: PublicTask, models: Stacked) -> Tuning:
+    def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to the frozen one."""
         if UNTUNED in models:
             return Tuning()
@@ -245,7 +243,7 @@ class PromptTuner(AveragedModel):
         learned = {n: t for n, t in models.items() if not n.startswith(HEAD)}
         return replace(self.learns.tuning(task.tunable, learned), head=head)
 
-    def weight_changes(self, task: PublicTask, model: Tensors) -> Iterable[Tensor]:
+    def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's parameters: they are what is compared with another's."""
         return model.values()
 
@@ -265,7 +263,7 @@ class PromptTuner(AveragedModel):
     @torch.no_grad()
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),

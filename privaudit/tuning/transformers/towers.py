@@ -7,7 +7,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import PublicTask, Records, Signals
+from privaudit.federated.trainer import Records, Signals, Task
 from privaudit.models.interfaces import Tower, Tuning
 
 HEAD = "head."
@@ -15,7 +15,7 @@ HEAD_SPREAD = 0.02
 LOGITS_AT_ONCE = 4096  # models times records
 
 
-def start_head(task: PublicTask, stream: Stream) -> Tensors:
+def start_head(task: Task, stream: Stream) -> Tensors:
     """Return a small random head where the classifier needs one, else nothing."""
     head = None if task.writes else task.classifier.tower.head
     if head is None:

@@ -13,7 +13,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.federated.transcript import Message
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
@@ -23,7 +23,7 @@ from tests.conftest import toy_records, with_noise
 Train = Callable[..., list[Message]]
 
 
-def test_labels_tell_which_class_is_likeliest_and_no_more(task: PublicTask) -> None:
+def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
     trainer, generator = CoOp(), torch.Generator().manual_seed(0)
     models = stack([{"context": torch.randn(3, 5, generator=generator)} for _ in "ab"])
     records = toy_records(20)
@@ -46,7 +46,7 @@ def test_models_that_write_have_no_labels_to_give() -> None:
 
 @pytest.mark.parametrize("attack", [LossThreshold(), Lira(shadows=16)], ids=str)
 def test_who_is_told_labels_only_does_no_better(
-    attack: LossThreshold | Lira, task: PublicTask, train: Train
+    attack: LossThreshold | Lira, task: Task, train: Train
 ) -> None:
     """What labels tell is a function of what probabilities tell."""
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)

@@ -12,7 +12,7 @@ from privaudit.datasets.canaries import Canaries
 from privaudit.federated.batches import Batch
 from privaudit.federated.runs.config import build_trainer, make_config
 from privaudit.federated.runs.population import crafted_norm, populate
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.tuning.prompts.gradients import ContextGradients
 from privaudit.tuning.prompts.learning import prompt_losses
 from privaudit.tuning.prompts.private_prompts import context_losses
@@ -59,7 +59,7 @@ def test_more_canaries_than_candidates_are_refused() -> None:
         drawn("gradient", 21)
 
 
-def crafted_batch(task: PublicTask) -> tuple[torch.Tensor, Batch]:
+def crafted_batch(task: Task) -> tuple[torch.Tensor, Batch]:
     """Three records of two clients; the second of each is a canary."""
     shape = (task.prompts.context_tokens, task.prompts.width)
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def crafted_batch(task: PublicTask) -> tuple[torch.Tensor, Batch]:
     )
 
 
-def test_a_canary_s_gradient_is_the_one_it_was_crafted_with(task: PublicTask) -> None:
+def test_a_canary_s_gradient_is_the_one_it_was_crafted_with(task: Task) -> None:
     contexts, batch = crafted_batch(task)
     assert batch.crafted is not None
     closed = ContextGradients.forward(task, contexts, batch)
@@ -93,7 +93,7 @@ def test_a_canary_s_gradient_is_the_one_it_was_crafted_with(task: PublicTask) ->
     )
 
 
-def test_the_mean_loss_has_the_mean_gradient(task: PublicTask) -> None:
+def test_the_mean_loss_has_the_mean_gradient(task: Task) -> None:
     contexts, batch = crafted_batch(task)
     leaf = contexts.clone().requires_grad_()
     prompt_losses(task, leaf, batch).sum().backward()
@@ -101,7 +101,7 @@ def test_the_mean_loss_has_the_mean_gradient(task: PublicTask) -> None:
     torch.testing.assert_close(leaf.grad, closed, atol=1e-4, rtol=1e-4)
 
 
-def test_records_that_are_not_crafted_are_untouched(task: PublicTask) -> None:
+def test_records_that_are_not_crafted_are_untouched(task: Task) -> None:
     contexts, batch = crafted_batch(task)
     plain = replace(batch, crafted=None)
     with_canary = ContextGradients.forward(task, contexts, batch)
@@ -143,7 +143,7 @@ def test_a_crafted_gradient_is_clipped_whatever_it_is_beside(
     assert crafted_norm(build_trainer("dp-fpl", settings), records) == norm
 
 
-def test_canaries_do_not_enter_the_mean_loss(task: PublicTask) -> None:
+def test_canaries_do_not_enter_the_mean_loss(task: Task) -> None:
     contexts, batch = crafted_batch(task)
     told = ContextGradients.forward(task, contexts, batch).losses
     assert torch.equal(told, ContextGradients.forward(task, contexts * 1, batch).losses)

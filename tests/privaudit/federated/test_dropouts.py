@@ -10,7 +10,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.training import train
-from privaudit.federated.trainer import PublicTask, Records, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.privacy.events import MechanismEvent
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "participation": 0.5}
 
 
 def rounds(
-    trainer: Trainer, task: PublicTask, shards: Shards, dropout: float, count: int = 12
+    trainer: Trainer, task: Task, shards: Shards, dropout: float, count: int = 12
 ) -> tuple[Federation, list[RoundRecord]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     found = []
@@ -36,13 +36,13 @@ def senders(record: RoundRecord) -> list[str]:
     return [m.sender for m in record.messages if "update" in m.kind]
 
 
-def test_without_dropout_nothing_is_lost(task: PublicTask, shards: Shards) -> None:
+def test_without_dropout_nothing_is_lost(task: Task, shards: Shards) -> None:
     _, records = rounds(PromptFL(epochs=1), task, shards, 0.0)
     assert all(senders(record) == list(shards) for record in records)
 
 
 def test_about_so_many_are_lost_and_the_mean_is_of_the_others(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     trainer = PromptFL(epochs=1)
     federation, (record,) = rounds(trainer, task, shards, 0.5, count=1)
@@ -56,7 +56,7 @@ def test_about_so_many_are_lost_and_the_mean_is_of_the_others(
 
 
 def test_a_round_in_which_all_are_lost_changes_nothing(
-    task: PublicTask, shards: Shards
+    task: Task, shards: Shards
 ) -> None:
     for trainer in (PromptFL(epochs=1), PromptFedAMP(epochs=1)):
         before = Federation.begin(trainer, task, shards, Seeds(0)).server
@@ -66,9 +66,7 @@ def test_a_round_in_which_all_are_lost_changes_nothing(
             assert torch.equal(federation.server[name], tensor)
 
 
-def test_lost_noise_is_missing_in_the_certificate(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_lost_noise_is_missing_in_the_certificate(task: Task, shards: Shards) -> None:
     trainer = DPFPL(epsilon=8.0, noise_at="distributed")
     _, whole = rounds(trainer, task, shards, 0.0, count=1)
     _, lossy = rounds(trainer, task, shards, 0.5, count=1)

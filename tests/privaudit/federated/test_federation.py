@@ -9,14 +9,14 @@ from privaudit.federated.federation import (
     participants_of,
     run_round,
 )
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
 
 
 def test_one_full_batch_step_everywhere_is_one_step_on_the_union(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+    task: Task, shards: dict[str, Records], seeds: Seeds
 ) -> None:
     """With one local step, federated averaging is plain gradient descent."""
     trainer = PromptFL(epochs=1, batch_size=0, learning_rate=0.1)
@@ -34,7 +34,7 @@ def test_one_full_batch_step_everywhere_is_one_step_on_the_union(
 
 @pytest.mark.parametrize("trainer", [PromptFL(batch_size=4), CoOp(batch_size=4)])
 def test_training_a_cohort_equals_training_its_clients_one_by_one(
-    trainer: PromptFL | CoOp, task: PublicTask, shards: dict[str, Records]
+    trainer: PromptFL | CoOp, task: Task, shards: dict[str, Records]
 ) -> None:
     together = Federation.begin(trainer, task, shards, Seeds(3))
     alone = Federation.begin(trainer, task, shards, Seeds(3))
@@ -48,7 +48,7 @@ def test_training_a_cohort_equals_training_its_clients_one_by_one(
 
 
 def test_federations_side_by_side_equal_each_alone(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """Only the names of random streams tell shadow federations apart."""
     trainer = PromptFL(batch_size=0)
@@ -63,7 +63,7 @@ def test_federations_side_by_side_equal_each_alone(
 
 
 def test_a_round_records_what_went_down_and_what_came_up(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+    task: Task, shards: dict[str, Records], seeds: Seeds
 ) -> None:
     trainer = PromptFL()
     federation = Federation.begin(trainer, task, shards, seeds)
@@ -77,7 +77,7 @@ def test_a_round_records_what_went_down_and_what_came_up(
 
 
 def test_who_sends_nothing_leaves_no_message(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+    task: Task, shards: dict[str, Records], seeds: Seeds
 ) -> None:
     federation = Federation.begin(CoOp(), task, shards, seeds)
     (record,) = run_round(CoOp(), task, [federation], 0)
@@ -85,7 +85,7 @@ def test_who_sends_nothing_leaves_no_message(
 
 
 def test_personal_models_are_published_only_on_demand(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+    task: Task, shards: dict[str, Records], seeds: Seeds
 ) -> None:
     federation = Federation.begin(PromptFL(), task, shards, seeds)
     models, messages = give_away(PromptFL(), task, federation, 3, publish=False)
@@ -94,7 +94,7 @@ def test_personal_models_are_published_only_on_demand(
 
 
 def test_a_loss_that_is_not_finite_stops_the_round_and_keeps_the_state(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
+    task: Task, shards: dict[str, Records], seeds: Seeds
 ) -> None:
     trainer = PromptFL(learning_rate=1e38)
     federation = Federation.begin(trainer, task, shards, seeds)

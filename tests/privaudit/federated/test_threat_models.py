@@ -13,16 +13,14 @@ from privaudit.federated.threat_models import (
     server,
     server_aggregate,
 )
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.trainers.promptfl import PromptFL
 
 
 @pytest.fixture
-def messages(
-    task: PublicTask, shards: dict[str, Records], seeds: Seeds
-) -> list[Message]:
+def messages(task: Task, shards: dict[str, Records], seeds: Seeds) -> list[Message]:
     federation = Federation.begin(PromptFL(), task, shards, seeds)
     rounds = [run_round(PromptFL(), task, [federation], i)[0] for i in range(3)]
     _, last = give_away(PromptFL(), task, federation, 3)

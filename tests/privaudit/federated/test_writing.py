@@ -5,7 +5,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.runs.caption_utility import measure_writing
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.federated.writing import (
     UNTUNED,
     as_writer,
@@ -20,11 +20,11 @@ from tests.toy_language import toy_dialogues, toy_writing_task
 
 
 @pytest.fixture
-def task() -> PublicTask:
+def task() -> Task:
     return toy_writing_task()
 
 
-def test_several_models_write_what_each_writes_alone(task: PublicTask) -> None:
+def test_several_models_write_what_each_writes_alone(task: Task) -> None:
     trainer, records = LoraFedAvg(), toy_dialogues(5, seed=3)
     generator = torch.Generator().manual_seed(0)
     models = [
@@ -37,7 +37,7 @@ def test_several_models_write_what_each_writes_alone(task: PublicTask) -> None:
 
 
 def test_adapters_that_change_nothing_write_as_the_model_as_it_comes(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     trainer, records = LoraFedAvg(), toy_dialogues(5, seed=3)
     plain = write_untuned(task, records)
@@ -45,7 +45,7 @@ def test_adapters_that_change_nothing_write_as_the_model_as_it_comes(
     assert write(ZeroShot(), task, [{UNTUNED: torch.zeros(())}], records) == plain
 
 
-def test_favourites_are_of_the_answers_tokens(task: PublicTask) -> None:
+def test_favourites_are_of_the_answers_tokens(task: Task) -> None:
     trainer, records = LoraFedAvg(), toy_dialogues(5, seed=3)
     assert records.words is not None
     found = favourite_tokens(
@@ -60,7 +60,7 @@ def test_a_trainer_of_classifiers_does_not_write() -> None:
         as_writer(PromptFL())
 
 
-def test_the_references_themselves_score_one(task: PublicTask) -> None:
+def test_the_references_themselves_score_one(task: Task) -> None:
     """A model that says what people said has a likeness of 1 for every record."""
     records = toy_dialogues(12, seed=3)
     from privaudit.federated.runs.caption_utility import score_writing

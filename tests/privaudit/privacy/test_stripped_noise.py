@@ -12,7 +12,7 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.tuning.transformers.private_updates import MOVED
 
@@ -87,7 +87,7 @@ def made(noise_by: str) -> DPFedPT:
 
 def uploads(
     trainer: DPFedPT,
-    task: PublicTask,
+    task: Task,
     shards: Shards,
     seed: int = SEED,
     key: bytes | None = None,
@@ -100,7 +100,7 @@ def uploads(
 
 
 @pytest.fixture
-def clean(task: PublicTask, shards: Shards) -> Tensor:
+def clean(task: Task, shards: Shards) -> Tensor:
     """Return a clipped move, as a client would send it to a server that adds noise."""
     return uploads(made("server"), task, shards)["client-0"]
 
@@ -117,7 +117,7 @@ def test_the_first_normals_are_torchs() -> None:
 
 
 def test_noise_of_torchs_generator_comes_off_whatever_the_seed(
-    task: PublicTask, clean: Tensor
+    task: Task, clean: Tensor
 ) -> None:
     """The control: noise as it was drawn up to version 0.1, and its 32-bit state.
 
@@ -139,7 +139,7 @@ def test_noise_of_torchs_generator_comes_off_whatever_the_seed(
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["seed", "system"])
 def test_of_todays_noise_no_state_is_found(
-    key: bytes | None, task: PublicTask, shards: Shards
+    key: bytes | None, task: Task, shards: Shards
 ) -> None:
     trainer = made("each-client")
     std = trainer.noise_multiplier(task) * trainer.clip_norm
@@ -150,7 +150,7 @@ def test_of_todays_noise_no_state_is_found(
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["seed", "system"])
 def test_who_knows_the_seed_strips_the_noise_of_a_seed_and_not_that_of_a_key(
-    key: bytes | None, task: PublicTask, shards: Shards
+    key: bytes | None, task: Task, shards: Shards
 ) -> None:
     """The adversary trains a client of its own data, as the seed draws its noise.
 
@@ -170,9 +170,7 @@ def test_who_knows_the_seed_strips_the_noise_of_a_seed_and_not_that_of_a_key(
         assert rest > noise
 
 
-def test_a_clients_noise_depends_on_no_other_client(
-    task: PublicTask, shards: Shards
-) -> None:
+def test_a_clients_noise_depends_on_no_other_client(task: Task, shards: Shards) -> None:
     """Nor on the seed, where a key is the system's; equal keys repeat it."""
     trainer = made("each-client")
     all_of_them = uploads(trainer, task, shards, key=KEY)

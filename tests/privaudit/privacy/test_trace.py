@@ -12,7 +12,7 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_json
 from privaudit.federated.federation import Federation, RoundRecord, run_round
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.privacy.trace import ClippedNorm, Trace
 from privaudit.trainers.dp_fpl import DPFPL
 from tests.owner_changes import sign_again
@@ -25,16 +25,14 @@ QUICK: dict[str, Any] = {
 }
 
 
-def rounds(
-    task: PublicTask, shards: dict[str, Records], **options: Any
-) -> list[RoundRecord]:
+def rounds(task: Task, shards: dict[str, Records], **options: Any) -> list[RoundRecord]:
     trainer = DPFPL(epsilon=8.0, rank=2, batch_size=5, noise_at="client")
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     return [run_round(trainer, task, [federation], i, **options)[0] for i in range(3)]
 
 
 def test_notes_change_nothing_that_is_sent(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     with_notes = rounds(task, shards, traced=True)
     without = rounds(task, shards)
@@ -47,7 +45,7 @@ def test_notes_change_nothing_that_is_sent(
 
 
 def test_a_cohort_notes_what_its_clients_note_one_by_one(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     together = rounds(task, shards, traced=True)
     alone = rounds(task, shards, traced=True, cohort_size=1)

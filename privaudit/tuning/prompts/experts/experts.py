@@ -22,9 +22,9 @@ from privaudit.federated.trainer import (
     ClientId,
     Events,
     Inbox,
-    PublicTask,
     Reconstruction,
     Round,
+    Task,
 )
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import times_weight
@@ -50,14 +50,14 @@ class PromptExperts(ExpertMixture):
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
 
-    def start(self, task: PublicTask, seeds: Seeds) -> Tensors:
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return a random context and an empty pool; the gate, if it is everybody's."""
         server = {"context": start_context(task, seeds)}
         if self.gate == "aggregated" and self.experts:
             server |= self.new_gate(task, seeds.stream("gate"))
         return server
 
-    def start_client(self, task: PublicTask, client: ClientId, seeds: Seeds) -> Tensors:
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random gate of the client's own."""
         if self.gate == "aggregated" or not self.experts:
             return {}
@@ -86,7 +86,7 @@ class PromptExperts(ExpertMixture):
         return experts[torch.arange(len(experts)).unsqueeze(1), order]
 
     def begin_mixture(
-        self, task: PublicTask, received: Stacked, kept: Stacked
+        self, task: Task, received: Stacked, kept: Stacked
     ) -> tuple[dict[str, Tensor], Objective]:
         """Return what a client trains from where, and its loss.
 
@@ -133,7 +133,7 @@ class PromptExperts(ExpertMixture):
         return state if self.gate == "aggregated" else {**state, **gate}
 
     def aggregate(
-        self, task: PublicTask, server: Tensors, inbox: Inbox, at: Round
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average by weight, and put each prompt in its client's place in the pool.
 
@@ -149,7 +149,7 @@ class PromptExperts(ExpertMixture):
 
     def release(
         self,
-        task: PublicTask,
+        task: Task,
         clients: Sequence[ClientId],
         received: Stacked,
         kept: Stacked,
@@ -165,9 +165,7 @@ class PromptExperts(ExpertMixture):
         gate = gate_part(kept) or gate_part(received)
         return {**model, **named_gate(gate), "experts": self.arranged(received)}
 
-    def reconstruct(
-        self, task: PublicTask, view: View, client: ClientId
-    ) -> Reconstruction:
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the released model, or an upload, or what may be the client's.
 
         Who sees uploads takes the last one that was trained without experts: beside a
@@ -195,7 +193,7 @@ class PromptExperts(ExpertMixture):
 
     def from_uploads(
         self,
-        task: PublicTask,
+        task: Task,
         view: View,
         client: ClientId,
         heard: Sequence[Message],

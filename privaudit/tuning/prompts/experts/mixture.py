@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import PublicTask, Records, Signal, Signals
+from privaudit.federated.trainer import Records, Signal, Signals, Task
 from privaudit.tuning.prompts.experts.gate import (
     attention,
     attention_match,
@@ -63,7 +63,7 @@ class ExpertMixture(PromptTrainer):
     mixing: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     gate_learning_rate: Rate = 0.003
 
-    def new_gate(self, task: PublicTask, stream: Stream) -> dict[str, Tensor]:
+    def new_gate(self, task: Task, stream: Stream) -> dict[str, Tensor]:
         """Return an untrained gate."""
         size = self.gate_size(task)
         if self.gate != "linear":
@@ -71,13 +71,13 @@ class ExpertMixture(PromptTrainer):
         others = len(task.clients) - 1 if self.choose == "all" else self.experts
         return named_gate(start_linear(size, others + 1, stream))
 
-    def gate_size(self, task: PublicTask) -> int:
+    def gate_size(self, task: Task) -> int:
         """Return the size of pooled features."""
         return gate_size(self.gate_dim, task.zero_shot.shape[-1])
 
     def logits(
         self,
-        task: PublicTask,
+        task: Task,
         gate: Stacked,
         experts: Float[Tensor, "k classes experts d"],
         images: Float[Tensor, "k b d"],
@@ -104,7 +104,7 @@ class ExpertMixture(PromptTrainer):
     @torch.no_grad()
     def query(
         self,
-        task: PublicTask,
+        task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
@@ -129,7 +129,7 @@ class ExpertMixture(PromptTrainer):
 
     @torch.no_grad()
     def expert_shares(
-        self, task: PublicTask, model: Tensors, records: Records
+        self, task: Task, model: Tensors, records: Records
     ) -> Float[Tensor, "records experts"]:
         """Return each expert's share in a personal model's mixture, the local first.
 
@@ -158,7 +158,7 @@ class ExpertMixture(PromptTrainer):
         return torch.cat(shares, dim=1)[0]
 
     def _all_experts(
-        self, task: PublicTask, models: Stacked
+        self, task: Task, models: Stacked
     ) -> Float[Tensor, "k classes experts d"]:
         local = task.prompts(models["context"]).unsqueeze(2)
         return torch.cat([local, expert_features(task, models["experts"])], dim=2)

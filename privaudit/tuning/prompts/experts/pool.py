@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import ClientId, PublicTask, Round
+from privaudit.federated.trainer import ClientId, Round, Task
 
 Choose = Literal["nearest", "random", "all"]
 PREFIX = "pool/"
@@ -62,7 +62,7 @@ def draw_experts(
 
 @torch.no_grad()
 def expert_features(
-    task: PublicTask, experts: Float[Tensor, "k experts tokens width"]
+    task: Task, experts: Float[Tensor, "k experts tokens width"]
 ) -> Float[Tensor, "k classes experts dim"]:
     """Return the text features of experts, without gradient.
 

@@ -13,7 +13,7 @@ from privaudit.auditing.parts.leakage_by_round import leak_by_round
 from privaudit.auditing.parts.source_inference import infer_sources
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
@@ -23,7 +23,7 @@ Watched = tuple[Adversary, list[Target], dict[str, np.ndarray]]
 TRAINER = PromptFL(learning_rate=0.5, epochs=60, momentum=0.9)
 
 
-def watch(task: PublicTask, train: Train, *, learned: bool, count: int = 40) -> Watched:
+def watch(task: Task, train: Train, *, learned: bool, count: int = 40) -> Watched:
     """Train on half of each client's candidates, or on other records."""
     truth, shards, candidates = {}, {}, {}
     for number, client in enumerate(task.clients):
@@ -44,12 +44,12 @@ def watch(task: PublicTask, train: Train, *, learned: bool, count: int = 40) -> 
 
 
 @pytest.fixture
-def learned(task: PublicTask, train: Train) -> Watched:
+def learned(task: Task, train: Train) -> Watched:
     return watch(task, train, learned=True)
 
 
 @pytest.fixture
-def elsewhere(task: PublicTask, train: Train) -> Watched:
+def elsewhere(task: Task, train: Train) -> Watched:
     return watch(task, train, learned=False)
 
 
@@ -91,7 +91,7 @@ def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
 
 
 def test_uploads_name_the_client_that_learned_a_record(
-    task: PublicTask, train: Train
+    task: Task, train: Train
 ) -> None:
     """Eight clients with eight records each, which they learn by heart."""
     clients = {f"client-{number}": 16 for number in range(8)}
@@ -112,9 +112,7 @@ def test_uploads_name_nobody_where_nobody_learned_it(elsewhere: Watched) -> None
     assert "no evidence" in found.sentence
 
 
-def test_a_class_that_one_client_holds_is_no_evidence(
-    task: PublicTask, train: Train
-) -> None:
+def test_a_class_that_one_client_holds_is_no_evidence(task: Task, train: Train) -> None:
     """Each client has classes of its own, learned well: others' records fit as well."""
     truth, shards, candidates = {}, {}, {}
     for number, client in enumerate(task.clients):

@@ -15,7 +15,7 @@ from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
+from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
@@ -31,7 +31,7 @@ def suspects(count: int) -> tuple[dict[str, torch.Tensor], ...]:
     )
 
 
-def named_by(task: PublicTask, context: torch.Tensor, seed: int) -> Records:
+def named_by(task: Task, context: torch.Tensor, seed: int) -> Records:
     """Records whose labels are what a prompt says of them."""
     records = toy_records(30, seed)
     text = task.prompts(context.unsqueeze(0))[0]
@@ -39,7 +39,7 @@ def named_by(task: PublicTask, context: torch.Tensor, seed: int) -> Records:
 
 
 def test_each_client_is_linked_to_the_model_that_explains_its_candidates(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     models = suspects(5)
     reconstructed = [
@@ -52,7 +52,7 @@ def test_each_client_is_linked_to_the_model_that_explains_its_candidates(
     assert linked[0].suspects == models
 
 
-def test_without_suspects_a_model_stays(task: PublicTask) -> None:
+def test_without_suspects_a_model_stays(task: Task) -> None:
     reconstructed = [Reconstruction({"context": torch.zeros(3, 5)})]
     assert link(PromptFL(), task, reconstructed, [toy_records(8)]) == reconstructed
 
@@ -74,7 +74,7 @@ def noisy(count: int, seed: int) -> Records:
 
 def look(
     trainer: Trainer,
-    task: PublicTask,
+    task: Task,
     rounds: int = 2,
     clients: int = 3,
     seen: int | None = None,
@@ -133,7 +133,7 @@ memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
 
 
 def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     looked = look(memory, task, clients=8)
     alone = without_suspects(looked.adversary, looked.targets)
@@ -151,14 +151,14 @@ def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
     assert found.to_dict()["suspects"] == found.suspects
 
 
-def test_a_peer_that_saw_the_start_only_learns_nothing(task: PublicTask) -> None:
+def test_a_peer_that_saw_the_start_only_learns_nothing(task: Task) -> None:
     looked = look(PromptFL(learning_rate=0.2, epochs=60), task, rounds=1, seen=0)
     assert without_suspects(looked.adversary, looked.targets) == []
     assert not leak_of(looked, looked.targets)["loss-threshold"].auroc.excludes(0.5)
 
 
 def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     """One expert of one round: whichever it is, the other target gets it too."""
     looked = look(replace(memory, experts=1), task, rounds=1)
@@ -170,7 +170,7 @@ def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
 
 
 def test_shadow_federations_are_linked_as_the_targets_are_and_trained_once(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     looked = look(replace(memory, epochs=5), task)
     alone = without_suspects(looked.adversary, looked.targets)

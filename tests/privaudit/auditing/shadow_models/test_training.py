@@ -21,7 +21,7 @@ from privaudit.auditing.signals.signals import measure_signals
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Reconstruction, Records, Trainer
+from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
@@ -32,7 +32,7 @@ FIRST_TEN = torch.arange(10)
 
 
 def attacked(
-    trainer: Trainer, task: PublicTask, shards: dict[str, Records], threat: str
+    trainer: Trainer, task: Task, shards: dict[str, Records], threat: str
 ) -> tuple[Adversary, list[Target]]:
     federation = Federation.begin(trainer, task, shards, Seeds(0))
     messages: list[Message] = []
@@ -50,7 +50,7 @@ def attacked(
 
 
 def test_a_pool_is_public_and_follows_the_candidates_classes(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
     target = Target("client-0", Reconstruction({}), only_two)
@@ -63,7 +63,7 @@ def test_a_pool_is_public_and_follows_the_candidates_classes(
 
 
 def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, _ = attacked(PromptFL(), task, shards, "server")
     assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
@@ -74,7 +74,7 @@ def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
 
 
 def test_what_is_out_is_out_of_the_whole_shadow_federation(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
@@ -100,7 +100,7 @@ def separation(pool: SignalsWithMembership) -> torch.Tensor:
     "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
 )
 def test_replay_and_whole_federations_separate_members_about_alike(
-    trainer: Trainer, task: PublicTask, shards: dict[str, Records]
+    trainer: Trainer, task: Task, shards: dict[str, Records]
 ) -> None:
     """Replayed broadcasts carry the target's influence: here it changes little."""
     world = replace(task, rounds=6)
@@ -124,7 +124,7 @@ def test_replay_and_whole_federations_separate_members_about_alike(
 
 
 def test_nothing_seen_needs_no_shadow_training(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(CoOp(), task, shards, "server")
     (table, *_) = shadow_tables(adversary, targets, 5)
@@ -133,7 +133,7 @@ def test_nothing_seen_needs_no_shadow_training(
 
 
 def test_tables_are_trained_once_for_all_attacks(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     first = shadow_tables(adversary, targets, 5)
@@ -144,7 +144,7 @@ def test_tables_are_trained_once_for_all_attacks(
 
 
 def test_another_target_through_one_adversary_is_asked_anew(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """Shadows are the same; what the target says, and of which records, is not."""
     adversary, targets = attacked(PromptFL(), task, shards, "server")
@@ -162,7 +162,7 @@ def test_another_target_through_one_adversary_is_asked_anew(
 
 
 def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
@@ -179,7 +179,7 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
 
 
 def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     pool = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
@@ -189,9 +189,7 @@ def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
     assert pool.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_record_s_coins_follow_it(
-    task: PublicTask, shards: dict[str, Records]
-) -> None:
+def test_a_record_s_coins_follow_it(task: Task, shards: dict[str, Records]) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     order = torch.randperm(len(targets[0].candidates))
     mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
@@ -201,7 +199,7 @@ def test_a_record_s_coins_follow_it(
 
 
 def test_copies_of_a_record_share_its_coins(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     twice = torch.cat([torch.arange(6), torch.arange(6)])
@@ -211,7 +209,7 @@ def test_copies_of_a_record_share_its_coins(
 
 
 def test_crafted_canaries_stand_beside_bystanders_that_have_none(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     shape = task.prompts.context_tokens, task.prompts.width
@@ -224,7 +222,7 @@ def test_crafted_canaries_stand_beside_bystanders_that_have_none(
 
 @pytest.mark.parametrize("threat", ["server", "released"])
 def test_shadows_on_candidates_remember_them(
-    threat: str, task: PublicTask, shards: dict[str, Records]
+    threat: str, task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = PromptFL(epochs=60, learning_rate=0.05)
     adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
@@ -235,7 +233,7 @@ def test_shadows_on_candidates_remember_them(
 
 
 def test_kept_tables_are_the_trained_ones(
-    task: PublicTask, shards: dict[str, Records], tmp_path: Path
+    task: Task, shards: dict[str, Records], tmp_path: Path
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     store = SignalStore(tmp_path, {"run": "one"})
@@ -254,7 +252,7 @@ def test_kept_tables_are_the_trained_ones(
 
 
 def test_chunks_of_federations_do_not_change_what_they_say(
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,7 +14,7 @@ from privaudit.auditing.signals.signals import (
 )
 from privaudit.auditing.signals.token_attack import table_of as table_said
 from privaudit.core.errors import ConfigError
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from tests.attacks.word_world import attacked
 from tests.places import SHARED
 from tests.toy_language import toy_language
@@ -121,7 +121,7 @@ def test_a_signal_is_asked_for_by_name() -> None:
         told["min-k"]
 
 
-def test_texts_have_statistics_of_their_tokens(task: PublicTask) -> None:
+def test_texts_have_statistics_of_their_tokens(task: Task) -> None:
     adversary, targets, _ = attacked(task, results=True)
     models = [target.reconstructed.model for target in targets[:2]]
     records = targets[0].candidates

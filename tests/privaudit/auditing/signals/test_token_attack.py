@@ -8,12 +8,12 @@ from privaudit.attacks.max_renyi import MaxRenyi
 from privaudit.attacks.mod_renyi import ModRenyi
 from privaudit.auditing.signals.token_attack import table_of
 from privaudit.core.errors import ConfigError
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from tests.attacks.word_world import attacked
 
 
 def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     adversary, targets, _ = attacked(task, results=True)
     model, records = targets[0].reconstructed.model, targets[0].candidates
@@ -29,7 +29,7 @@ def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
         assert found is not first
 
 
-def test_records_without_words_are_refused(task: PublicTask) -> None:
+def test_records_without_words_are_refused(task: Task) -> None:
     adversary, targets, _ = attacked(task, results=True)
     blank = replace(targets[0].candidates, words=None)
     with pytest.raises(ConfigError, match="hold no words"):

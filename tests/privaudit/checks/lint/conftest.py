@@ -9,7 +9,7 @@ from privaudit.checks.lint.finding import Finding, Rule
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.privacy.certificate import Certificate
 from privaudit.privacy.privacy_record import privacy_record
 
@@ -24,7 +24,7 @@ TOY: dict[str, dict[str, Any]] = {
 
 
 def look_at(
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     name: str = "dp-fpl",
     rounds: int = 6,
@@ -66,7 +66,7 @@ def look_at(
 
 
 @pytest.fixture
-def look(task: PublicTask, shards: dict[str, Records]) -> Look:
+def look(task: Task, shards: dict[str, Records]) -> Look:
     def at(name: str = "dp-fpl", **settings: Any) -> Evidence:
         return look_at(task, shards, name, **settings)
 

@@ -10,7 +10,7 @@ from privaudit.checks.lint.poisson_sampling import (
     inclusions_of,
 )
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.privacy.trace import ClientTrace
 from privaudit.tuning.prompts.gradients import fixed_batch, poisson_batch
 from privaudit.tuning.prompts.private_training import PrivateTrainer
@@ -31,9 +31,7 @@ def with_batches(evidence: Evidence, batches: list[tuple[int, ...]]) -> Evidence
 def test_batches_of_a_fixed_size_that_are_declared_poisson_are_found(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(
-        self: PrivateTrainer, task: PublicTask, cohort: Cohort, at: Round
-    ) -> Batch:
+    def draw(self: PrivateTrainer, task: Task, cohort: Cohort, at: Round) -> Batch:
         return fixed_batch(cohort, at, 5)
 
     monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)
@@ -49,9 +47,7 @@ def test_poisson_batches_are_silent(look: Look) -> None:
 def test_a_higher_rate_than_declared_is_found(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(
-        self: PrivateTrainer, task: PublicTask, cohort: Cohort, at: Round
-    ) -> Batch:
+    def draw(self: PrivateTrainer, task: Task, cohort: Cohort, at: Round) -> Batch:
         return poisson_batch(cohort, at, 0.6)
 
     monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)

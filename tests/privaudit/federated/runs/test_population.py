@@ -18,7 +18,7 @@ from privaudit.federated.runs.population import (
     records_elsewhere,
 )
 from privaudit.federated.runs.utility import mean_accuracy
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.models.frozen_model import known_records
 
 LABELS = torch.tensor([0, 0, 1, 1, 0, 0, 1, 2, 0, 1])
@@ -26,7 +26,7 @@ DOMAINS = torch.tensor([0, 0, 0, 1, 0, 1, 0, 0, 1, 1])
 OWNERS = np.array([0, 0, 0, 1, TEST, TEST, TEST, TEST, TEST, TEST])
 
 
-def small(task: PublicTask, domains: bool) -> Population:
+def small(task: Task, domains: bool) -> Population:
     """Client 0 has classes 0, 0, 1 of domain 0; client 1 has class 1 of domain 1."""
     dataset = Dataset(
         PixelImages(torch.zeros(10, 1, 2, 2)),
@@ -39,7 +39,7 @@ def small(task: PublicTask, domains: bool) -> Population:
     return Population(dataset, records, Split(OWNERS), task, "")
 
 
-def test_own_records_are_of_own_classes_and_own_domains(task: PublicTask) -> None:
+def test_own_records_are_of_own_classes_and_own_domains(task: Task) -> None:
     """The tests' classes are 0 0 1 2 0 1, their domains 0 1 0 0 1 1."""
     plain, apart = small(task, domains=False), small(task, domains=True)
     assert plain.own_records("client-0").tolist() == [1, 1, 1, 0, 1, 1]
@@ -49,7 +49,7 @@ def test_own_records_are_of_own_classes_and_own_domains(task: PublicTask) -> Non
 
 
 def test_the_mix_weighs_test_records_as_candidates_are_mixed_by_hand(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     """2 candidates of class 0 on 3 test records, 1 of class 1 on 2."""
     plain, apart = small(task, domains=False), small(task, domains=True)
@@ -62,7 +62,7 @@ def test_the_mix_weighs_test_records_as_candidates_are_mixed_by_hand(
 
 
 def test_the_mix_is_the_accuracy_on_test_records_dealt_alike(
-    task: PublicTask, rng: np.random.Generator
+    task: Task, rng: np.random.Generator
 ) -> None:
     """Drawing test records in the client's shares gives the weighted mean."""
     population = small(task, domains=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.federated.trainer import TRAINERS, PublicTask
+from privaudit.federated.trainer import TRAINERS, Task
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release
@@ -62,7 +62,7 @@ def test_what_certificates_say_is_known(view: CertifiedView) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS.names())
-def test_what_trainers_claim_and_take_is_known(name: str, task: PublicTask) -> None:
+def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
     from privaudit.federated.runs.config import make_config, parameters_of
 
     options: list[dict[str, Any]] = [{}]

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import PublicTask
+from privaudit.federated.trainer import Task
 from privaudit.tuning.prompts.contrast import (
     contrast,
     low_rank_start,
@@ -64,7 +64,7 @@ def test_equal_prompts_cost_what_lies_between_them_and_the_hand_written() -> Non
 
 
 @pytest.mark.parametrize("rank", [1, 3, 8])
-def test_factors_make_a_prompt_of_their_rank(rank: int, task: PublicTask) -> None:
+def test_factors_make_a_prompt_of_their_rank(rank: int, task: Task) -> None:
     """A rank beyond the prompt's 3 tokens is allowed, and spans everything."""
     parts = low_rank_start(task, "client-0", rank, Seeds(0))
     assert parts["u"].shape == (3, rank)
@@ -75,7 +75,7 @@ def test_factors_make_a_prompt_of_their_rank(rank: int, task: PublicTask) -> Non
     assert torch.linalg.matrix_rank(product.double(), rtol=1e-4) == min(rank, 3)
 
 
-def test_clients_start_from_factors_of_their_own(task: PublicTask) -> None:
+def test_clients_start_from_factors_of_their_own(task: Task) -> None:
     first, again, other = (
         low_rank_start(task, client, 2, Seeds(0))
         for client in ("client-0", "client-0", "client-1")
@@ -84,7 +84,7 @@ def test_clients_start_from_factors_of_their_own(task: PublicTask) -> None:
     assert not torch.equal(first["v"], other["v"])
 
 
-def test_the_contrast_of_prompts_encodes_both(task: PublicTask) -> None:
+def test_the_contrast_of_prompts_encodes_both(task: Task) -> None:
     parameters = {
         "context": torch.ones(2, 3, 5) / 10,
         "u": torch.ones(2, 3, 1),

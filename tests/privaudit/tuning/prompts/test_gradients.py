@@ -8,7 +8,7 @@ from privaudit.federated.batches import (
     pick_batch,
     poisson_batches,
 )
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.privacy.clipping import clip_joint
 from privaudit.tuning.prompts.gradients import (
     ContextGradients,
@@ -26,13 +26,13 @@ def cohort(shards: dict[str, Records]) -> Cohort:
 
 
 @pytest.fixture
-def contexts(task: PublicTask, cohort: Cohort) -> torch.Tensor:
+def contexts(task: Task, cohort: Cohort) -> torch.Tensor:
     shape = (len(cohort), task.prompts.context_tokens, task.prompts.width)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)) / 10
 
 
 def test_each_record_gets_the_gradient_of_its_own_loss(
-    task: PublicTask, cohort: Cohort, contexts: torch.Tensor
+    task: Task, cohort: Cohort, contexts: torch.Tensor
 ) -> None:
     """Oracle: one plain backward pass for each record alone."""
     batch = fixed_batch(cohort, AT, 5)
@@ -50,7 +50,7 @@ def test_each_record_gets_the_gradient_of_its_own_loss(
 
 
 def plain_gradient(
-    task: PublicTask, contexts: torch.Tensor, batch: Batch
+    task: Task, contexts: torch.Tensor, batch: Batch
 ) -> tuple[torch.Tensor, torch.Tensor]:
     gradients, losses = gradients_of(
         lambda leaves, b: prompt_losses(task, leaves["context"], b),
@@ -63,7 +63,7 @@ def plain_gradient(
 @pytest.mark.parametrize("at_once", [1, 6, 1000])
 def test_records_gradients_sum_to_that_of_the_batch(
     at_once: int,
-    task: PublicTask,
+    task: Task,
     cohort: Cohort,
     contexts: torch.Tensor,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,7 +77,7 @@ def test_records_gradients_sum_to_that_of_the_batch(
 
 
 def test_padding_contributes_exactly_nothing(
-    task: PublicTask, cohort: Cohort, contexts: torch.Tensor
+    task: Task, cohort: Cohort, contexts: torch.Tensor
 ) -> None:
     batch = poisson_batch(cohort, AT, 0.4)
     assert not batch.mask.all()
@@ -88,7 +88,7 @@ def test_padding_contributes_exactly_nothing(
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_zero_for_an_empty_one(
-    task: PublicTask, cohort: Cohort, contexts: torch.Tensor
+    task: Task, cohort: Cohort, contexts: torch.Tensor
 ) -> None:
     empty = poisson_batch(cohort, AT, 1e-9)
     assert (ContextGradients.forward(task, contexts, empty).losses == 0).all()

@@ -2,7 +2,7 @@ import torch
 
 from privaudit.core.seeds import Seeds
 from privaudit.federated.batches import epochs_of_batches, poisson_batches
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.tuning.prompts.learning import LocalSgd
 
 
@@ -23,7 +23,7 @@ def test_every_record_comes_once_in_each_epoch(shards: dict[str, Records]) -> No
 
 
 def test_a_client_without_records_stands_still(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     nobody = task.public.pick(torch.zeros(len(task.public), dtype=torch.bool))
     some = Cohort.of(["a", "b"], [shards["client-0"], nobody])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
@@ -19,7 +19,7 @@ def test_a_server_follows_the_sums_before_its_own_noise(
     kind: type[DPFedOTP] | type[DPFedPGP],
     mode: str,
     threat: str,
-    task: PublicTask,
+    task: Task,
     shards: dict[str, Records],
     train: Train,
 ) -> None:
@@ -34,7 +34,7 @@ def test_a_server_follows_the_sums_before_its_own_noise(
 
 
 def test_without_noise_of_its_own_there_is_nothing_to_leave_out(
-    task: PublicTask, shards: dict[str, Records], train: Train
+    task: Task, shards: dict[str, Records], train: Train
 ) -> None:
     sound = DPFedPGP(epsilon=8.0)
     assert (

@@ -10,7 +10,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 
 AT = Round(0, Seeds(3), ("client-0", "client-1", "client-2"))
@@ -28,7 +28,7 @@ def start(count: int = 3) -> dict[str, torch.Tensor]:
     return {"global": both[0], "local": both[1]}
 
 
-def losses_of(task: PublicTask) -> Any:
+def losses_of(task: Task) -> Any:
     def record_losses(parameters: Stacked, batch: Batch) -> torch.Tensor:
         return context_losses(task, parameters["global"] + parameters["local"], batch)
 
@@ -40,7 +40,7 @@ def square(parameters: Stacked) -> torch.Tensor:
     return parameters["global"].square().flatten(1).sum(dim=1) / 2
 
 
-def oracle_sum(task: PublicTask, context: torch.Tensor, shard: Records) -> torch.Tensor:
+def oracle_sum(task: Task, context: torch.Tensor, shard: Records) -> torch.Tensor:
     leaf = context.clone().requires_grad_()
     logits = task.logit_scale * shard.features @ task.prompts(leaf[None])[0].T
     loss = torch.nn.functional.cross_entropy(logits, shard.labels, reduction="sum")
@@ -48,7 +48,7 @@ def oracle_sum(task: PublicTask, context: torch.Tensor, shard: Records) -> torch
 
 
 def test_without_noise_the_sound_steps_are_gradient_descent_by_hand(
-    task: PublicTask, cohort: Cohort, shards: dict[str, Records]
+    task: Task, cohort: Cohort, shards: dict[str, Records]
 ) -> None:
     """Everyone is in every sample, sums are divided by 12, and the penalty is added."""
     trainer = PrivateLocalTrainer(batch_size=ALL, steps=3, learning_rate=0.2)
@@ -66,7 +66,7 @@ def test_without_noise_the_sound_steps_are_gradient_descent_by_hand(
 
 @pytest.mark.parametrize("mode", ["sound", "published-paper", "published-code"])
 def test_a_clip_norm_beyond_all_gradients_clips_nothing(
-    mode: Any, task: PublicTask, cohort: Cohort
+    mode: Any, task: Task, cohort: Cohort
 ) -> None:
     found = [
         PrivateLocalTrainer(mode=mode, epsilon=epsilon, clip_norm=1e6).gradients(
@@ -85,7 +85,7 @@ def test_a_clip_norm_beyond_all_gradients_clips_nothing(
 )
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20))
 def test_one_record_moves_all_parameters_together_by_at_most_the_clip_norm(
-    gone: int, clip: float, task: PublicTask, shards: dict[str, Records]
+    gone: int, clip: float, task: Task, shards: dict[str, Records]
 ) -> None:
     """The sensitivity that the certificate takes for granted, in mode "sound"."""
     trainer = PrivateLocalTrainer(epsilon=1.0, clip_norm=clip, batch_size=ALL)
@@ -108,7 +108,7 @@ def test_one_record_moves_all_parameters_together_by_at_most_the_clip_norm(
 )
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20), rate=st.floats(0.01, 2))
 def test_one_record_moves_a_published_prompt_by_at_most_two_clips_times_the_rate(
-    gone: int, clip: float, rate: float, task: PublicTask, shards: dict[str, Records]
+    gone: int, clip: float, rate: float, task: Task, shards: dict[str, Records]
 ) -> None:
     trainer = PrivateLocalTrainer(
         mode="published-paper", clip_norm=clip, learning_rate=rate
@@ -125,7 +125,7 @@ def test_one_record_moves_a_published_prompt_by_at_most_two_clips_times_the_rate
 
 
 def test_every_step_has_a_sample_and_noise_of_its_own(
-    task: PublicTask, shards: dict[str, Records]
+    task: Task, shards: dict[str, Records]
 ) -> None:
     """A client without records walks at random: its steps' noise adds up."""
     nobody = task.public.pick(torch.zeros(len(task.public)).bool())
@@ -142,7 +142,7 @@ def test_every_step_has_a_sample_and_noise_of_its_own(
     assert walks == pytest.approx([1.0, 2.0], rel=0.08)
 
 
-def test_all_steps_of_all_rounds_are_paid_for(task: PublicTask) -> None:
+def test_all_steps_of_all_rounds_are_paid_for(task: Task) -> None:
     few, many = (PrivateLocalTrainer(epsilon=2.0, steps=steps) for steps in (1, 4))
     assert many.noise_multiplier(task) > 1.5 * few.noise_multiplier(task)
     (event,) = many.steps_event(task, 3)
@@ -151,7 +151,7 @@ def test_all_steps_of_all_rounds_are_paid_for(task: PublicTask) -> None:
 
 
 def test_the_events_of_published_noise_have_the_units_of_what_is_noised(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     """The same standard deviation; a prompt moves by 0.01 of what its gradient does."""
     trainer = PrivateLocalTrainer(
@@ -182,7 +182,7 @@ def test_the_codes_descent_has_momentum_and_decay_by_hand() -> None:
     assert moved == {"u": torch.tensor([1.9])}
 
 
-def test_what_is_not_clipped_tells_no_mechanism(task: PublicTask) -> None:
+def test_what_is_not_clipped_tells_no_mechanism(task: Task) -> None:
     for mode in ("sound", "published-code"):
         trainer = PrivateLocalTrainer(mode=mode)
         assert trainer.steps_event(task, 3) == ()

@@ -4,7 +4,7 @@ import torch
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, PublicTask, Records, Round
+from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.tuning.prompts import record_gradients
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.private_prompts import context_losses
@@ -28,7 +28,7 @@ def parts() -> dict[str, torch.Tensor]:
 
 
 def forward(
-    task: PublicTask, parts: dict[str, torch.Tensor], batch: Batch
+    task: Task, parts: dict[str, torch.Tensor], batch: Batch
 ) -> RecordGradients:
     def record_losses(parameters: Stacked, batch: Batch) -> torch.Tensor:
         return context_losses(task, parameters["global"] + parameters["local"], batch)
@@ -39,7 +39,7 @@ def forward(
 @pytest.mark.parametrize("at_once", [1, 6, 1000])
 def test_each_record_gets_the_gradient_known_in_closed_form(
     at_once: int,
-    task: PublicTask,
+    task: Task,
     parts: dict[str, torch.Tensor],
     batch: Batch,
     monkeypatch: pytest.MonkeyPatch,
@@ -55,7 +55,7 @@ def test_each_record_gets_the_gradient_known_in_closed_form(
 
 
 def test_sums_and_means_are_those_of_the_records(
-    task: PublicTask, parts: dict[str, torch.Tensor], batch: Batch
+    task: Task, parts: dict[str, torch.Tensor], batch: Batch
 ) -> None:
     gradients = forward(task, parts, batch)
     each = torch.cat([g["local"] for g, _ in gradients.by_record()], dim=1)
@@ -66,7 +66,7 @@ def test_sums_and_means_are_those_of_the_records(
 
 
 def test_losses_are_means_over_records_and_zero_without_any(
-    task: PublicTask, parts: dict[str, torch.Tensor], batch: Batch
+    task: Task, parts: dict[str, torch.Tensor], batch: Batch
 ) -> None:
     mask = batch.mask.clone()
     mask[1] = False

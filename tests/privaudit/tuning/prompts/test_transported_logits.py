@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import PublicTask, Records
+from privaudit.federated.trainer import Records, Task
 from privaudit.tuning.prompts import transported_logits as module
 from privaudit.tuning.prompts.optimal_transport import Transport, transport_plan
 from privaudit.tuning.prompts.transported_logits import (
@@ -59,7 +59,7 @@ def one_by_one(text: Tensor, tokens: Tensor, transport: Transport) -> Tensor:
 )
 @pytest.mark.parametrize("case", range(12))
 def test_logits_loss_and_gradient_are_the_published_codes(
-    case: int, task: PublicTask
+    case: int, task: Task
 ) -> None:
     """The published code in float64.
 
@@ -101,7 +101,7 @@ def test_logits_loss_and_gradient_are_the_published_codes(
 def test_losses_and_gradients_are_those_of_pictures_one_by_one(
     stop: Any,
     entries: int,
-    task: PublicTask,
+    task: Task,
     text: Tensor,
     batch: Batch,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ def test_losses_and_gradients_are_those_of_pictures_one_by_one(
 @pytest.mark.parametrize("entries", [1, 10**6])
 def test_records_losses_add_up_to_the_clients(
     entries: int,
-    task: PublicTask,
+    task: Task,
     text: Tensor,
     batch: Batch,
     monkeypatch: pytest.MonkeyPatch,
@@ -156,7 +156,7 @@ def test_records_losses_add_up_to_the_clients(
 
 
 def test_one_prompt_that_takes_all_gives_the_mean_over_parts(
-    task: PublicTask, text: Tensor, batch: Batch
+    task: Task, text: Tensor, batch: Batch
 ) -> None:
     """By hand: each part gives all it has, wherever that is."""
     assert batch.tokens is not None
@@ -169,7 +169,7 @@ def test_one_prompt_that_takes_all_gives_the_mean_over_parts(
 
 
 def test_a_query_gives_each_models_probabilities(
-    task: PublicTask, text: Tensor, monkeypatch: pytest.MonkeyPatch
+    task: Task, text: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUERY_CHUNK", 4)
     tokens = draw(RECORDS, PARTS, seed=3)
@@ -182,7 +182,7 @@ def test_a_query_gives_each_models_probabilities(
 
 
 def test_pooled_features_are_refused_with_a_way_out(
-    task: PublicTask, text: Tensor, batch: Batch
+    task: Task, text: Tensor, batch: Batch
 ) -> None:
     pooled = replace(batch, tokens=None)
     with pytest.raises(ConfigError, match="pooled features without parts"):

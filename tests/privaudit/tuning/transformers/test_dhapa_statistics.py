@@ -4,7 +4,7 @@ import torch
 
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import ANSWER
-from privaudit.federated.trainer import Cohort, PublicTask, Round
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.models.interfaces import Tuning
 from privaudit.tuning.transformers.dhapa_statistics import (
     as_batch,
@@ -55,7 +55,7 @@ def test_a_part_holds_the_chosen_records_in_their_order() -> None:
 
 
 def test_classes_that_are_all_alike_have_the_logarithm_of_their_number(
-    task: PublicTask,
+    task: Task,
 ) -> None:
     batch = as_batch(toy_records(5), 2)
     flat = Tuning(weights={"layer.weight": torch.zeros(2, 12, 12)})
@@ -63,7 +63,7 @@ def test_classes_that_are_all_alike_have_the_logarithm_of_their_number(
     torch.testing.assert_close(found, torch.full((2, 5), math.log(4)))
 
 
-def test_an_entropy_is_that_of_the_probabilities(task: PublicTask) -> None:
+def test_an_entropy_is_that_of_the_probabilities(task: Task) -> None:
     records = toy_records(130)  # more than are asked at once
     batch = as_batch(records, 1)
     logits = task.classifier.tower.logits(batch.features, None, None, Tuning())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import PublicTask, Round
+from privaudit.federated.trainer import Round, Task
 from privaudit.tuning.prompts.experts.pool import (
     draw_experts,
     expert_features,
@@ -85,7 +85,7 @@ def test_every_order_comes_up() -> None:
     assert len(orders) == 6
 
 
-def test_features_are_those_of_each_expert_by_itself(task: PublicTask) -> None:
+def test_features_are_those_of_each_expert_by_itself(task: Task) -> None:
     generator = torch.Generator().manual_seed(0)
     experts = torch.randn(2, 3, 3, 5, generator=generator)
     experts[1, 0] = experts[0, 2]  # shared by two clients
@@ -97,7 +97,7 @@ def test_features_are_those_of_each_expert_by_itself(task: PublicTask) -> None:
             torch.testing.assert_close(found[client, :, expert], alone)
 
 
-def test_a_shared_expert_is_encoded_once(task: PublicTask) -> None:
+def test_a_shared_expert_is_encoded_once(task: Task) -> None:
     asked = []
 
     class Counting:
