@@ -157,8 +157,7 @@ def pretrain_projector(
     language: Annotated[
         str,
         typer.Option(
-            help="A causal language model: a folder or a hub name of transformers, or "
-            "a folder of llama2.c."
+            help="A causal language model of transformers: a folder or a hub name."
         ),
     ],
     dataset: options.Dataset,

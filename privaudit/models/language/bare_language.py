@@ -1,12 +1,10 @@
 """Causal language models without pictures, from a folder or the hub."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from privaudit.models.hugging_face import import_transformers, loading_errors
-from privaudit.models.language.llama2c import load_llama2c
 
 
 def load_language(source: str) -> tuple[Any, Any]:
@@ -15,17 +13,13 @@ def load_language(source: str) -> tuple[Any, Any]:
     Code that comes with it is not run, and only safetensors weights are read.
 
     Args:
-        source: A folder of transformers, a name on the hub, or a folder in llama2.c's
-            format: one .bin file with weights, and one tok*.bin.
+        source: A folder of transformers, or a name on the hub.
 
     Raises:
         MissingFileError: It is not there.
         ConfigError: It cannot be used: see
             :func:`~privaudit.models.hugging_face.loading_errors`.
     """
-    folder = Path(source).expanduser()
-    if not (folder / "config.json").is_file() and any(folder.glob("tok*.bin")):
-        return load_llama2c(folder)
     transformers = import_transformers()
     with loading_errors("language model", source):
         tokenizer = transformers.AutoTokenizer.from_pretrained(

@@ -12,9 +12,9 @@ from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
 from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
+from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_loading import load_captioner
 from privaudit.models.language.dialogue_tokens import DialogueTokens
-from privaudit.models.language.llama2c import load_llama2c
 from privaudit.models.language.projector_folder import ProjectorDescription
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.pretraining.projector import (
@@ -23,9 +23,8 @@ from privaudit.models.pretraining.projector import (
     learn_projector,
 )
 from privaudit.models.pretraining.public_split import drawn_records
-from tests.places import SHARED
 
-STORIES = SHARED / "data/stories260K"
+STORIES = ROOT / "tests/data/stories260K"
 WAYS = ProjectorSettings(
     parts=4, steps=150, batch=16, learning_rate=0.05, weight_decay=0.1
 )
@@ -51,8 +50,6 @@ def dataset() -> Dataset:
 def made(
     dataset: Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, ProjectorDescription]:
-    if not STORIES.is_dir():
-        pytest.skip("the language model stories260K is not here")
     folder = tmp_path_factory.mktemp("captioner") / "mine"
     public = drawn_records(dataset, 0.5, seed=1)
     description = captioner_on(
@@ -111,7 +108,7 @@ def test_the_language_model_comes_back_as_it_was(
 ) -> None:
     model, (original, tokenizer) = (
         load_captioner(f"language:{made[0]}"),
-        load_llama2c(STORIES),
+        load_language(str(STORIES)),
     )
     loaded = model.language.model.state_dict()
     for name, weight in original.state_dict().items():
