@@ -23,6 +23,7 @@ from privaudit.models.pretraining.projector import (
     learn_projector,
 )
 from privaudit.models.pretraining.public_split import drawn_records
+from tests.places import ROOT
 
 STORIES = ROOT / "tests/data/stories260K"
 WAYS = ProjectorSettings(
