@@ -6,7 +6,7 @@ takes a file there, and no line anywhere else.
 
 from collections.abc import Callable
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Generic, TypeVar, cast
 
 from privaudit.core.errors import ConfigError, UnknownNameError
@@ -52,9 +52,10 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def names(self) -> list[str]:
-        """Return every name in the folder, sorted."""
-        for module in iter_modules(import_module(self.package).__path__):
-            import_module(f"{self.package}.{module.name}")
+        """Return every name in the folder and the folders in it, sorted."""
+        path = import_module(self.package).__path__
+        for module in walk_packages(path, f"{self.package}."):
+            import_module(module.name)
         return sorted(self._entries)
 
 

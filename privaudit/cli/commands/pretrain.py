@@ -180,8 +180,6 @@ def pretrain_projector(
 
     Those captions are then nobody's: adversary's records, or left out.
     """
-    from privaudit.cli.commands.pretrain import make_captioner
-
     _make_first(out)
     make_captioner(
         language,
