@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS
-from privaudit.core.errors import UnknownNameError
+from privaudit.core.errors import PluginError, UnknownNameError, one_line
 from privaudit.core.registry import Registry
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk, places
@@ -42,14 +42,18 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         yield from ((name, "classifies") for name in (*MODELS, *CLASSIFYING))
         yield from ((name, "answers in words") for name in (*CAPTIONERS, *WRITING))
         return
-    if what in TRAINERS.names():
+    if what not in REGISTRIES:
+        if what not in TRAINERS.names():
+            raise UnknownNameError("list", what, [*REGISTRIES, "models"])
         yield from _parameters(what)
         return
-    if what not in REGISTRIES:
-        raise UnknownNameError("list", what, [*REGISTRIES, "models"])
     registry = REGISTRIES[what]
     for name in registry.names():
-        entry = registry.find(name)
+        try:
+            entry = registry.find(name)
+        except PluginError as error:
+            yield name, one_line(str(error))
+            continue
         if isinstance(entry, OnDisk):
             yield name, entry.summary, *_needs(name, entry)
             continue

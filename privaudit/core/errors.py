@@ -7,6 +7,7 @@ PrivauditError
 ├── MissingFileError     something that must be there first: a checkpoint, a run
 ├── TranscriptError      a record that was cut, altered or written by another version
 ├── TrustError           a record signed by a key that nobody here trusts
+├── PluginError          code of another package that cannot be used
 ├── TrainingError        a run that had to stop: a loss that is not finite
 ├── StorageError         a folder that cannot be written
 └── ViewError            an attack asks for more than its threat model shows
@@ -76,6 +77,10 @@ class TranscriptError(PrivauditError):
 
 class TrustError(PrivauditError):
     """A record signed by a key that nobody here trusts."""
+
+
+class PluginError(PrivauditError):
+    """Code of another package that cannot be used."""
 
 
 class TrainingError(PrivauditError):

@@ -1,22 +1,42 @@
-"""Names for trainers, attacks and scenarios.
+"""Names for trainers, attacks, scenarios, data sets and whatever else users choose from.
 
-Whatever a module in one of the three folders registers is found by name: adding one
-takes a file there, and no line anywhere else.
+Whatever a module in a registry's folder registers is found by name: adding one takes a
+file there, and no line anywhere else. Other packages add theirs by an entry point whose
+group is the folder's dotted path, such as ``privaudit.attacks``::
+
+    [project.entry-points."privaudit.attacks"]
+    my-attack = "my_package.my_module:MyAttack"
 """
 
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib import import_module
-from pkgutil import walk_packages
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
 from typing import Generic, TypeVar, cast
 
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
 
 T = TypeVar("T")
 E = TypeVar("E")  # an entry as written: the contract tests check what it does
+# Names are typed on command lines, are parts of file names, and stand in exports.
+_NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*", re.ASCII)
+_LONGEST = 48
 
 
 class Registry(Generic[T]):
-    """The named entries of one folder, imported when first asked for."""
+    """The named entries of one folder and of installed plugins, imported when needed.
+
+    By convention an entry stands in the module of its name, with ``_`` for ``-``: then
+    a look-up imports that module alone. An entry in a module of another name is found
+    as well, but all modules of the folder, and of folders in it, are imported for it.
+
+    Attributes:
+        kind: What an entry is, for errors.
+        package: The folder of the built-in entries, and the group of the entry points.
+    """
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
@@ -27,16 +47,18 @@ class Registry(Generic[T]):
         """Return a decorator that enters a class or function under ``name``.
 
         Raises:
-            ConfigError: Another entry already has that name.
+            ConfigError: Another entry already has that name, or it is none.
         """
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+            raise ConfigError(
+                f"A {self.kind} was to be called {name!r}. Names are at most {_LONGEST} "
+                "small letters and digits, with - or _ between words."
+            )
 
         def enter(entry: E) -> E:
             other: object = self._entries.setdefault(name, cast(T, entry))
             if other is not entry:
-                raise ConfigError(
-                    f"Two {self.kind}s are called {name!r}: "
-                    f"{_origin(other)} and {_origin(entry)}. Rename one."
-                )
+                raise self._taken_twice(name, _origin(other), _origin(entry))
             return entry
 
         return enter
@@ -46,17 +68,90 @@ class Registry(Generic[T]):
 
         Raises:
             UnknownNameError: There is none.
+            PluginError: It is another package's, and cannot be imported, or has the
+                name of another entry.
         """
-        if name not in self.names():
-            raise UnknownNameError(self.kind, name, self._entries)
+        plugins = self._plugins(name)
+        module = name.replace("-", "_")
+        for path in self._modules():
+            if path.rpartition(".")[2] == module:
+                import_module(path)
+        if plugins or name not in self._entries:
+            self._import_all()  # also to see that no built-in entry has that name
+        for plugin in plugins:
+            self._load(name, plugin)
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self.names())
         return self._entries[name]
 
     def names(self) -> list[str]:
-        """Return every name in the folder and the folders in it, sorted."""
-        path = import_module(self.package).__path__
-        for module in walk_packages(path, f"{self.package}."):
-            import_module(module.name)
-        return sorted(self._entries)
+        """Return all names, sorted; plugins are not imported for it."""
+        self._import_all()
+        return sorted({*self._entries, *(p.name for p in self._plugins())})
+
+    def usable(self) -> dict[str, T]:
+        """Return the entries by name, without plugins that cannot be imported."""
+        found = {}
+        for name in self.names():
+            try:
+                found[name] = self.find(name)
+            except PluginError:
+                continue
+        return found
+
+    def _modules(self) -> Iterator[str]:
+        """Yield the dotted paths of the folder's modules, without importing them."""
+        folders = [(self.package, list(import_module(self.package).__path__))]
+        for package, paths in folders:
+            for module in iter_modules(paths):
+                path = f"{package}.{module.name}"
+                if module.ispkg:
+                    folders.append((path, [f"{p}/{module.name}" for p in paths]))
+                yield path
+
+    def _import_all(self) -> None:
+        for path in self._modules():
+            import_module(path)
+
+    def _plugins(self, name: str | None = None) -> list[EntryPoint]:
+        found = _entry_points(self.package, tuple(sys.path))
+        return [plugin for plugin in found if name in (None, plugin.name)]
+
+    def _load(self, name: str, plugin: EntryPoint) -> None:
+        """Import a plugin, and enter what it names, if it did not do so itself.
+
+        Raises:
+            PluginError: It cannot be imported, or another entry has its name.
+        """
+        other = self._entries.get(name)
+        try:
+            loaded = plugin.load()
+            if not plugin.attr:
+                raise TypeError("that is a module, and not MODULE:OBJECT")
+            if other not in (None, loaded):
+                raise self._taken_twice(name, _origin(other), _origin(loaded))
+        except Exception as error:  # whatever other people's code raises
+            raise PluginError(
+                f"The {self.kind} {name!r} of the package {_package(plugin)} cannot be "
+                f"used: {plugin.value}: {type(error).__name__}: {error} Install "
+                "another version of that package, or remove it."
+            ) from error
+        self._entries[name] = loaded
+
+    def _taken_twice(self, name: str, one: str, other: str) -> ConfigError:
+        return ConfigError(
+            f"Two {self.kind}s are called {name!r}: {one} and {other}. Rename one."
+        )
+
+
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group; looked for once on each ``sys.path``."""
+    return tuple(entry_points(group=group))
+
+
+def _package(plugin: EntryPoint) -> str:
+    return f"{plugin.dist.name} {plugin.dist.version}" if plugin.dist else plugin.value
 
 
 def _origin(entry: object) -> str:

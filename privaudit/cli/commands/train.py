@@ -107,7 +107,7 @@ def _checked_specs(
     named = [(text, *options.trainer_spec(text)) for text in texts]
     private = {name for _, name, _ in named if "epsilon" in parameters_of(name)}
     if epsilon is not None and not private:
-        private_ones = [t for t in TRAINERS.names() if "epsilon" in parameters_of(t)]
+        private_ones = [t for t in TRAINERS.usable() if "epsilon" in parameters_of(t)]
         raise ConfigError(
             f"--epsilon {epsilon:g} was given, and {', '.join(texts)} has no privacy "
             f"budget. Leave it out, or take one of {', '.join(private_ones)}."
