@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass as options
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, grid_sample, interpolate
 
-from privaudit.models.pretraining.captions import (
+from privaudit.models.tiny_clip.captions import (
     ATTRIBUTES,
     COLOURS,
     GROUND,
@@ -27,7 +27,7 @@ from privaudit.models.pretraining.captions import (
     TEXTURE,
     TEXTURES,
 )
-from privaudit.models.pretraining.marks import (
+from privaudit.models.tiny_clip.marks import (
     FIELD_REACH,
     FIRST_CAPITAL,
     FIRST_LETTER,

@@ -25,20 +25,20 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.models.pretraining.captions import true_of, write_captions
-from privaudit.models.pretraining.descent import (
+from privaudit.models.descent import (
     TRIAL_STEPS,
     descend,
     require_time,
     seconds_a_step,
 )
 from privaudit.models.pretraining.drawing import DrawingSettings, draw
-from privaudit.models.pretraining.marks import Marks, build_marks
 from privaudit.models.pretraining.tiny_clip_validation import (
     TinyClipValidation,
     build_validation,
 )
 from privaudit.models.tiny_clip.architecture import Model, build_model, encode_text
+from privaudit.models.tiny_clip.captions import true_of, write_captions
+from privaudit.models.tiny_clip.marks import Marks, build_marks
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit.models.tiny_clip.weights import (

@@ -13,10 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.models.pretraining.captions import KIND
 from privaudit.models.pretraining.drawing import DrawingSettings, Pictures, draw
-from privaudit.models.pretraining.marks import DIGITS, build_marks
 from privaudit.models.tiny_clip.architecture import Model, encode_text
+from privaudit.models.tiny_clip.captions import KIND
+from privaudit.models.tiny_clip.marks import DIGITS, build_marks
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 

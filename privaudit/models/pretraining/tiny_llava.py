@@ -33,7 +33,7 @@ from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.drawing import draw_pictures
 from privaudit.datasets.scenes.parts import COLOURS, SHAPES, SIZES, TEXTURES, Scene
 from privaudit.models import tiny_clip
-from privaudit.models.pretraining.descent import (
+from privaudit.models.descent import (
     TRIAL_STEPS,
     descend,
     require_time,

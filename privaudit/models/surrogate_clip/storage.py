@@ -14,17 +14,17 @@ from privaudit.core.storage import make_private_folder, read_bytes, write_bytes
 from privaudit.datasets.dataset import Dataset
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.word_tokenizer import WordTokenizer
-from privaudit.models.pretraining.public_split import PublicRecords
-from privaudit.models.pretraining.surrogate_clip import (
-    Accuracies,
-    Pretrained,
-    SurrogateLogLine,
-    SurrogateSettings,
-)
 from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     build_model,
     promptable,
+)
+from privaudit.models.surrogate_clip.public_split import PublicRecords
+from privaudit.models.surrogate_clip.training import (
+    Accuracies,
+    Pretrained,
+    SurrogateLogLine,
+    SurrogateSettings,
 )
 from privaudit.models.weight_files import DescriptionFile, check_hash
 

@@ -1,7 +1,7 @@
 """A vocabulary small enough for a small model: the captions' words, and characters."""
 
 from privaudit.models.clip.word_tokenizer import WordTokenizer, vocabulary_of
-from privaudit.models.pretraining import captions, marks
+from privaudit.models.tiny_clip import captions, marks
 
 CONTEXT_LENGTH = 32
 

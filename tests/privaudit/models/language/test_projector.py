@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from privaudit.cli.commands.pretrain import captioner_on, make_captioner
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
 from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
@@ -15,14 +14,18 @@ from privaudit.models.interfaces import Tuning
 from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_loading import load_captioner
 from privaudit.models.language.dialogue_tokens import DialogueTokens
-from privaudit.models.language.projector_folder import ProjectorDescription
-from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.pretraining.projector import (
+from privaudit.models.language.projector import (
     ProjectorSettings,
     caption_loss,
     learn_projector,
 )
-from privaudit.models.pretraining.public_split import drawn_records
+from privaudit.models.language.projector_folder import (
+    ProjectorDescription,
+    captioner_on,
+    make_captioner,
+)
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.surrogate_clip.public_split import drawn_records
 from tests.places import ROOT
 
 STORIES = ROOT / "tests/data/stories260K"

@@ -10,7 +10,8 @@ from privaudit.datasets.images.strokes import (
     variants_for,
     write_variant,
 )
-from privaudit.models.pretraining.captions import (
+from privaudit.models.pretraining.drawing import DrawingSettings, Pictures, draw
+from privaudit.models.tiny_clip.captions import (
     ATTRIBUTES,
     COLOURS,
     GROUND,
@@ -24,8 +25,7 @@ from privaudit.models.pretraining.captions import (
     true_of,
     write_captions,
 )
-from privaudit.models.pretraining.drawing import DrawingSettings, Pictures, draw
-from privaudit.models.pretraining.marks import (
+from privaudit.models.tiny_clip.marks import (
     DIGITS,
     FIELD_SIZE,
     FIRST_SHAPE,

@@ -30,8 +30,8 @@ FILES = ("tiny-clip.safetensors", "tiny-clip.json", "tiny-clip.jsonl")
 def few_marks() -> Iterator[None]:
     """Two fonts in place of twenty, to be quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privaudit.models.pretraining.marks.FONTS", ("cmr10",))
-        patch.setattr("privaudit.models.pretraining.marks.HELD_OUT_FONTS", ("cmss10",))
+        patch.setattr("privaudit.models.tiny_clip.marks.FONTS", ("cmr10",))
+        patch.setattr("privaudit.models.tiny_clip.marks.HELD_OUT_FONTS", ("cmss10",))
         yield
 
 

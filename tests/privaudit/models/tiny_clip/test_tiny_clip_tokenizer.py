@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.models.pretraining.marks import DIGITS, SHAPES
+from privaudit.models.tiny_clip.marks import DIGITS, SHAPES
 from privaudit.models.tiny_clip.tokenizer import CONTEXT_LENGTH, TinyTokenizer
 
 TOKENIZER = TinyTokenizer()

@@ -10,29 +10,29 @@ from pydantic import TypeAdapter, ValidationError
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import VALIDATION, Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
-from privaudit.models.pretraining.public_split import (
-    PublicRecords,
-    drawn_records,
-    unseen_records,
-    validation_records,
-)
-from privaudit.models.pretraining.surrogate_clip import (
-    Pretrained,
-    SurrogateLogLine,
-    SurrogateSettings,
-    measure,
-    pretrain,
-    steps_within,
-)
 from privaudit.models.surrogate_clip.architecture import (
     BankShape,
     ResNetShape,
     SurrogateShape,
     promptable,
 )
+from privaudit.models.surrogate_clip.public_split import (
+    PublicRecords,
+    drawn_records,
+    unseen_records,
+    validation_records,
+)
 from privaudit.models.surrogate_clip.storage import (
     SurrogateDescription,
     save_surrogate,
+)
+from privaudit.models.surrogate_clip.training import (
+    Pretrained,
+    SurrogateLogLine,
+    SurrogateSettings,
+    measure,
+    pretrain,
+    steps_within,
 )
 
 Options = TypeVar("Options")

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.models.clip.picture_preparation import PicturePreparation
-from privaudit.models.pretraining.surrogate_pictures import (
+from privaudit.models.surrogate_clip.pictures import (
     PublicBank,
     PublicPictures,
     VariationSettings,

@@ -12,12 +12,12 @@ from torch.nn.functional import affine_grid, grid_sample
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, FeatureBank, Images
 from privaudit.models.clip.picture_preparation import PicturePreparation, as_rgb
-from privaudit.models.pretraining.public_split import PublicRecords
 from privaudit.models.surrogate_clip.architecture import (
     BankShape,
     SurrogateShape,
     preparation,
 )
+from privaudit.models.surrogate_clip.public_split import PublicRecords
 
 
 @options(frozen=True)

@@ -34,22 +34,22 @@ from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.feature_cache import encoded_features
 from privaudit.models.language.image_tokens import feature_map, map_tokens
-from privaudit.models.pretraining.public_split import PublicRecords
-from privaudit.models.pretraining.surrogate_pictures import (
-    PublicBank,
-    VariationSettings,
-    public_images,
-)
-from privaudit.models.pretraining.surrogate_texts import (
-    TextSettings,
-    TrainingTexts,
-    encode,
-    make_tokenizer,
-)
 from privaudit.models.surrogate_clip.architecture import (
     Model,
     SurrogateShape,
     build_model,
+)
+from privaudit.models.surrogate_clip.pictures import (
+    PublicBank,
+    VariationSettings,
+    public_images,
+)
+from privaudit.models.surrogate_clip.public_split import PublicRecords
+from privaudit.models.surrogate_clip.texts import (
+    TextSettings,
+    TrainingTexts,
+    encode,
+    make_tokenizer,
 )
 
 LARGEST_LOGIT_SCALE = 100.0

@@ -3,17 +3,17 @@ import torch
 from torch import Tensor
 
 from privaudit.models.clip.text_tower import text_tower
-from privaudit.models.pretraining.surrogate_texts import (
+from privaudit.models.surrogate_clip.architecture import (
+    BankShape,
+    SurrogateShape,
+    build_model,
+)
+from privaudit.models.surrogate_clip.texts import (
     TEMPLATES,
     TextSettings,
     TrainingTexts,
     encode,
     make_tokenizer,
-)
-from privaudit.models.surrogate_clip.architecture import (
-    BankShape,
-    SurrogateShape,
-    build_model,
 )
 
 NAMES = ("cat", "Palm_tree", "crab", "airplane carrier 2")

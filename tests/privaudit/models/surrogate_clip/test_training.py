@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from privaudit.cli.commands import pretrain_surrogate as command
-from privaudit.cli.commands.pretrain_surrogate import make_surrogate, public_part
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.datasets.dataset import (
     TEST_SPLIT,
@@ -23,23 +22,24 @@ from privaudit.datasets.dataset import (
 from privaudit.datasets.dataset import PixelImages as Pixels
 from privaudit.models.clip.loading import MODELS, load_model
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.pretraining.public_split import (
-    drawn_records,
-    unseen_records,
-    validation_records,
-)
-from privaudit.models.pretraining.surrogate_clip import (
-    SurrogateSettings,
-    pretrain,
-    steps_within,
-)
 from privaudit.models.surrogate_clip.architecture import (
     BankShape,
     ResNetShape,
     SurrogateShape,
     build_model,
 )
+from privaudit.models.surrogate_clip.making import make_surrogate, public_part
+from privaudit.models.surrogate_clip.public_split import (
+    drawn_records,
+    unseen_records,
+    validation_records,
+)
 from privaudit.models.surrogate_clip.storage import read_description
+from privaudit.models.surrogate_clip.training import (
+    SurrogateSettings,
+    pretrain,
+    steps_within,
+)
 
 NAMES = ("cat", "Palm_tree", "dog", "hot air balloon")
 FILES = ("surrogate-clip.safetensors", "surrogate-clip.json")

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from privaudit.models.pretraining.marks import (
+from privaudit.models.tiny_clip.marks import (
     DIGITS,
     FIRST_CAPITAL,
     FIRST_LETTER,
