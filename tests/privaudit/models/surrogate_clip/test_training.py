@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.cli.commands import pretrain_surrogate as command
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.datasets.dataset import (
     TEST_SPLIT,
@@ -22,6 +21,7 @@ from privaudit.datasets.dataset import (
 from privaudit.datasets.dataset import PixelImages as Pixels
 from privaudit.models.clip.loading import MODELS, load_model
 from privaudit.models.feature_cache import cached_features, cached_tokens
+from privaudit.models.surrogate_clip import making as command
 from privaudit.models.surrogate_clip.architecture import (
     BankShape,
     ResNetShape,
