@@ -28,6 +28,7 @@ class Entropy:
     """
 
     trains_shadows: ClassVar[bool] = False
+    uses_labels: ClassVar[bool] = False  # but for the threshold of each class
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     per_class: bool = True
