@@ -7,7 +7,7 @@ given to people who agreed to their terms: nothing is downloaded here.
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from privaudit.datasets.dataset import DATASETS, Dataset
@@ -54,10 +54,10 @@ def _below(folder: Path, files: list[str]) -> list[str]:
     """
     first, _, _ = files[0].partition("/")
     shared = all(file.startswith(f"{first}/") for file in files)
-    inside = PurePosixPath(files[0]).relative_to(first) if shared else None
-    if inside is None or (folder / first).exists() or not (folder / inside).is_file():
+    inside = [file.removeprefix(f"{first}/") for file in files]
+    if not first or not shared or (folder / first).exists():
         return files
-    return [file.removeprefix(f"{first}/") for file in files]
+    return inside if (folder / inside[0]).is_file() else files
 
 
 _TABLE = (

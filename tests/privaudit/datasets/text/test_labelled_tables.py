@@ -213,3 +213,11 @@ def test_where_access_is_restricted_it_says_so(
     monkeypatch.delenv("PRIVAUDIT_DATA", raising=False)
     with pytest.raises(MissingFileError, match="restricted, and nothing is downloaded"):
         load_dataset(name)
+
+
+@pytest.mark.parametrize("name", ["/etc/hosts", "../hosts"])
+def test_pictures_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    rows = f"image,label\n{name},cat\n{name}2,dog"
+    path = write_folder(tmp_path / "mine", {"all.csv": rows.encode()})
+    with pytest.raises(ConfigError, match="leaves the folder"):
+        load_dataset("image-table", path)
