@@ -14,7 +14,13 @@ from torch.nn.functional import cosine_similarity
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import CLASS_MEDIANS, class_medians
 from privaudit.core.tensors import Stacked, Tensors, stack
-from privaudit.federated.trainer import Cohort, Records, Round
+from privaudit.federated.trainer import (
+    Cohort,
+    Records,
+    Round,
+    TakesSingleStep,
+    start_client,
+)
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import update_deltas
 
@@ -113,8 +119,10 @@ class _Watched:
 
     def _alone(self, received: Tensors, records: Records, at: Round) -> Stacked:
         """Return where each record alone would have moved what was received."""
-        trainer, task = self.adversary.trainer.single_step(), self.adversary.task
-        kept = trainer.start_client(task, "alone", self.adversary.seeds)
+        trainer, task = self.adversary.trainer, self.adversary.task
+        if isinstance(trainer, TakesSingleStep):
+            trainer = trainer.single_step()
+        kept = start_client(trainer, task, "alone", self.adversary.seeds)
         parts = []
         for some in torch.arange(len(records)).split(AT_ONCE):
             # One name, so that all draw the same private coins.

@@ -1,7 +1,7 @@
 """CoOp: every client learns its own prompt, without federation."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class CoOp(LocalSgd):
     equation 2, with the class token at the end and one context for all classes.
     """
 
-    accepts_gradient_canaries: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""

@@ -81,7 +81,7 @@ class DPFPL(PrivateTrainer):
             mode "sound"; half is equal noise multipliers.
     """
 
-    accepts_gradient_canaries: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
     usual_rounds: ClassVar[int] = 60
 

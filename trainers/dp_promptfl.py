@@ -1,7 +1,6 @@
 """PromptFL with differential privacy: noise in every local step, or as published."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -53,7 +52,7 @@ class DPPromptFL(PrivateLocalTrainer):
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
     """
 
-    accepts_gradient_canaries: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
     usual_rounds: ClassVar[int] = 20
     reconstructs_from_all_rounds: ClassVar[bool] = True
@@ -116,16 +115,6 @@ class DPPromptFL(PrivateLocalTrainer):
         std = self.noise_std(task) / parties
         noised = self.noised_by_server(mean, std, at)
         return self.descend(server, {"context": noised}), ()
-
-    def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
-    ) -> Stacked:
-        """Release the averaged prompt: there is no personal part."""
-        return {"context": received["context"]}
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by all of its uploads.

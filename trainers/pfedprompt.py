@@ -1,6 +1,6 @@
 """pFedPrompt: a shared prompt, and each client's own memory of few-shot features."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -97,16 +97,6 @@ class PFedPrompt(AveragingTrainer):
         )  # fmt: skip
         sent = weighted_upload(cohort, {"context": contexts})
         return LocalResult(sent, memory | {BLEND: blend}, loss)
-
-    def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
-    ) -> Stacked:
-        """Release the averaged prompt with the memory: raw training features."""
-        return {"context": received["context"], **kept}
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the prompt that was seen; no message shows the memory."""

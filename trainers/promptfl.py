@@ -1,6 +1,6 @@
 """PromptFL: federated averaging of one shared prompt."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class PromptFL(AveragingTrainer):
     prompts instead of models", IEEE TMC 2023, algorithm 1.
     """
 
-    accepts_gradient_canaries: ClassVar[bool] = True
+    accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
     def local_update(
         self,

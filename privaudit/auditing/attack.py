@@ -15,12 +15,14 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
 from privaudit.federated.trainer import (
     ClientId,
     Reconstruction,
+    Reconstructs,
     Records,
     Task,
     Trainer,
@@ -66,6 +68,24 @@ class Adversary:
     participation: float = 1.0
     store: SignalStore | None = None
     watcher: Watcher | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def reconstructing(self) -> Reconstructs:
+        """Its trainer, which says what a view shows of a client.
+
+        Raises:
+            ConfigError: It does not say.
+        """
+        if isinstance(self.trainer, Reconstructs):
+            return self.trainer
+        raise ConfigError(
+            f"{type(self.trainer).__name__} was attacked, and it does not say what a "
+            "view shows of a client. Give it `reconstruct`, or the base BaseTrainer."
+        )
+
+    def reconstruct(self, client: ClientId) -> Reconstruction:
+        """Return the best model of a client that the view allows."""
+        return self.reconstructing.reconstruct(self.task, self.view, client)
 
     @cached_property
     def shared(self) -> dict[object, object]:

@@ -232,7 +232,7 @@ class Auditor:
         targets = [
             Target(
                 client,
-                run.trainer.reconstruct(population.task, adversary.view, client),
+                adversary.reconstruct(client),
                 population.pick(self._asked(scenario, client)),
             )
             for client in whom

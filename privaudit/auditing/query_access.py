@@ -1,7 +1,8 @@
 """Models behind an interface: what they answer, when not all of it is given away."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from copy import copy
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,27 +30,24 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
             "Labels alone were asked of models that answer in words. Take the scenario "
             "prompt-release for them."
         )
-    return cast(Trainer, _LabelsOnly(trainer))
+    labels_only = copy(trainer)
+    mixed = type("LabelsOnly", (_LabelsOnly, type(trainer)), {})
+    object.__setattr__(labels_only, "__class__", mixed)
+    return labels_only
 
 
 class _LabelsOnly:
-    """A trainer whose models say which class is likeliest, and nothing else."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
+    """A trainer's base whose models say which class is likeliest, and nothing else."""
 
     def query(
-        self,
+        self: Any,
         task: Task,
         models: Stacked,
         records: Records,
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
     ) -> Iterator[Signals]:
         """Yield log-probabilities that tell the likeliest class only."""
-        for signals in self._trainer.query(task, models, records, want):
+        for signals in super().query(task, models, records, want):  # type: ignore[misc]
             yield {"log_probabilities": _bare(signals["log_probabilities"])}
 
 

@@ -24,7 +24,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.trainer import Trainer
+from privaudit.federated.trainer import AcceptsGradientCanaries, Trainer, claim_of
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
@@ -123,7 +123,7 @@ def audit_claim(
     method = config.build_trainer()
     known = (population or populate(config)).task
     task = small_task(known, records + 1 + (canary == "opposed"), config.rounds)
-    claim = method.claim(task)
+    claim = claim_of(method, task)
     _refuse_impossible(trainer, method, claim, runs, records)
     seeds = Seeds(seed).child("claim audit")
     bench = Bench.prepare(method, task, canary, records, seeds)
@@ -157,7 +157,7 @@ def _refuse_impossible(
             f"{trainer} claims no epsilon with these settings, so there is nothing to "
             "refute. Give --epsilon."
         )
-    if not method.accepts_gradient_canaries:
+    if not isinstance(method, AcceptsGradientCanaries):
         raise ConfigError(
             f"{trainer} does not take canaries of a chosen gradient. Take dp-fpl or "
             "dp-promptfl."

@@ -183,12 +183,9 @@ def _untuned(
 
     One model for all: what it says of public records is then asked once.
     """
-    trainer = TRAINERS.find("zero-shot")()
-    reconstructed = trainer.reconstruct(
-        adversary.task, adversary.view, targets[0].client
-    )
-    plain = [replace(target, reconstructed=reconstructed) for target in targets]
-    return replace(adversary, trainer=trainer, store=None), plain
+    untuned = replace(adversary, trainer=TRAINERS.find("zero-shot")(), store=None)
+    reconstructed = untuned.reconstruct(targets[0].client)
+    return untuned, [replace(one, reconstructed=reconstructed) for one in targets]
 
 
 def _against(

@@ -27,6 +27,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
     Trainer,
+    start_client,
 )
 from privaudit.federated.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
@@ -67,7 +68,7 @@ class Federation:
         secrets: Seeds | None = None,
     ) -> "Federation":
         """Return a federation before its first round."""
-        kept = {c: trainer.start_client(task, c, seeds) for c in shards}
+        kept = {c: start_client(trainer, task, c, seeds) for c in shards}
         start = trainer.start(task, seeds)
         return cls(shards, seeds, name, start, kept, secrets=secrets)
 

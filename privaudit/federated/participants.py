@@ -2,6 +2,7 @@
 
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import start_client
 from privaudit.federated.transcript import MASKED_KINDS, Message
 
 
@@ -32,7 +33,7 @@ def _has_own(run: Run, threat: str) -> bool:
     """Say whether the view holds what clients trained for themselves."""
     seeds, task = Seeds(run.config.seed), run.population.task
     return threat == "released" and any(
-        run.trainer.start_client(task, client, seeds) for client in task.clients
+        start_client(run.trainer, task, client, seeds) for client in task.clients
     )
 
 

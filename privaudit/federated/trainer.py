@@ -27,18 +27,27 @@ from privaudit.privacy.trace import Trace
 
 __all__ = [
     "TRAINERS",
+    "AcceptsGradientCanaries",
+    "AddsNoise",
+    "ClaimsPrivacy",
     "ClientId",
     "Cohort",
     "Events",
     "Inbox",
+    "KeepsState",
     "LocalResult",
     "Reconstruction",
+    "Reconstructs",
     "Records",
     "Round",
+    "ShowsChoices",
     "Signal",
     "Signals",
+    "TakesSingleStep",
     "Task",
     "Trainer",
+    "claim_of",
+    "start_client",
 ]
 
 Signal = (
@@ -223,6 +232,44 @@ class Reconstruction:
 class Trainer(Protocol):
     """Anything that can be trained federatedly.
 
+    :class:`~privaudit.federated.base_trainer.BaseTrainer` has defaults for all but
+    ``start``, ``local_update`` and ``query``: one that classifies by distance from the
+    mean feature of each class needs no more. What only some attacks and commands need
+    stands in the protocols below.
+
+    Example:
+        >>> import torch
+        >>> from privaudit.federated.base_trainer import BaseTrainer
+        >>> from privaudit.federated.weighted_mean import weighted_upload
+        >>> class ClassMeans(BaseTrainer):
+        ...     def start(self, task, seeds):
+        ...         return {"means": torch.zeros_like(task.zero_shot)}  # [classes, dim]
+        ...
+        ...     def local_update(self, task, cohort, received, kept, at):
+        ...         hot = torch.eye(len(task.zero_shot))[cohort.labels]
+        ...         hot *= cohort.mask[..., None]  # records of small shards are padded
+        ...         sums = torch.einsum("kbc,kbd->kcd", hot, cohort.features)
+        ...         sent = {"means": sums / hot.sum(dim=1)[..., None].clamp(min=1)}
+        ...         loss = torch.zeros(len(cohort))
+        ...         return LocalResult(weighted_upload(cohort, sent), {}, loss)
+        ...
+        ...     def query(self, task, models, records, want=frozenset()):
+        ...         means = models["means"]
+        ...         near = torch.einsum("nd,kcd->knc", records.features, means)
+        ...         yield {"log_probabilities": (10 * near).log_softmax(dim=-1)}
+        >>> from privaudit.federated.federation import Federation, run_round
+        >>> from privaudit.federated.runs.config import make_config
+        >>> from privaudit.federated.runs.population import populate
+        >>> task = populate(make_config("zero-shot")).task
+        >>> shards = {"ann": task.public.pick(torch.arange(100))}
+        >>> federation = Federation.begin(ClassMeans(), task, shards, Seeds(0))
+        >>> record = run_round(ClassMeans(), task, [federation], 0)
+        >>> models = {"means": federation.server["means"].unsqueeze(0)}
+        >>> (said,) = ClassMeans().query(task, models, task.public)
+        >>> right = said["log_probabilities"][0].argmax(dim=-1) == task.public.labels
+        >>> round(right.float().mean().item(), 1)
+        0.9
+
     Attributes:
         aggregation: "sum" if the server needs only the sum of what clients send, so
             that a secure sum could hide each of them; "individual" if not.
@@ -231,23 +278,11 @@ class Trainer(Protocol):
         usual_rounds: Trained if nobody says how many.
         image_tokens: Whether it needs the parts of pictures, not their whole only. Its
             parameters may decide: ask an instance.
-        reconstructs_from_all_rounds: Whether ``reconstruct`` adds up all that a client
-            sent, not its last upload only: its shadows then need all rounds too.
-        accepts_gradient_canaries: Whether it trains on canaries in gradient space.
-        starts_from_broadcast: Whether what a client keeps begins as the first broadcast.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
     reads: ClassVar[Literal["classes", "words", "either"]]
     usual_rounds: ClassVar[int]
-    reconstructs_from_all_rounds: ClassVar[bool]
-    accepts_gradient_canaries: ClassVar[bool]
-    starts_from_broadcast: ClassVar[bool]
-
-    @property
-    def is_noised(self) -> bool:
-        """Whether noise hides something: then a run draws a secret key of its own."""
-        ...
 
     @property
     def image_tokens(self) -> bool:
@@ -256,10 +291,6 @@ class Trainer(Protocol):
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return the server's state before the first round."""
-        ...
-
-    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return one client's private state before the first round."""
         ...
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
@@ -297,10 +328,6 @@ class Trainer(Protocol):
         """Return the personal models, from the last broadcast and the kept state."""
         ...
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the best model of ``client`` that the view allows."""
-        ...
-
     def query(
         self,
         task: Task,
@@ -311,7 +338,37 @@ class Trainer(Protocol):
         """Yield signals [models, chunk of records, ...], in the order of records."""
         ...
 
-    def single_step(self) -> "Trainer":
+
+@runtime_checkable
+class KeepsState(Trainer, Protocol):
+    """A trainer whose clients may have private state before the first round."""
+
+    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
+        """Return one client's private state before the first round."""
+        ...
+
+
+@runtime_checkable
+class Reconstructs(Trainer, Protocol):
+    """A trainer that says what each view shows of a client: every attack needs it.
+
+    Attributes:
+        reconstructs_from_all_rounds: Whether ``reconstruct`` adds up all that a client
+            sent, not its last upload only: its shadows then need all rounds too.
+    """
+
+    reconstructs_from_all_rounds: ClassVar[bool]
+
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the best model of ``client`` that the view allows."""
+        ...
+
+
+@runtime_checkable
+class TakesSingleStep(Trainer, Protocol):
+    """A trainer whose update is compared with single records' (update-alignment)."""
+
+    def single_step(self) -> Trainer:
         """Return the same method with one noiseless step on a whole shard a round.
 
         What a client with one record would send then points where its gradient does:
@@ -319,13 +376,60 @@ class Trainer(Protocol):
         """
         ...
 
-    def with_choices_of(self, sent: Tensors) -> "Trainer":
+
+@runtime_checkable
+class ShowsChoices(Trainer, Protocol):
+    """A trainer whose uploads show random choices, which shadows must repeat.
+
+    Attributes:
+        starts_from_broadcast: Whether what a client keeps begins as the first broadcast.
+    """
+
+    starts_from_broadcast: ClassVar[bool]
+
+    def with_choices_of(self, sent: Tensors) -> Trainer:
         """Return the same method with those random choices that an upload shows."""
         ...
+
+
+@runtime_checkable
+class AddsNoise(Trainer, Protocol):
+    """A trainer that may hide something with noise."""
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether it does: then a run draws a secret key of its own."""
+        ...
+
+
+@runtime_checkable
+class ClaimsPrivacy(Trainer, Protocol):
+    """A trainer that claims an epsilon."""
 
     def claim(self, task: Task) -> Claim:
         """Return the epsilon that the method claims by its own formula."""
         ...
+
+
+@runtime_checkable
+class AcceptsGradientCanaries(Trainer, Protocol):
+    """A trainer that trains on canaries in gradient space."""
+
+    accepts_gradient_canaries: ClassVar[Literal[True]]
+
+
+def start_client(
+    trainer: Trainer, task: Task, client: ClientId, seeds: Seeds
+) -> Tensors:
+    """Return a client's private state before the first round; mostly there is none."""
+    if isinstance(trainer, KeepsState):
+        return trainer.start_client(task, client, seeds)
+    return {}
+
+
+def claim_of(trainer: Trainer, task: Task) -> Claim:
+    """Return the epsilon that a trainer claims; mostly none."""
+    return trainer.claim(task) if isinstance(trainer, ClaimsPrivacy) else Claim()
 
 
 TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")

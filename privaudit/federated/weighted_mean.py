@@ -42,11 +42,10 @@ def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
     """Return the server's state with the means of what was sent in their places.
 
     Args:
-        server: The state; it stays as it is where nobody had a record.
+        server: The state; it stays as it is where nobody had a record, or sent one.
         sums: Over clients, of what :func:`weighted_upload` returns.
     """
-    weight = sums["weight"]
-    if weight == 0:
+    if not sums or (weight := sums["weight"]) == 0:
         return server
     means = {name: total / weight for name, total in sums.items() if name != "weight"}
     return {**server, **means}

@@ -45,7 +45,7 @@ def watched(
     view = threat(train_toy(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
     targets = [
-        Target(client, trainer.reconstruct(task, view, client), records)
+        Target(client, adversary.reconstruct(client), records)
         for client, records in candidates.items()
     ]
     return adversary, targets, coins

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View, find_threat
+from privaudit.federated.base_trainer import BaseTrainer
+from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import (
     TRAINERS,
     Cohort,
     LocalResult,
-    Reconstruction,
     Records,
     Round,
     Signals,
@@ -26,7 +26,6 @@ from privaudit.federated.trainer import (
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.tuning.transformers.averaged_model import AveragedModel
 from tests.conftest import toy_records
 
 Train = Callable[..., list[Message]]
@@ -45,7 +44,7 @@ def watched(
     view = threat(train(trainer, task, shards))
     adversary = Adversary(trainer, task, threat, view, Seeds(1))
     return adversary, [
-        Target(client, trainer.reconstruct(task, view, client), shard)
+        Target(client, adversary.reconstruct(client), shard)
         for client, shard in shards.items()
     ]
 
@@ -103,16 +102,8 @@ def test_without_uploads_it_says_what_is_missing(
 
 
 @dataclass(frozen=True)
-class SendsMeans(AveragedModel):
+class SendsMeans(BaseTrainer):
     """Sends the mean feature: a trainer that knows no epochs and no batches."""
-
-    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
-    usual_rounds: ClassVar[int] = 1
-    reconstructs_from_all_rounds: ClassVar[bool] = False
-    accepts_gradient_canaries: ClassVar[bool] = False
-    starts_from_broadcast: ClassVar[bool] = False
-    image_tokens: ClassVar[bool] = False
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
         return {"mean": torch.zeros(task.public.features.shape[1])}
@@ -129,9 +120,6 @@ class SendsMeans(AveragedModel):
         return LocalResult(
             weighted_upload(cohort, {"mean": means}), {}, torch.zeros(len(cohort))
         )
-
-    def reconstruct(self, task: Task, view: View, client: str) -> Reconstruction:
-        return Reconstruction(view.updates_of(client)[-1].tensors)
 
     def query(self, *asked: Any, **more: Any) -> Iterator[Signals]:
         raise NotImplementedError

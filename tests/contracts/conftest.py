@@ -86,7 +86,7 @@ def attacked(
         view = threat(train(world.trainer, reference, shards(trained_on_members)))
         adversary = Adversary(world.trainer, reference, threat, view, Seeds(1))
         targets = [
-            Target(who, world.trainer.reconstruct(reference, view, who), records)
+            Target(who, adversary.reconstruct(who), records)
             for who, records in zip(task.clients, candidates, strict=True)
         ]
         scores = ATTACKS.find(name)()(adversary, targets)

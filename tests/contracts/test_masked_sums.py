@@ -9,7 +9,13 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.threat_models import server, server_aggregate
-from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
+from privaudit.federated.trainer import (
+    TRAINERS,
+    Reconstructs,
+    Records,
+    Task,
+    Trainer,
+)
 from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -120,6 +126,7 @@ def test_the_server_sees_no_more_than_its_sums(
     assert len(sums.sums) == len(ideal.sums)
     for one, other in zip(sums.sums, ideal.sums, strict=True):
         assert one.parties == other.parties == 3
+    assert isinstance(trainer, Reconstructs)
     for view in (whole, sums):
         models = trainer.reconstruct(world, view, "client-1").model
         alike = trainer.reconstruct(world, ideal, "client-1").model

@@ -11,7 +11,14 @@ from privaudit.core.tensors import digest
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
+from privaudit.federated.trainer import (
+    TRAINERS,
+    Reconstructs,
+    Records,
+    Task,
+    Trainer,
+    claim_of,
+)
 from privaudit.federated.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 
@@ -162,6 +169,7 @@ def test_every_view_gives_a_model_that_answers(
             find_threat(who)(messages)
         return
     view = find_threat(who)(messages)
+    assert isinstance(trainer, Reconstructs)
     reconstructed = trainer.reconstruct(task, view, "client-1")
     models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
     if task.writes:
@@ -178,6 +186,6 @@ def test_every_view_gives_a_model_that_answers(
 def test_the_claim_is_a_budget_or_nothing(
     name: str, settings: dict[str, object], task: Task
 ) -> None:
-    claim = make(name, settings).claim(task)
+    claim = claim_of(make(name, settings), task)
     assert claim.epsilon is None or claim.epsilon >= 0
     assert claim.source

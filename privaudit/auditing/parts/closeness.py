@@ -14,6 +14,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.query import ask_each
 from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import start_client
 from privaudit.federated.writing import as_writer, favourite_tokens
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
@@ -132,7 +133,7 @@ def _untrained(
     task, seeds = run.population.task, Seeds(run.config.seed)
     untrained = []
     for target, down in zip(targets, received, strict=True):
-        start = run.trainer.start_client(task, target.client, seeds)
+        start = start_client(run.trainer, task, target.client, seeds)
         model = run.trainer.release(
             task, [target.client], stack([down]), stack([start])
         )

@@ -69,10 +69,7 @@ def _in_place_of(
         store=None,  # no shadow model is trained here
     )
     reconstructed = [
-        replace(
-            t, reconstructed=less.trainer.reconstruct(less.task, less.view, t.client)
-        )
-        for t in targets
+        replace(t, reconstructed=less.reconstruct(t.client)) for t in targets
     ]
     return less, link_targets(less, reconstructed)
 

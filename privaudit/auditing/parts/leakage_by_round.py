@@ -84,17 +84,13 @@ def _so_far(
             for place, target in enumerate(targets)
             if any(m.round == index for m in _uploads(adversary, target))
         ]
-        fresh = [_rebuilt(cut, targets[place]) for place in active]
+        fresh = [
+            replace(one, reconstructed=cut.reconstruct(one.client))
+            for one in (targets[place] for place in active)
+        ]
         for place, score in zip(active, attack(cut, fresh), strict=True):
             told[place][index] = score.scores
     return told
-
-
-def _rebuilt(adversary: Adversary, target: Target) -> Target:
-    reconstruct = adversary.trainer.reconstruct
-    return replace(
-        target, reconstructed=reconstruct(adversary.task, adversary.view, target.client)
-    )
 
 
 def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:

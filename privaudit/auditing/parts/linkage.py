@@ -95,9 +95,7 @@ def without_suspects(adversary: Adversary, targets: Sequence[Target]) -> list[Ta
     plain = []
     for target in targets:
         if target.reconstructed.suspects:
-            reconstructed = adversary.trainer.reconstruct(
-                adversary.task, adversary.view, target.client
-            )
+            reconstructed = adversary.reconstruct(target.client)
             plain.append(
                 replace(target, reconstructed=replace(reconstructed, suspects=()))
             )

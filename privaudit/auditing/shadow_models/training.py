@@ -13,6 +13,7 @@ time, so that memory does not grow with their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -29,7 +30,15 @@ from privaudit.auditing.shadow_models.splits import (
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Records, Round
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    Reconstruction,
+    Records,
+    Round,
+    ShowsChoices,
+    start_client,
+)
 from privaudit.federated.transcript import SERVER, Kind, Message
 from privaudit.statistics.progress import Phase
 
@@ -110,10 +119,7 @@ def _blind_models(
     adversary: Adversary, target: Target, pool: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Yield what is rebuilt from nothing: no shadow needs training for that."""
-    reconstructed = adversary.trainer.reconstruct(
-        adversary.task, adversary.view, target.client
-    )
-    yield [reconstructed.model] * len(pool.is_in)
+    yield [adversary.reconstruct(target.client).model] * len(pool.is_in)
 
 
 def _replayed(
@@ -146,7 +152,9 @@ def _replay(
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
-        alike = trainer.with_choices_of(sent[at.index])
+        alike = trainer
+        if isinstance(trainer, ShowsChoices):
+            alike = trainer.with_choices_of(sent[at.index])
         result = alike.local_update(task, cohort, down, kept, at)
         kept = result.kept
         uploads[at.index] = result.uploads()
@@ -159,9 +167,9 @@ def _start(adversary: Adversary, names: Sequence[str]) -> Stacked:
     Drawn as clients draw it; where they all begin with the first broadcast, that.
     """
     trainer, task = adversary.trainer, adversary.task
-    if not trainer.starts_from_broadcast:
+    if not (isinstance(trainer, ShowsChoices) and trainer.starts_from_broadcast):
         return stack(
-            [trainer.start_client(task, name, adversary.seeds) for name in names]
+            [start_client(trainer, task, name, adversary.seeds) for name in names]
         )
     first = next(m for m in adversary.view.messages if m.kind == "broadcast")
     return {n: t.expand(len(names), *t.shape) for n, t in first.tensors.items()}
@@ -176,7 +184,7 @@ def _rounds_to_replay(
     """
     received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
     trained = [message.round for message in adversary.view.updates_of(client)]
-    needs_all = has_state or adversary.trainer.reconstructs_from_all_rounds
+    needs_all = has_state or adversary.reconstructing.reconstructs_from_all_rounds
     for index in trained if needs_all else trained[-1:]:
         peers = tuple(
             m.sender
@@ -201,7 +209,7 @@ def _rebuild_replayed(
             for index, sent in uploads.items()
         )
         view = View(adversary.view.adversary, others + mine)
-        models.append(adversary.trainer.reconstruct(adversary.task, view, client).model)
+        models.append(replace(adversary, view=view).reconstruct(client).model)
     return models
 
 
@@ -253,7 +261,7 @@ def _rebuilt_places(
         assert isinstance(kept, list)
         return kept
     found = [
-        [adversary.trainer.reconstruct(adversary.task, view, name) for name in names]
+        [replace(adversary, view=view).reconstruct(name) for name in names]
         for view in _shadow_views(adversary, dealt, some)
     ]
     if keep:

@@ -16,7 +16,7 @@ from privaudit.datasets.canaries import CanaryKind
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import MembershipSampling, SplitSizes
 from privaudit.federated.federation import COHORT_SIZE, count_participants
-from privaudit.federated.trainer import TRAINERS, Trainer
+from privaudit.federated.trainer import TRAINERS, AddsNoise, Trainer
 from privaudit.models.language.captioning_loading import is_captioner
 
 WRITING: Mapping[str, Any] = {
@@ -205,7 +205,8 @@ def make_config(
 
 
 def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness:
-    hides = trainer.is_noised or fields.get("secure_aggregation") == "masked"
+    is_noised = isinstance(trainer, AddsNoise) and trainer.is_noised
+    hides = is_noised or fields.get("secure_aggregation") == "masked"
     return "system" if hides and "seed" not in fields else "seed"
 
 

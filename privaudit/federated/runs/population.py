@@ -18,7 +18,13 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import ClientId, Records, Task, Trainer
+from privaudit.federated.trainer import (
+    AcceptsGradientCanaries,
+    ClientId,
+    Records,
+    Task,
+    Trainer,
+)
 from privaudit.models.frozen_model import (
     backbone_of,
     encode,
@@ -206,7 +212,8 @@ def _canaries(
             f"Canaries were asked for, and {config.model} answers in words. Take a "
             "model that classifies; any candidate is a canary without --canary."
         )
-    if config.canary == "gradient" and not trainer.accepts_gradient_canaries:
+    accepts = isinstance(trainer, AcceptsGradientCanaries)
+    if config.canary == "gradient" and not accepts:
         raise ConfigError(
             f"Canaries in gradient space were asked for, and {config.trainer} does not "
             "take them. Take --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."

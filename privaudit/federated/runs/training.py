@@ -61,7 +61,7 @@ from privaudit.federated.runs.run_lock import lock_run
 from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.utility import Utility, measure_clients
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.trainer import Records, Task, Trainer, claim_of
 from privaudit.federated.transcript import (
     Message,
     Transcript,
@@ -242,7 +242,7 @@ def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
 
 
 def _numbers(training: _Training) -> RoundNumbers:
-    run, claim = training.run, training.trainer.claim(training.population.task)
+    run, claim = training.run, claim_of(training.trainer, training.population.task)
     config = run.config
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
@@ -384,7 +384,7 @@ def _certified(
     kinds = {message.kind for message in transcript}
     sends = bool(kinds & {"update", "individual-update", "masked"})
     return privacy_record(
-        run.trainer.claim(task),
+        claim_of(run.trainer, task),
         rounds,
         sends_updates=sends,
         randomness=run.config.randomness,

@@ -5,8 +5,7 @@ no client's numbers reach another's.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated
 
 import pydantic.dataclasses
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked
+from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
     Batches,
@@ -28,17 +28,13 @@ from privaudit.federated.batches import (
     with_canaries,
 )
 from privaudit.federated.trainer import (
-    ClientId,
     Cohort,
-    Events,
-    Inbox,
     Records,
     Round,
     Signal,
     Signals,
     Task,
 )
-from privaudit.privacy.certificate import Claim
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
 QUERY_CHUNK = 1024
@@ -129,34 +125,8 @@ def fit(
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTrainer:
-    """What prompt trainers have in common unless they say otherwise."""
-
-    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
-    usual_rounds: ClassVar[int] = 10
-    image_tokens: ClassVar[bool] = False
-    reconstructs_from_all_rounds: ClassVar[bool] = False
-    accepts_gradient_canaries: ClassVar[bool] = False
-    starts_from_broadcast: ClassVar[bool] = False
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return no state: the server has no part in it."""
-        return {}
-
-    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return no state: nothing is kept between rounds."""
-        return {}
-
-    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
-        """Send nothing."""
-        return {}
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Change nothing."""
-        return server, ()
+class PromptTrainer(BaseTrainer):
+    """A trainer whose models are prompts of CLIP's text tower."""
 
     def query(
         self,
@@ -174,23 +144,6 @@ class PromptTrainer:
         with torch.no_grad():
             text = task.prompts(models["context"])
         return query_text(task, text, records)
-
-    def single_step(self) -> Any:
-        """Return the trainer: it takes no more than a step."""
-        return self
-
-    def with_choices_of(self, sent: Tensors) -> Any:
-        """Return the trainer: an upload shows no choice."""
-        return self
-
-    @property
-    def is_noised(self) -> bool:
-        """No noise is added."""
-        return False
-
-    def claim(self, task: Task) -> Claim:
-        """Claim nothing: there is no privacy mechanism."""
-        return Claim()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -213,10 +166,6 @@ class LocalSgd(PromptTrainer):
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
-
-    def single_step(self) -> Any:
-        """Return the same trainer with one step of SGD on the whole shard."""
-        return replace(self, epochs=1, batch_size=0)
 
     def train(
         self,

@@ -13,24 +13,20 @@ from torch.nn.functional import cross_entropy
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.dialogues import ANSWER
+from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import Batch, epochs_of_batches
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
-    ClientId,
     Cohort,
-    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import LanguageModel, Tuning
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.tuning.transformers.adamw import AdamW
-from privaudit.tuning.transformers.averaged_model import AveragedModel
 from privaudit.tuning.transformers.lora import changes_of, start_pairs, weight_changes
 
 LOGITS_AT_ONCE = 2**24  # numbers
@@ -69,7 +65,7 @@ def answer_tokens(batch: Batch) -> Float[Tensor, " k"]:
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class LoraTrainer(AveragedModel):
+class LoraTrainer(BaseTrainer):
     """A client runs AdamW on low-rank changes of the language model's linear layers.
 
     The picture tower, the projector and the language model's own weights are frozen;
@@ -86,13 +82,9 @@ class LoraTrainer(AveragedModel):
         batch_size: Records in a batch; 0 takes the whole shard at once.
     """
 
-    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     reads: ClassVar[Literal["classes", "words", "either"]] = "words"
     usual_rounds: ClassVar[int] = 30
     image_tokens: ClassVar[bool] = True
-    reconstructs_from_all_rounds: ClassVar[bool] = False
-    accepts_gradient_canaries: ClassVar[bool] = False
-    starts_from_broadcast: ClassVar[bool] = False
 
     rank: Annotated[int, Field(ge=1)] = 8
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
@@ -119,15 +111,6 @@ class LoraTrainer(AveragedModel):
         )
         optimiser = AdamW(self.learning_rate, self.weight_decay)
         return optimiser.fit(cohort, parameters, batches, objective)
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the client's last upload where it is seen, else the average."""
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
-        sent = last_sent(view, client)
-        if sent is not None:
-            return Reconstruction(sent)
-        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
 
     def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""

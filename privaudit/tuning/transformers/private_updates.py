@@ -26,7 +26,6 @@ from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release
-from privaudit.tuning.transformers.averaged_model import with_settings
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 MOVED = "moved"
@@ -72,7 +71,7 @@ class PrivateUpdates(PromptTuner):
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on the whole shard."""
-        return with_settings(self, epochs=1, batch_size=0, epsilon=None)
+        return self.with_settings(epochs=1, batch_size=0, epsilon=None)
 
     @property
     def is_noised(self) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
     Batches,
@@ -23,19 +24,17 @@ from privaudit.federated.batches import (
     epochs_of_batches,
     gradients_of,
 )
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
     LocalResult,
-    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
+from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import Tuning
 from privaudit.tuning.peft_methods.registry import (
@@ -46,7 +45,6 @@ from privaudit.tuning.peft_methods.registry import (
 from privaudit.tuning.prompts.learning import fit as descend
 from privaudit.tuning.prompts.learning import mean_losses
 from privaudit.tuning.transformers.adamw import AdamW
-from privaudit.tuning.transformers.averaged_model import AveragedModel
 from privaudit.tuning.transformers.learning import (
     answer_tokens,
     query_tokens,
@@ -61,7 +59,7 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTuner(AveragedModel):
+class PromptTuner(BaseTrainer):
     """A client runs epochs of AdamW, or of SGD, on the parameters of a PEFT method.
 
     Every client's model is the server's; a classifier without class texts gets a
@@ -92,13 +90,8 @@ class PromptTuner(AveragedModel):
         UnknownNameError: There is no such PEFT method.
     """
 
-    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
     reads: ClassVar[Literal["classes", "words", "either"]] = "either"
     usual_rounds: ClassVar[int] = 20
-    image_tokens: ClassVar[bool] = False
-    reconstructs_from_all_rounds: ClassVar[bool] = False
-    accepts_gradient_canaries: ClassVar[bool] = False
-    starts_from_broadcast: ClassVar[bool] = False
 
     peft_method: str = "soft-prompt"
     virtual_tokens: Annotated[int, Field(ge=1)] = 8
@@ -140,15 +133,6 @@ class PromptTuner(AveragedModel):
         """Train what was received, and send it weighted by shard size."""
         trained, loss = self.train(task, cohort, received, at)
         return LocalResult(weighted_upload(cohort, trained), {}, loss)
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return what the client last trained where it is seen, else the average."""
-        sent = last_sent(view, client)
-        if sent is not None:
-            return Reconstruction(sent)
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
-        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
 
     def train(
         self,

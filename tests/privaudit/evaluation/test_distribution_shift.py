@@ -221,20 +221,18 @@ def test_a_model_tuned_on_others_records_is_not_said_to_show_membership(
     it never saw a candidate, and yet does better than the untuned model.
     """
     run = train("promptfl", folder=tmp_path, rounds=4, seed=1)
-    messages, task = _tuned_elsewhere(run), run.population.task
+    messages = _tuned_elsewhere(run)
     prepare = Auditor.prepare
 
     def others(
         self: Auditor, scenario: Scenario, *, seed: int = 0
     ) -> tuple[Adversary, list[Target]]:
         adversary, targets = prepare(self, scenario, seed=seed)
-        view = adversary.threat(messages)
-        reconstructed = [run.trainer.reconstruct(task, view, t.client) for t in targets]
+        adversary = replace(adversary, view=adversary.threat(messages))
         found = [
-            replace(t, reconstructed=r)
-            for t, r in zip(targets, reconstructed, strict=True)
+            replace(t, reconstructed=adversary.reconstruct(t.client)) for t in targets
         ]
-        return replace(adversary, view=view), found
+        return adversary, found
 
     monkeypatch.setattr(Auditor, "prepare", others)
     for found in measure_shift(run):

@@ -107,8 +107,7 @@ def look(
         view = View("peer", tuple(m for m in view.messages if m.round <= seen))
     adversary = Adversary(trainer, world, peer, view, Seeds(5))
     targets = [
-        Target(c, trainer.reconstruct(world, view, c), candidates[c])
-        for c in world.clients[1:]
+        Target(c, adversary.reconstruct(c), candidates[c]) for c in world.clients[1:]
     ]
     return Looked(adversary, link_targets(adversary, targets), messages, truth)
 

@@ -43,7 +43,7 @@ def attacked(
     view = look(messages)
     adversary = Adversary(trainer, task, look, view, Seeds(9))
     targets = [
-        Target(client, trainer.reconstruct(task, view, client), toy_records(count, 40))
+        Target(client, adversary.reconstruct(client), toy_records(count, 40))
         for client, count in task.candidates.items()
     ]
     return adversary, targets

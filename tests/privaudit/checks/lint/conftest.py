@@ -9,7 +9,7 @@ from privaudit.checks.lint.finding import Finding, Rule
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Records, Task, claim_of
 from privaudit.privacy.certificate import Certificate
 from privaudit.privacy.privacy_record import privacy_record
 
@@ -43,7 +43,7 @@ def look_at(
     messages += give_away(trainer, task, federation, rounds)[1]
     events = [record.events for record in records]
     said = privacy_record(
-        trainer.claim(task),
+        claim_of(trainer, task),
         [[event.to_json() for event in some] for some in events],
         sends_updates=any("update" in message.kind for message in messages),
     )
@@ -52,7 +52,7 @@ def look_at(
         name=name,
         settings=settings,
         task=task,
-        claim=trainer.claim(task),
+        claim=claim_of(trainer, task),
         certified={v: Certificate.from_json(c) for v, c in said["certified"].items()},
         rounds=events,
         messages=messages,

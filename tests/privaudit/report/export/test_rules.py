@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.federated.trainer import TRAINERS, Task
+from privaudit.federated.trainer import TRAINERS, Task, claim_of
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release
@@ -73,7 +73,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
         options.append({"epsilon": None})
     for chosen in options:
         config = make_config(name, chosen)
-        source = config.build_trainer().claim(task).source
+        source = claim_of(config.build_trainer(), task).source
         assert CLAIM(AllowList(), source, "") == source
         sieve = AllowList()
         kept = CONFIG(sieve, config.model_dump(), "config")

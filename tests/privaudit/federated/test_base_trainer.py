@@ -1,0 +1,159 @@
+"""A trainer in one class of thirty lines is trained, attacked and reported."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from torch.nn.functional import normalize, one_hot
+
+from privaudit.auditing.attack import Adversary
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.base_trainer import BaseTrainer
+from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.threat_models import server
+from privaudit.federated.trainer import (
+    TRAINERS,
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Reconstructs,
+    Records,
+    Round,
+    Signal,
+    Signals,
+    Task,
+    Trainer,
+)
+from privaudit.federated.weighted_mean import weighted_upload
+from tests.conftest import call, common_cache
+
+ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
+
+
+@dataclass(frozen=True)
+class ClassMeans(BaseTrainer):
+    """Nearest class mean: clients send their means, the server averages them."""
+
+    scale: float = 10.0
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        return {"means": task.zero_shot}
+
+    def local_update(
+        self,
+        task: Task,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        classes = one_hot(cohort.labels, len(task.zero_shot)) * cohort.mask[..., None]
+        sums = torch.einsum("kbc,kbd->kcd", classes.float(), cohort.features)
+        means = {"means": sums / cohort.sizes.clamp(min=1).view(-1, 1, 1)}
+        return LocalResult(weighted_upload(cohort, means), {}, torch.zeros(len(cohort)))
+
+    def query(
+        self,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = ASKED,
+    ) -> Iterator[Signals]:
+        means = normalize(models["means"], dim=-1)
+        near = self.scale * torch.einsum("nd,kcd->knc", records.features, means)
+        yield {"log_probabilities": near.log_softmax(dim=-1)}
+
+
+def test_a_trainer_of_three_functions_is_trained_attacked_and_reported(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def said(*words: str) -> str:
+        code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0
+        return out
+
+    monkeypatch.setitem(TRAINERS._entries, "class-means", ClassMeans)
+    run = str(tmp_path / "one")
+    words = ["--trainer", "class-means", "--rounds", "2", "--set", "scale=20"]
+    words += ["--clients", "3"]
+    with common_cache(tmp_path_factory):
+        said("train", *words, "--runs", str(tmp_path), "--name", "one")
+        assert "AUROC" in said("attack", run, "--clients", "1", "--shadows", "0")
+        said("report", run)
+    assert (
+        "class-means" in Path(run, "audits/server-reconstruct/report.html").read_text()
+    )
+
+
+class Counts:
+    """No more than the protocol asks for: the sum of how many records there are."""
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
+    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    usual_rounds: ClassVar[int] = 1
+    image_tokens = False
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        return {"records": torch.zeros(())}
+
+    def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
+        return server
+
+    def local_update(
+        self,
+        task: Task,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        sizes = cohort.sizes.float()
+        return LocalResult({"records": sizes}, {}, torch.zeros(len(cohort)))
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        return dict(inbox), ()
+
+    def release(
+        self,
+        task: Task,
+        clients: Sequence[ClientId],
+        received: Stacked,
+        kept: Stacked,
+    ) -> Stacked:
+        return received
+
+    def query(
+        self,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = ASKED,
+    ) -> Iterator[Signals]:
+        yield from ()
+
+
+def test_the_protocol_alone_is_enough_to_train_but_not_to_be_attacked(
+    task: Task, shards: dict[str, Records]
+) -> None:
+    trainer: Trainer = Counts()
+    assert not isinstance(trainer, Reconstructs)
+    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    (record,) = run_round(trainer, task, [federation], 0)
+    models, _ = give_away(trainer, task, federation, 1)
+    everyone = sum(len(shard) for shard in shards.values())
+    assert {float(model["records"]) for model in models.values()} == {everyone}
+    adversary = Adversary(trainer, task, server, server(record.messages), Seeds(1))
+    with pytest.raises(ConfigError, match="Counts was attacked"):
+        adversary.reconstruct("client-0")
