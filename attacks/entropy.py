@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, PUBLIC_MEDIAN
 
 
 @ATTACKS.register("entropy")
@@ -32,6 +33,11 @@ class Entropy:
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     per_class: bool = True
+
+    @property
+    def threshold(self) -> str:
+        """How guesses are made, in words."""
+        return CLASS_MEDIANS if self.per_class else PUBLIC_MEDIAN
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in nats."""

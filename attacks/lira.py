@@ -22,6 +22,8 @@ from privaudit.statistics.shadow_comparison import (
     online_scores,
 )
 
+LIKELIHOOD_RATIO = "a likelihood ratio of one"
+
 
 @ATTACKS.register("lira")
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Lira:
     signal: Literal["confidence", "margin", "min-k", "min-k-plus-plus"] = "confidence"
     variance: Variance = "global"
 
+    @property
+    def threshold(self) -> str:
+        """How guesses are made, in words."""
+        return LIKELIHOOD_RATIO if self.mode == "online" else PUBLIC_MEDIAN
+
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates by a log-likelihood ratio, in nats."""
         source: Source = "candidates" if self.mode == "online" else "public"
@@ -67,11 +74,11 @@ class Lira:
     def _score(self, table: ShadowTable) -> Scores:
         scores = self._of(table.candidates)
         if self.mode == "online":
-            return Scores(scores, scores > 0, "a likelihood ratio of one")
+            return Scores(scores, scores > 0)
         asked, public = table.candidates.target, table.public.target
         reference = self._of(table.public)
         threshold = public_threshold(reference, public.labels, asked.labels)
-        return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
+        return Scores(scores, scores > threshold)
 
     def _of(self, known: SignalsWithMembership) -> Float[np.ndarray, " records"]:
         target = known.target[self.signal][0].double().numpy()

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 
 
 @ATTACKS.register("loss-threshold")
@@ -25,6 +26,7 @@ class LossThreshold:
     which an adversary does not know.
     """
 
+    threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 

@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import score_targets
 from privaudit.auditing.signals.token_scores import max_prob_gap
 from privaudit.federated.trainer import Records
@@ -31,6 +32,7 @@ class MaxProbGap:
             the published code does.
     """
 
+    threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 

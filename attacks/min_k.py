@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import Percent, score_targets
 from privaudit.auditing.signals.token_scores import min_k
 from privaudit.federated.trainer import Records
@@ -28,6 +29,7 @@ class MinK:
             it does not.
     """
 
+    threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "words"
 

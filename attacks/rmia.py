@@ -50,6 +50,7 @@ class Rmia:
             grid of eleven values.
     """
 
+    threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = True
     reads: ClassVar[Literal["classes", "words", "either"]] = "either"
 
@@ -81,7 +82,7 @@ class Rmia:
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
         labels = table.public.target.labels, table.candidates.target.labels
-        return Scores(scores, scores > public_threshold(among, *labels), PUBLIC_MEDIAN)
+        return Scores(scores, scores > public_threshold(among, *labels))
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

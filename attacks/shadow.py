@@ -63,6 +63,16 @@ class Shadow:
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
 
+    @property
+    def threshold(self) -> str:
+        """How guesses are made, in words."""
+        return f"best on {self._held} shadows that trained no attack model"
+
+    @property
+    def _held(self) -> int:
+        """Shadows that train no attack model."""
+        return max(1, self.shadows // 5)
+
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates by the attack model's log-odds."""
         tables = shadow_tables(adversary, targets, self.shadows)
@@ -74,8 +84,7 @@ class Shadow:
     def _score(
         self, adversary: Adversary, target: Target, table: ShadowTable
     ) -> Scores:
-        held = max(1, self.shadows // 5)
-        pool, asked = table.pool, table.candidates.target
+        held, pool, asked = self._held, table.pool, table.candidates.target
         train = _Examples.of_shadows(self, pool, slice(held, None))
         check = _Examples.of_shadows(self, pool, slice(0, held))
         stream = adversary.seeds.stream("attack model", client=target.client)
@@ -83,8 +92,7 @@ class Shadow:
         attack_model = _fit(self, train, check, classes, stream)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
         scores = attack_model(*self._seen(asked))
-        how = f"best on {held} shadows that trained no attack model"
-        return Scores(scores.numpy(), (scores > threshold).numpy(), how)
+        return Scores(scores.numpy(), (scores > threshold).numpy())
 
     def _seen(
         self, told: SignalTable

@@ -23,7 +23,6 @@ from privaudit.federated.client_statistics import (
 from privaudit.federated.trainer import Records
 
 ROUNDING = 1e-6  # relative error of a mean that is sent in float32
-HALF_OF_LARGEST = "half of the client's largest score"
 SOLVED = {EMBEDDING, UNCERTAINTY}
 NOT_APPLICABLE = (
     "The attack shared-statistics was asked for, and clients of this run send no mean "
@@ -53,6 +52,7 @@ class SharedStatistics:
     preserving privacy", PODS 2003; no formula of theirs is copied.
     """
 
+    threshold: ClassVar[str] = "half of the client's largest score"
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "either"
 
@@ -76,7 +76,7 @@ class SharedStatistics:
             scores = solve_membership(matrix, sums, share)
         else:
             scores = solve_means(matrix, means, share)
-        return Scores(scores, scores > scores.max() / 2, HALF_OF_LARGEST)
+        return Scores(scores, scores > scores.max() / 2)
 
 
 def _noise(adversary: Adversary) -> Mapping[str, float]:

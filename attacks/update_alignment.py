@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.signals.signal_attack import CLASS_MEDIANS, class_medians
+from privaudit.auditing.signals.signal_attack import class_medians
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.trainer import (
     Cohort,
@@ -47,6 +48,7 @@ class UpdateAlignment:
         reference: Public records that say what no member looks like, at most.
     """
 
+    threshold: ClassVar[str] = CLASS_MEDIANS
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "either"
 
@@ -84,7 +86,7 @@ class UpdateAlignment:
             own, reference = watched.cosines(sent, target.candidates)
             found[sent.round] = own - class_medians(reference, others, labels)
         scores = np.mean(list(found.values()), axis=0)
-        return Scores(scores, scores > 0, CLASS_MEDIANS, found)
+        return Scores(scores, scores > 0, found)
 
 
 class _Watched:

@@ -105,13 +105,11 @@ class Scores:
     Attributes:
         scores: Higher means more likely a member.
         guesses: The attack's verdict, by a threshold fixed without these candidates.
-        threshold: How that threshold was fixed, in words.
         by_round: The scores of single rounds, where the attack has them.
     """
 
     scores: Float[np.ndarray, " candidates"]
     guesses: Bool[np.ndarray, " candidates"]
-    threshold: str
     by_round: Mapping[int, Float[np.ndarray, " candidates"]] = field(
         default_factory=dict
     )
@@ -122,11 +120,16 @@ class Attack(Protocol):
     """Anything that scores the candidates of several clients.
 
     Attributes:
+        threshold: How its guesses are made, in words that follow from its parameters.
+            Words go where a run's files never do: nothing of records may be in them.
         trains_shadows: Whether it trains models of its own, and so is dear: scenarios
             then attack some clients only, unless told otherwise.
         reads: Whether it needs models that answer with classes, or in words, or takes
             both.
     """
+
+    @property
+    def threshold(self) -> str: ...  # noqa: D102
 
     trains_shadows: ClassVar[bool]
     reads: ClassVar[Literal["classes", "words", "either"]]

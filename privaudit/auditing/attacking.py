@@ -43,7 +43,7 @@ def make_attack(
         _beside_truth(target, some, *truth)
         for target, some in zip(targets, scores, strict=True)
     ]
-    return evaluate_scores(name, repr(attack), scores[0].threshold, joined)
+    return evaluate_scores(name, repr(attack), attack.threshold, joined)
 
 
 def _beside_truth(

@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.shadow_models.signal_table import target_signals
 from privaudit.auditing.signals.signals import SignalTable
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals.thresholds import public_threshold
 
 Signal = Callable[[SignalTable], Float[np.ndarray, " records"]]
-CLASS_MEDIANS = "median of public records of each class"
 
 
 def score_signal(
@@ -38,10 +37,10 @@ def score_signal(
         labels, others = asked.labels, public.labels
         if per_class:
             scores = scores - class_medians(reference, others.numpy(), labels.numpy())
-            scored.append(Scores(scores, scores > 0, CLASS_MEDIANS))
+            scored.append(Scores(scores, scores > 0))
         else:
             threshold = public_threshold(reference, others, labels)
-            scored.append(Scores(scores, scores > threshold, PUBLIC_MEDIAN))
+            scored.append(Scores(scores, scores > threshold))
     return scored
 
 

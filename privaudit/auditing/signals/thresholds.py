@@ -6,6 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 PUBLIC_MEDIAN = "median of public records, classes weighted as among the candidates"
+CLASS_MEDIANS = "median of public records of each class"
 
 
 def public_threshold(

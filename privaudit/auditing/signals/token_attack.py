@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Scores, Target
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals.thresholds import public_threshold
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.trainer import Records
@@ -68,7 +68,7 @@ def _score(
     public, candidates = adversary.task.public, target.candidates
     scores = of(candidates)
     threshold = public_threshold(of(public), public.labels, candidates.labels)
-    return Scores(scores, scores > threshold, PUBLIC_MEDIAN)
+    return Scores(scores, scores > threshold)
 
 
 def table_of(

@@ -187,12 +187,13 @@ def test_data_sets_that_cannot_be_foreign_are_refused(whole: Path) -> None:
 class Deaf:
     """An attack that does not ask the target's model."""
 
+    threshold: ClassVar[str] = "none"
     trains_shadows: ClassVar[bool] = False
     reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         scored = [target.candidates.features[:, 0].numpy() for target in targets]
-        return [Scores(scores, scores > 0, "none") for scores in scored]
+        return [Scores(scores, scores > 0) for scores in scored]
 
 
 def test_an_attack_that_does_not_ask_the_model_is_refused(
@@ -200,7 +201,7 @@ def test_an_attack_that_does_not_ask_the_model_is_refused(
 ) -> None:
     """With the untuned model it would do the same, and hide behind it."""
     plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
-    module = import_module("privaudit.shift")
+    module = import_module("privaudit.evaluation.distribution_shift")
     monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
     with pytest.raises(ConfigError, match="deaf does not ask its target's model"):
         measure_shift(Run(whole), "drawn-digits")
