@@ -14,13 +14,13 @@ class _ShowIfBare(TyperGroup):
 
 app = typer.Typer(
     cls=_ShowIfBare,
-    help="Show the key that signs runs, and say whose runs are trusted.",
+    help="Manage the key that signs runs, and the keys that are trusted.",
 )
 
 
 @app.command()
 def show() -> None:
-    """Show the public key, where the private half lies, and who else is trusted."""
+    """Show the public key, the path of the private key, and the trusted keys."""
     from privaudit.core.signing import key_place, own_key, public_half, trusted_keys
 
     public = public_half(own_key())
@@ -36,7 +36,7 @@ def show() -> None:
 def export(
     out: Annotated[Path, typer.Argument(help="The file to write.")],
 ) -> None:
-    """Write the public half, to be given to who shall trust your runs."""
+    """Write the public key, for those who should trust your runs."""
     from privaudit.core.signing import own_key, public_half
     from privaudit.core.storage import write_bytes
 
@@ -47,11 +47,11 @@ def export(
 @app.command()
 def trust(
     key: Annotated[
-        str, typer.Argument(help="64 hexadecimal digits, or a file that holds them.")
+        str, typer.Argument(help="64 hexadecimal digits, or a file with them.")
     ],
-    name: Annotated[str, typer.Option(help="Whose it is: reports say so.")],
+    name: Annotated[str, typer.Option(help="Owner of the key, named in reports.")],
 ) -> None:
-    """Trust the runs that somebody else signed, from now on."""
+    """Trust runs signed with another key."""
     from privaudit.core.signing import trust_key
 
     place = trust_key(key, name)

@@ -40,7 +40,7 @@ from privaudit.core.errors import (
 )
 
 _AGAIN: Mapping[str | None, str] = {
-    "train": "Finished rounds are kept: the same command with --resume goes on.",
+    "train": "Finished rounds are kept: add --resume to the same command to continue.",
     "tradeoff": "Finished rounds and audits are kept: run the same command again.",
     "table": "Finished rounds are kept: run the same command again.",
 }
@@ -106,7 +106,7 @@ def _refuse_options(option: Any, value: Any) -> None:
 
 app = typer.Typer(
     cls=_Commands,
-    help="Audit what federated fine-tuning of a vision-language model gives away.",
+    help="Audit the privacy of federated fine-tuning of vision-language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -137,12 +137,12 @@ def list_names(
     what: Annotated[
         str,
         typer.Argument(
-            help="trainers, attacks, scenarios, datasets, models; or a trainer's name, "
-            "for its parameters."
+            help="trainers, attacks, scenarios, datasets, models, peft-methods; or a "
+            "trainer's name, for its parameters."
         ),
     ],
 ) -> None:
-    """List what there is, a name a line."""
+    """List trainers, attacks, scenarios, data sets, models or PEFT methods."""
     from privaudit.cli.list import names_of
 
     for name, summary, *more in names_of(what):

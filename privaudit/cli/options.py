@@ -21,33 +21,31 @@ Trainers = Annotated[
     ),
 ]
 Epsilon = Annotated[
-    float | None, typer.Option(help="Privacy budget, for trainers that have one.")
+    float | None, typer.Option(help="Privacy budget ε, for trainers with DP.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A trainer's parameter, as NAME=VALUE; repeatable."),
+    typer.Option("--set", help="Trainer parameter, as NAME=VALUE; repeatable."),
 ]
 Fields = Annotated[
     list[str] | None,
     typer.Option(
         "--field",
-        help="Of all runs, as NAME=VALUE, such as clients=3; repeatable.",
+        help="Run setting, as NAME=VALUE, such as clients=3; repeatable.",
     ),
 ]
-Dataset = Annotated[
-    str, typer.Option(help="A name; `privaudit list datasets` says what each needs.")
-]
+Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
 TrainedOn = Annotated[
     str | None,
     typer.Option(
-        help="A name; `privaudit list datasets` says what each needs. By default: "
-        "digits, or scenes for trainers of models that write."
+        help="A name from `privaudit list datasets`. By default: digits, or scenes for "
+        "trainers of generative models."
     ),
 ]
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Where the data set lies. By default: $PRIVAUDIT_DATA/NAME, or "
+        help="Path of the data set. By default: $PRIVAUDIT_DATA/NAME, or "
         "~/.cache/privaudit/data/NAME."
     ),
 ]
@@ -55,88 +53,96 @@ Model = Annotated[
     str | None,
     typer.Option(
         help="A name from `privaudit list models`. By default: tiny-clip, or "
-        "tiny-llava for trainers of models that write."
+        "tiny-llava for trainers of generative models."
     ),
 ]
 Checkpoint = Annotated[
-    Path | None, typer.Option(help="Weights of an open_clip:ARCH model.")
+    Path | None, typer.Option(help="Weights file of an open_clip:ARCH model.")
 ]
 Count = Annotated[int | None, typer.Option()]
 Partition = Annotated[
     str | None, typer.Option(help="dirichlet, pathological or domains.")
 ]
 Alpha = Annotated[
-    float | None, typer.Option(help="Of the Dirichlet partition, and inside domains.")
+    float | None,
+    typer.Option(help="Concentration of the Dirichlet partition, also within domains."),
 ]
 Shots = Annotated[
-    int | None, typer.Option(help="Candidates of each class. By default: all.")
+    int | None, typer.Option(help="Candidates per class. By default: all.")
 ]
 Members = Annotated[
     str | None,
-    typer.Option(help="coin, or all: every candidate is trained on, and no audit is."),
+    typer.Option(
+        help="coin: a fair coin per candidate; all: train on every candidate, which "
+        "rules out an audit."
+    ),
 ]
 Targets = Annotated[
     str | None,
     typer.Option(
-        help="Linear layers that adapters change: all-linear, or endings of names, "
-        "separated by commas."
+        help="Linear layers that get LoRA adapters: all-linear, or comma-separated "
+        "suffixes of module names."
     ),
 ]
 Canary = Annotated[
     str | None,
     typer.Option(
-        help="Make some candidates easy to notice: mislabelled, or gradient (crafted; "
-        "for promptfl, dp-promptfl and dp-fpl). For the scenario one-run."
+        help="Canaries for the scenario one-run: mislabelled, or gradient (crafted; "
+        "for promptfl, dp-promptfl and dp-fpl)."
     ),
 ]
-Canaries = Annotated[int | None, typer.Option(help="In each client. By default: 10.")]
+Canaries = Annotated[
+    int | None, typer.Option(help="Canaries per client. By default: 10.")
+]
 SecureAggregation = Annotated[
     str | None,
     typer.Option(
-        help="ideal: uploads are recorded, and server-aggregate sums them; or masked: "
-        "by pairwise masks, so that no update is recorded anywhere. By default: ideal."
+        help="ideal: uploads are recorded, and server-aggregate sums them; masked: a "
+        "protocol with pairwise masks, no update is recorded. By default: ideal."
     ),
 ]
 Dropout = Annotated[
     float | None,
     typer.Option(
-        help="Chance that a participant is lost before its upload counts: on the way, "
-        "or in the protocol of masked sums. By default: 0."
+        help="Probability that a participant drops out before its upload counts, also "
+        "during secure aggregation. By default: 0."
     ),
 ]
 Randomness = Annotated[
     str | None,
     typer.Option(
-        help="Where noise, secret samples and masks come from: system, drawn once and "
-        "kept with the run; or seed, so that the run is repeatable, and not private. "
-        "By default (auto): system where there are any and no --seed is given."
+        help="Source of noise, secret sampling and masks: system, a key drawn once and "
+        "kept with the run; or seed, which makes the run repeatable and not private. "
+        "By default (auto): system if any are needed and no --seed is given."
     ),
 ]
 TestShare = Annotated[
     float | None,
-    typer.Option(help="For utility. By default: the data set's test part, or 0.3."),
+    typer.Option(
+        help="Share of records to measure utility. By default: the data set's test "
+        "split, or 0.3."
+    ),
 ]
 PublicShare = Annotated[
     float | None,
-    typer.Option(help="Nobody's. By default: the data set's validation part, or 0.4."),
+    typer.Option(
+        help="Share of reference records, which no client has. By default: the data "
+        "set's validation split, or 0.4."
+    ),
 ]
 Participation = Annotated[
     float | None, typer.Option(help="Share of clients in each round.")
 ]
 Publish = Annotated[
-    bool | None, typer.Option(help="Give the personal models away at the end.")
+    bool | None, typer.Option(help="Release the personal models at the end.")
 ]
-RunName = Annotated[str | None, typer.Option(help="The run's folder.")]
+RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
 RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Where runs are kept. By default: ./runs.")
+    Path | None, typer.Option("--runs", help="Folder of all runs. By default: ./runs.")
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with an interrupted run.")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Replace a run that is there.")]
-Runs = Annotated[
-    list[str] | None, typer.Argument(help="Runs. By default: those last trained.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an existing run.")]
+Runs = Annotated[list[str] | None, typer.Argument(help="Runs. By default: the latest.")]
 ScenarioName = Annotated[str, typer.Option()]
 Attacked = Annotated[
     str, typer.Option(help="How many clients get shadow models, or 'all' of them.")
@@ -144,41 +150,41 @@ Attacked = Annotated[
 Shadows = Annotated[
     int | None,
     typer.Option(
-        help="Shadow models for each of them; 0 for none. By default 50, and none for "
-        "models that write."
+        help="Shadow models per client; 0 for none. By default 50, and none for "
+        "generative models."
     ),
 ]
 AuditSeed = Annotated[
-    int, typer.Option(min=0, max=MOST_SEED, help="Of the adversary's randomness.")
+    int, typer.Option(min=0, max=MOST_SEED, help="Seed of the attacks.")
 ]
 ShowRecords = Annotated[
     bool, typer.Option("--show-records", help="Show the most exposed records.")
 ]
 AgainstFirst = Annotated[
     bool,
-    typer.Option("--against-first", help="Differences are to the table's first row."),
+    typer.Option("--against-first", help="Compare every row with the first."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what came of it.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
-    typer.Option("--json", help="Print a JSON object per line: events, then results."),
+    typer.Option("--json", help="Print JSON lines: events, then results."),
 ]
 SweepFolder = Annotated[
-    Path | None, typer.Option(help="Folder. By default: RUNS/tradeoff.")
+    Path | None, typer.Option(help="Output folder. By default: RUNS/tradeoff.")
 ]
 
 PlanFile = Annotated[
     Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
 ]
 TableFolder = Annotated[
-    Path | None, typer.Option(help="Folder. By default: RUNS/tables.")
+    Path | None, typer.Option(help="Output folder. By default: RUNS/tables.")
 ]
 Jobs = Annotated[
     int,
-    typer.Option(min=1, max=1024, help="Runs trained at a time, each on one thread."),
+    typer.Option(min=1, max=1024, help="Runs in parallel, each on one thread."),
 ]
 Check = Annotated[
-    bool, typer.Option("--check", help="Only check the plan, and count its runs.")
+    bool, typer.Option("--check", help="Only validate the plan and count its runs.")
 ]
 
 

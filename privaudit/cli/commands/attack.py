@@ -1,4 +1,4 @@
-"""The command ``privaudit attack``: play an adversary, and report what it learns.
+"""The command ``privaudit attack``: attack runs as an adversary, and report the leak.
 
 Nothing here imports torch before the command is called.
 """
@@ -25,7 +25,7 @@ def attack(
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
 ) -> None:
-    """Play an adversary on runs, and report what it learns."""
+    """Run the attacks of a scenario on runs, and report what leaks."""
     from privaudit.auditing.auditor import Auditor
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view

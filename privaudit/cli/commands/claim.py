@@ -18,33 +18,33 @@ WhereName = Literal["peer", "released"]
 
 def claim(
     trainer: Annotated[
-        str, typer.Option(help="A private one: NAME or NAME:key=value,key=value.")
+        str, typer.Option(help="A DP trainer: NAME or NAME:key=value,key=value.")
     ] = "dp-fpl",
     epsilon: options.Epsilon = None,
     setting: options.Settings = None,
     canary: Annotated[
         str,
         typer.Option(
-            help="What a coin puts into each run: opposed or gradient (crafted), "
-            "mislabelled or picture (real)."
+            help="Canary, in or out of each run by a coin: opposed or gradient "
+            "(crafted), mislabelled or picture (real)."
         ),
     ] = "opposed",
     where: Annotated[
-        str, typer.Option(help="Who looks on: a peer, or who has the released model.")
+        str, typer.Option(help="Adversary: peer, or released (has the final model).")
     ] = "peer",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
-    records: Annotated[int, typer.Option(help="Ordinary ones of each client.")] = 4,
+    records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
     rounds: options.Count = None,
     seed: options.AuditSeed = 0,
     field: options.Fields = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where numbers go, as JSON. By default: nowhere."),
+        typer.Option(help="Write the numbers to this JSON file."),
     ] = None,
 ) -> None:
-    """Hold a claimed epsilon against what many runs show of a canary.
+    """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
 
-    Exit code 1 if the claim is refuted, or more is shown than is certified.
+    Exit code 1 if the bound exceeds the claimed or the certified epsilon.
     """
     from privaudit.checks.dp_claim_audit import audit_claim
     from privaudit.cli.progress import Phase, choose_view

@@ -17,28 +17,29 @@ if TYPE_CHECKING:
 Compared = Annotated[
     list[str],
     typer.Argument(
-        help="Two runs of one seed, the first against the second; or runs of one "
-        "setting with different seeds, and --against."
+        help="Two runs with the same seed; or runs of one setting with several seeds, "
+        "and --against."
     ),
 ]
 Against = Annotated[
     str | None,
-    typer.Option(help="Comma-separated runs of the other setting, of the same seeds."),
+    typer.Option(help="Comma-separated runs of the other setting, same seeds."),
 ]
 Attacks = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated attacks, all primary. By default: the headline is, and "
-        "the others that both audits have are secondary."
+        help="Comma-separated attacks, all primary. By default: the headline attack is "
+        "primary, the others that both audits have are secondary."
     ),
 ]
 Margin = Annotated[
-    float, typer.Option(help="The largest difference that does not matter.")
+    float,
+    typer.Option(help="Equivalence margin: a smaller difference does not matter."),
 ]
 Alpha = Annotated[
-    float, typer.Option(help="Of all primary claims together, and of all secondary.")
+    float, typer.Option(help="Family-wise error rate, per family of metrics.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def compare(
@@ -53,7 +54,7 @@ def compare(
     as_json: AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Compare two audited runs: does the first leak more, is it less use?"""
+    """Compare two audited runs: does the first leak more, or have less utility?"""
     first, second = _sides(run, against)
     names = attacks and options.listed("--attacks", attacks, str, "names")
     from privaudit.evaluation.compare.compare import compare as compare_runs
@@ -80,7 +81,7 @@ def _sides(run: list[str], against: str | None) -> tuple[list[str], list[str]]:
         return run, options.listed("--against", against, str, "names")
     if len(run) != 2:
         raise ConfigError(
-            f"{len(run)} runs were given without --against, and a comparison is of "
+            f"{len(run)} runs were given without --against; a comparison needs "
             "two. Give two runs; or one setting's runs, and --against with the other's."
         )
     return run[:1], run[1:]

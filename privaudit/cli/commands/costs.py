@@ -14,18 +14,18 @@ def costs(
     run: options.Runs = None,
     target: Annotated[
         float | None,
-        typer.Option(help="Say after how many rounds this accuracy was reached."),
+        typer.Option(help="Report the rounds until this accuracy was reached."),
     ] = None,
     probe: Annotated[
         bool,
-        typer.Option(help="Run one client's round again, to count what it takes."),
+        typer.Option(help="Repeat one client's round, to measure FLOPs and memory."),
     ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per run.")
     ] = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Say what runs cost their clients, and how evenly they served them."""
+    """Report communication, compute and memory per client, and fairness."""
     import json
 
     from privaudit.evaluation.costs import measure_costs
@@ -43,7 +43,7 @@ def _lines(found: "Costs") -> list[str]:
     fair = found.fairness
     rows = [
         ("bytes a client sent", f"{found.up_per_client:,.0f}"),
-        ("bytes a client was sent", f"{found.down_per_client:,.0f}"),
+        ("bytes a client received", f"{found.down_per_client:,.0f}"),
         ("bytes in all", f"{found.bytes_total:,}"),
         ("bytes of an upload", f"{found.per_upload:,.0f}"),
         ("seconds, all clients", f"{found.seconds:.1f} for {found.rounds} rounds"),
@@ -71,7 +71,7 @@ def _local_rows(found: "Costs") -> list[tuple[str, str]]:
     if local is None:
         return []
     return [
-        ("numbers learned", f"{local.learned:,}"),
+        ("trained parameters", f"{local.learned:,}"),
         ("FLOPs of a client's round", f"{local.flops:.3g} ({local.records} records)"),
         (
             "peak memory of a client",

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def export(
     public: Annotated[
-        Path, typer.Option(help="The folder to make, such as for a CI artefact.")
+        Path, typer.Option(help="Folder to create, such as for a CI artefact.")
     ],
     run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Write what may leave of a run: verdicts, intervals, settings, hashes.
+    """Export what can be shared of a run: verdicts, intervals, settings, hashes.
 
-    No truth about membership, no records, scores, tensors, seeds or paths.
+    Leaves out membership, records, scores, tensors, seeds and paths.
     """
     from privaudit.report.export import export_public
 
@@ -31,7 +31,7 @@ def _say(found: "Export") -> None:
     left, audits = found.left, found.card["audits"]
     typer.echo(f"{found.folder}: card.json, README.txt; audits: {', '.join(audits)}")
     if not audits:
-        typer.echo("  no audit is there: `privaudit attack` makes one")
+        typer.echo("  no audit yet: `privaudit attack` makes one")
     typer.echo(f"Left out: {sum(found.files.values())} files, and")
     for said, places in (
         ("entries that are private, or said elsewhere", left.withheld),
@@ -44,9 +44,9 @@ def _say(found: "Export") -> None:
             _list(places)
     if found.seed_is_guessable:
         typer.echo(
-            "The run's seed is small enough to be guessed. Whoever has the data could "
-            "train again with it, compare with the card, and know all members. If the "
-            "data are not yours alone, train with a --seed of some 18 random digits.",
+            "The run's seed is small enough to be guessed. Anyone with the data could "
+            "train again with it, compare with the card, and identify all members. If "
+            "others have the data, train with a --seed of some 18 random digits.",
             err=True,
         )
 
@@ -63,19 +63,19 @@ if TYPE_CHECKING:
 
 
 def verify(
-    card: Annotated[Path, typer.Argument(help="The file, or an export's folder.")],
+    card: Annotated[Path, typer.Argument(help="An audit card, or an export's folder.")],
     run: Annotated[
         str | None,
         typer.Argument(help="By default: the run with the card's transcript."),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Play the attacks anew, too.")
+        bool, typer.Option("--again", help="Run the attacks again, too.")
     ] = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Make an audit card again from its run, and compare.
+    """Verify an audit card: make it again from its run, and compare.
 
-    Exit code 0 if it matches, 1 if it does not, 2 if there is no card or no run.
+    Exit code 0 if it matches, 1 if it does not, 2 if the card or the run is missing.
     """
     from privaudit.cli.progress import choose_view
     from privaudit.report.export import verify_card
@@ -92,7 +92,7 @@ def _say_verification(found: "Verification") -> None:
         typer.echo(f"  {mismatch}")
     for one in found.replayed:
         for why in one.why:
-            typer.echo(f"  {one.scenario}, played anew: {why}")
+            typer.echo(f"  {one.scenario}, attacked again: {why}")
         if one.matches:
             typer.echo(
                 f"  {one.scenario}, played anew: {one.scores} scores, none differs by "

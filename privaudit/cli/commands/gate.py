@@ -22,14 +22,14 @@ RunName = Annotated[
 ]
 BaselineFile = Annotated[
     str | None,
-    typer.Option(help="Written by --write-baseline; or an export, without pairing."),
+    typer.Option(help="A file of --write-baseline; or an export (unpaired)."),
 ]
 WriteBaseline = Annotated[
     Path | None,
     typer.Option(
         "--write-baseline",
-        help="Write what later runs are compared with, and ask nothing. As sensitive "
-        "as the run itself.",
+        help="Write the baseline for later runs, and check nothing. As sensitive as "
+        "the run itself.",
     ),
 ]
 ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstruct.")]
@@ -43,28 +43,24 @@ Attacks = Annotated[
     str | None, typer.Option(help="Comma-separated. By default: the headline attack.")
 ]
 Margin = Annotated[
-    float | None, typer.Option(help="The largest change that does not matter.")
+    float | None, typer.Option(help="Non-inferiority margin of leakage.")
 ]
-Alpha = Annotated[
-    float | None, typer.Option(help="The chance of any false regression.")
-]
+Alpha = Annotated[float | None, typer.Option(help="Family-wise false-alarm rate.")]
 Guarantees = Annotated[
     bool | None,
-    typer.Option(help="Whether no epsilon may be weaker than the baseline's."),
+    typer.Option(help="Fail if an epsilon is weaker than the baseline's."),
 ]
 MaxAuroc = Annotated[
-    float | None, typer.Option(help="What no attack's AUROC may exceed: of all made.")
+    float | None, typer.Option(help="Limit on the AUROC of every attack.")
 ]
-MinUtility = Annotated[
-    float | None, typer.Option(help="What utility may not fall below.")
-]
+MinUtility = Annotated[float | None, typer.Option(help="Lower limit on utility.")]
 Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML.")]
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0.")]
 Markdown = Annotated[
     Path | None,
-    typer.Option(help="Write Markdown; $GITHUB_STEP_SUMMARY is added to."),
+    typer.Option(help="Write Markdown; also appended to $GITHUB_STEP_SUMMARY."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def gate(
@@ -86,10 +82,10 @@ def gate(
     as_json: AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Hold a run to its baseline and its limits, for CI.
+    """Check a run against a baseline and limits, for CI.
 
-    Settings stand in pyproject.toml, table tool.privaudit.gate; flags win. Exit code 0:
-    pass. 1: regression. 3: too few records to say. 2: bad input.
+    Settings: table tool.privaudit.gate in pyproject.toml; flags override it. Exit code
+    0: pass. 1: regression. 3: underpowered, too few records. 2: bad input.
     """
     from privaudit.checks.gate.settings import configure
 

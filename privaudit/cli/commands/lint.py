@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def lint(
     run: options.Runs = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print findings as JSON, for machines.")
+        bool, typer.Option("--json", help="Print findings as JSON.")
     ] = False,
     sarif: Annotated[
         Path | None, typer.Option(help="Write findings as SARIF 2.1.0.")
     ] = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Check runs against their own privacy claims; exit code 1 if one does not hold."""
+    """Check runs against their DP claims; exit code 1 if one does not hold."""
     from privaudit.checks.lint import lint as lint_run
     from privaudit.federated.runs.runs import latest_runs, load_run
 

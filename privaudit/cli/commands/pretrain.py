@@ -33,7 +33,7 @@ def pretrain_tiny_clip(
     steps: Steps = None,
     seed: Seed = 0,
 ) -> None:
-    """Train tiny-clip on pictures drawn here; the embedded weights stay as they are."""
+    """Train tiny-clip on synthetic images; the embedded weights stay as they are."""
     from privaudit.models.pretraining.tiny_clip import TinyClipSettings, pretrain
 
     _make_first(out)
@@ -46,11 +46,11 @@ def pretrain_tiny_llava(
     out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
     steps: Steps = None,
     minutes: Annotated[
-        float | None, typer.Option(help="How long to train, in place of steps.")
+        float | None, typer.Option(help="Training time, instead of --steps.")
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Train tiny-llava on scenes drawn here; the embedded weights stay as they are."""
+    """Train tiny-llava on synthetic scenes; the embedded weights stay as they are."""
     from privaudit.models.pretraining.tiny_llava import (
         TinyLlavaSettings,
         pretrain,
@@ -76,22 +76,22 @@ def pretrain_surrogate_clip(
     out: Annotated[Path, typer.Option(help="Folder for weights and description.")],
     data: options.Data = None,
     split: Annotated[
-        str | None, typer.Option(help="What is public: validation, where there is one.")
+        str | None, typer.Option(help="Public split: validation, if there is one.")
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
-            help="Public in its place: a share of the training records. By default: "
-            "0.2, where there is no validation part."
+            help="Share of the training records to use as public instead. By default: "
+            "0.2, if there is no validation split."
         ),
     ] = None,
     steps: Steps = None,
     minutes: Annotated[
-        float | None, typer.Option(help="How long to train, in place of steps.")
+        float | None, typer.Option(help="Training time, instead of --steps.")
     ] = None,
     seed: Seed = 0,
     size: Annotated[
-        int | None, typer.Option(help="Side of pictures, such as 32 or 96.")
+        int | None, typer.Option(help="Image size in pixels, such as 32 or 96.")
     ] = None,
     width: Annotated[
         int | None, typer.Option(help="Channels of the image tower's first stage.")
@@ -99,14 +99,14 @@ def pretrain_surrogate_clip(
     stem: Annotated[
         int | None,
         typer.Option(
-            help="1, 2 or 4: the tower shrinks pictures by 8 times as much, and has a "
-            "token for each pixel that is left."
+            help="1, 2 or 4: the tower downsamples by 8 times this, to one token per "
+            "remaining pixel."
         ),
     ] = None,
 ) -> None:
     """Align a small CLIP with the public part of a data set.
 
-    It has then seen the class names and the public pictures: a stand-in for CLIP.
+    It has then seen the class names and the public images: a surrogate for CLIP.
     """
     from privaudit.models.surrogate_clip.making import make_surrogate
 
@@ -124,9 +124,9 @@ def pretrain_surrogate_clip(
     )
     found = made.accuracies
     typer.echo(
-        f"On {found.records} records that it has not seen: {found.template:.1%} with "
-        f"{made.template!r} ({found.template_by_class:.1%} as a mean of classes), "
-        f"{found.random_context:.1%} behind random contexts."
+        f"Accuracy on {found.records} held-out records: {found.template:.1%} with "
+        f"{made.template!r} ({found.template_by_class:.1%} averaged over classes), "
+        f"{found.random_context:.1%} with random contexts."
     )
     typer.echo(f"Use it: --model surrogate:{out}")
 
@@ -143,21 +143,21 @@ def pretrain_projector(
     out: Annotated[Path, typer.Option(help="Folder for the captioner.")],
     data: options.Data = None,
     split: Annotated[
-        str | None, typer.Option(help="What is public: validation, where there is one.")
+        str | None, typer.Option(help="Public split: validation, if there is one.")
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option(help="Public in its place: a share of the training records."),
+        typer.Option(help="Share of the training records to use as public."),
     ] = None,
     parts: Annotated[
-        int | None, typer.Option(help="Tokens that an embedding becomes.")
+        int | None, typer.Option(help="Tokens per image embedding.")
     ] = None,
     steps: Steps = None,
     seed: Seed = 0,
 ) -> None:
-    """Learn to put image embeddings in front of a language model, on public captions.
+    """Train a projector of image embeddings for a language model, on public captions.
 
-    Those captions are then nobody's: adversary's records, or left out.
+    Clients never get these captions: they become reference records, or are left out.
     """
     from privaudit.models.language.projector_folder import make_captioner
 

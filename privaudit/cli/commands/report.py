@@ -15,16 +15,14 @@ from privaudit.core.errors import MissingFileError
 Subjects = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Runs, folders of runs, or what `privaudit tradeoff` wrote. By default: "
-        "the runs last trained."
+        help="Runs, folders of runs, or output of `privaudit tradeoff`. By default: "
+        "the latest runs."
     ),
 ]
 ScenarioName = Annotated[
-    str | None, typer.Option(help="One alone. By default: all that were played.")
+    str | None, typer.Option(help="One scenario. By default: all with an audit.")
 ]
-Open = Annotated[
-    bool, typer.Option("--open", help="Show the page in the usual browser.")
-]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 def report(
@@ -34,7 +32,7 @@ def report(
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Write reports anew from stored audits, with an index if there are several."""
+    """Write reports again from stored audits, with an index if there are several."""
     from privaudit.report.rewriting import rewrite_reports
 
     page = rewrite_reports(
@@ -55,7 +53,7 @@ def _open(page: Path) -> None:
 
 What = Annotated[
     Literal["attention"],
-    typer.Argument(help="attention: each expert's share in pFedMoAP's mixtures."),
+    typer.Argument(help="attention: each expert's weight in pFedMoAP's mixtures."),
 ]
 Out = Annotated[
     Path | None,
@@ -69,7 +67,7 @@ def figure(
     out: Out = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Draw runs, and say where the picture lies."""
+    """Plot runs, and print the path of the figure."""
     from privaudit.federated.runs.run_names import runs_folder
     from privaudit.federated.runs.runs import latest_runs, load_run
     from privaudit.report.figures.attention_figure import write_attention_figure

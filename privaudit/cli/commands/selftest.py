@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     pass
 
 Only = Annotated[
-    str | None, typer.Option(help="Checks whose group or name holds these words.")
+    str | None, typer.Option(help="Only checks whose group or name contains this.")
 ]
-Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Of all draws.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")]
+Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Random seed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def selftest(seed: Seed = 0, only: Only = None, as_json: AsJson = False) -> None:
-    """Check on noise and on known leaks that the statistics hold what they say.
+    """Check the statistics on simulated data: coverage, false alarms, known leaks.
 
-    Ends with exit code 1 where a check fails.
+    Exit code 1 if a check fails.
     """
     from privaudit.checks.selftest.catalogue import CHECKS
     from privaudit.checks.selftest.check import run_checks
@@ -59,7 +59,7 @@ def _chosen(
     chosen = [c for c in checks if words in f"{c.group} {c.name}".lower()]
     if not chosen:
         raise ConfigError(
-            f"No check's group or name holds {only!r}. There are: "
+            f"No check's group or name contains {only!r}. There are: "
             f"{', '.join(dict.fromkeys(c.group for c in checks))}."
         )
     return chosen

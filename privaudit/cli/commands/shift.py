@@ -26,8 +26,8 @@ def shift(
     foreign: Annotated[
         str | None,
         typer.Option(
-            help="The data set that non-members are taken from. By default: "
-            "drawn-digits, or scenes-far for models that write."
+            help="Data set that non-members come from. By default: drawn-digits, or "
+            "scenes-far for generative models."
         ),
     ] = None,
     data: options.Data = None,
@@ -35,18 +35,18 @@ def shift(
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names of the scenario's attacks. By default: all "
-            "that read classes, or max-renyi,token-loss."
+            help="Comma-separated attacks of the scenario. By default: all on class "
+            "outputs, or max-renyi,token-loss."
         ),
     ] = None,
-    most: Annotated[int, typer.Option(help="Foreign records at most.")] = 300,
+    most: Annotated[int, typer.Option(help="Foreign records, at most.")] = 300,
     seed: options.AuditSeed = 0,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Attack with non-members from elsewhere, beside two controls.
+    """Attack with non-members from another data set, and two controls for the shift.
 
-    What the untuned model, or an attacker without any model, already tells apart is a
-    difference of data sets. Attacks that train shadow models are left out.
+    What the untuned model, or a baseline without any model, already separates is
+    distribution shift, not membership. Attacks with shadow models are left out.
     """
     from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
     from privaudit.federated.runs.runs import latest_runs, load_run

@@ -15,7 +15,7 @@ def table(
     jobs: options.Jobs = 1,
     check: options.Check = False,
 ) -> None:
-    """Train all cells of a plan over its seeds: a utility table beside a paper's."""
+    """Reproduce a paper's table: train all cells of a plan over its seeds."""
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
     from privaudit.evaluation.tables.table import make_table

@@ -20,30 +20,29 @@ if TYPE_CHECKING:
 
 PlanFile = Annotated[
     Path | None,
-    typer.Option(help="A TOML file with the same entries; flags win over it."),
+    typer.Option(help="A TOML file with the same settings; flags override it."),
 ]
 TrainerNames = Annotated[
     str | None,
-    typer.Option(help="Comma-separated names of trainers. By default: dp-fpl."),
+    typer.Option(help="Comma-separated trainers. By default: dp-fpl."),
 ]
 Epsilons = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated; 'none' is without noise. By default: none,8,4,1,0.4,0.1."
+        help="Comma-separated; 'none': no noise. By default: none,8,4,1,0.4,0.1."
     ),
 ]
 Modes = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated modes of private trainers. By default: "
-        "published-paper,sound."
+        help="Comma-separated modes of DP trainers. By default: published-paper,sound."
     ),
 ]
 Vary = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME=V1,V2: values of a parameter, or of a field of a run; repeatable, "
-        "and all are combined."
+        help="NAME=V1,V2: values of a trainer parameter or run setting; repeatable, "
+        "all combinations are run."
     ),
 ]
 Seeds = Annotated[
@@ -52,7 +51,8 @@ Seeds = Annotated[
 ReportSeeds = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated others, to report on what nothing dominates: at least 5."
+        help="Comma-separated other seeds, at least 5, to report the settings that no "
+        "other dominates."
     ),
 ]
 ScenarioName = Annotated[
@@ -61,8 +61,8 @@ ScenarioName = Annotated[
 AttackName = Annotated[
     str | None,
     typer.Option(
-        help="Which attack carries the numbers, such as lira; name it before you look. "
-        "By default: the scenario's headline."
+        help="Attack to compare by, such as lira; choose it beforehand. By default: "
+        "the scenario's headline attack."
     ),
 ]
 Attacked = Annotated[
@@ -73,15 +73,15 @@ Attacked = Annotated[
 ]
 Shadows = Annotated[
     int | None,
-    typer.Option(help="Shadow models for each of them; 0 for none. By default: 20."),
+    typer.Option(help="Shadow models per client; 0 for none. By default: 20."),
 ]
 Margin = Annotated[
     float | None,
-    typer.Option(help="The largest difference that does not matter. By default: 0.05."),
+    typer.Option(help="Margin: a smaller difference does not matter. Default: 0.05."),
 ]
 Alpha = Annotated[
     float | None,
-    typer.Option(help="The chance of any cell wrongly called dominated: 0.05."),
+    typer.Option(help="Family-wise error rate of the dominance tests: 0.05."),
 ]
 
 
@@ -108,7 +108,7 @@ def tradeoff(
     as_json: options.JsonLines = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Sweep trainers, budgets and settings: attack success against utility."""
+    """Sweep trainers, privacy budgets and settings: leakage against utility."""
     given = options.given(
         trainers=_listed("--trainers", trainers, str, "names"),
         epsilons=_listed(

@@ -1,4 +1,4 @@
-"""The command ``privaudit train``: train federatedly, and record all that is sent.
+"""The command ``privaudit train``: federated training, with every message recorded.
 
 Nothing here imports torch before the command is called.
 """
@@ -52,7 +52,7 @@ def train(
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
 ) -> None:
-    """Train federatedly, and record all that is sent."""
+    """Train with federated learning, and record every message."""
     fields = options.given(
         dataset=dataset,
         data=data,
@@ -109,8 +109,8 @@ def _checked_specs(
     if epsilon is not None and not private:
         private_ones = [t for t in TRAINERS.usable() if "epsilon" in parameters_of(t)]
         raise ConfigError(
-            f"--epsilon {epsilon:g} was given, and {', '.join(texts)} has no privacy "
-            f"budget. Leave it out, or take one of {', '.join(private_ones)}."
+            f"--epsilon {epsilon:g} was given, but {', '.join(texts)} has no privacy "
+            f"budget. Leave it out, or use one of {', '.join(private_ones)}."
         )
     specs = []
     for text, name, own in named:

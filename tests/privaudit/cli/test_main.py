@@ -142,7 +142,7 @@ def interrupt(*_: object, **__: object) -> None:
         (
             ["train"],
             "privaudit.federated.runs.training.train",
-            "Finished rounds are kept: the same command with --resume goes on.",
+            "Finished rounds are kept: add --resume to the same command to continue.",
         ),
         (
             ["attack"],

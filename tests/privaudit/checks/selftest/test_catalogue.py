@@ -221,7 +221,7 @@ def test_words_that_no_check_has_are_refused(
 ) -> None:
     code, _, err = call("--only", "xyz", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2
-    assert "No check's group or name holds 'xyz'" in err
+    assert "No check's group or name contains 'xyz'" in err
 
 
 @pytest.mark.slow
