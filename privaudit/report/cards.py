@@ -1,4 +1,4 @@
-"""What was found, run by run, in plain words: the top of the page."""
+"""The findings, run by run: the top of the page."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ def counted(kinds: Mapping[str, int]) -> str:
     """Say how many verdicts of each kind there are."""
     parts = {
         "leaks": "{} leak",
-        "reversed": "{} separate members the other way round",
-        "no evidence": "in {} no leak was found",
-        "underpowered": "{} cannot be decided",
+        "reversed": "{} reversed",
+        "no evidence": "no leak found in {}",
+        "underpowered": "{} undecided",
     }
     return ", ".join(
         text.format(kinds[kind]) for kind, text in parts.items() if kinds.get(kind)
@@ -48,7 +48,7 @@ def _hidden(audits: Sequence[Audit]) -> str:
     count = sum(1 for audit in quiet if others_sentence(audit))
     if not count:
         return ""
-    return f" In {count} of the others another attack shows a leak."
+    return f" In {count} of the others, another attack shows a leak."
 
 
 def card(label: str, audit: Audit) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def check_place(folder: Path) -> None:
         return
     if MADE_BY.encode() not in there:
         raise ConfigError(
-            f"An index of the reports belongs in {folder / INDEX}, and a page that "
-            "privaudit did not write is there. Move that one, or name another folder."
+            f"The index of the reports goes to {folder / INDEX}, but a page that "
+            "privaudit did not write is there. Move that page, or choose another folder."
         )
 
 

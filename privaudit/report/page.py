@@ -89,9 +89,9 @@ def render_report(
     scenarios = sorted({audit.scenario.name for audit in audits})
     if len(scenarios) != 1:
         raise ConfigError(
-            f"A report is about one scenario, and there are {len(scenarios)}"
-            f"{': ' if scenarios else ''}{', '.join(scenarios)}. Write one report for "
-            "each, of at least one audit."
+            f"A report covers one scenario, and the audits have {len(scenarios)}"
+            f"{': ' if scenarios else ''}{', '.join(scenarios)}. Write one report per "
+            "scenario, with at least one audit."
         )
     labels, classes = run_labels(audits), classes_of(audits, class_names)
     return render(

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 _GATE_RULES: Mapping[str, str] = {
     "leak-change": "Does the run leak more than its baseline, beyond the margin?",
-    "use-change": "Is the run of less use than its baseline, beyond the margin?",
+    "use-change": "Is the run's utility below its baseline's, beyond the margin?",
     "leak-limit": "Is an attack's AUROC above the limit?",
     "use-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",

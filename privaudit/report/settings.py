@@ -45,7 +45,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         **{f"trainer: {name}": value for name, value in own.items()},
         **fields,
         "clients attacked": _attacked(audit),
-        "adversary's seed": audit.seed,
+        "attack seed": audit.seed,
         f"own-class {audit.utility.metric}, {_which(run)}": f"{last:.3f}",
         "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),

@@ -1,4 +1,4 @@
-"""Numbers and findings in words, the same ones in the terminal and on the page."""
+"""Sentences about numbers and findings, for the terminal and the page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from privaudit.statistics.estimate import Estimate
 
 ADVERSARIES: Mapping[str, str] = {
     "server": (
-        "the server, which keeps to the protocol and remembers all that it sends "
-        "and receives"
+        "an honest-but-curious server, which follows the protocol and records all that "
+        "it sends and receives"
     ),
     "server-aggregate": (
-        "a server behind a secure sum, which sees what all clients send together but "
-        "nothing of a single one"
+        "a server behind secure aggregation, which sees the sum of the clients' updates "
+        "but no single update"
     ),
     "peer": "another client, which sees what the server sends to it",
-    "released": "somebody who is given a client's final model, and nothing else",
+    "released": "an outsider with a client's released final model, and nothing else",
 }
 
 HEADINGS: Mapping[str, str] = {
@@ -32,10 +32,10 @@ HEADINGS: Mapping[str, str] = {
 
 
 def decision(audit: Audit) -> tuple[str, str]:
-    """Return a run's verdict in words, and the kind that its colour follows from.
+    """Return a run's verdict in words, and the kind that sets its colour.
 
-    "No leak found" is a result of an attack: it is green only where a proof stands
-    behind it, and else followed by what is not proved. A refuted claim is red.
+    "No leak found" is a result of one attack: green only with a certified ε, otherwise
+    followed by what is not proved. A refuted claim is red.
     """
     kind, assurance = audit.headline.verdict.kind, audit.assurance
     if kind == "leaks":
@@ -49,76 +49,73 @@ def decision(audit: Audit) -> tuple[str, str]:
 
 _FOUND: Mapping[str, str] = {
     "leaks": (
-        "can tell which of a client's records were trained on, better than by tossing "
-        "a coin"
+        "can tell members from non-members of a client better than by random guessing"
     ),
     "reversed": (
-        "can tell which of a client's records were trained on, better than by tossing "
-        "a coin, if it turns this attack's scores round: members have the lower ones"
+        "can tell members from non-members of a client better than by random guessing "
+        "if the attack's scores are inverted: members have the lower ones"
     ),
     "no evidence": (
-        "could not tell by this attack which of a client's records were trained on"
+        "could not tell members from non-members of a client with this attack"
     ),
     "underpowered": (
-        "may or may not be able to tell which of a client's records were trained on: "
-        "there are too few records to say"
+        "may or may not be able to tell members from non-members of a client: there "
+        "are too few records to decide"
     ),
 }
 
 
 USES: Mapping[str, tuple[str, str]] = {
     "accuracy": (
-        "{} right on a client's own classes",
+        "Accuracy {} on a client's own classes",
         ", {} on other clients' classes",
     ),
     "exact match": (
-        "{} of the answers are exactly right where the question is about a client's "
-        "own classes",
-        ", {} where it is about other clients' classes",
+        "Exact match {} on questions about a client's own classes",
+        ", {} about other clients' classes",
     ),
     "F1": (
-        "Answers share words with the right ones to {} where the question is of a "
-        "client's own classes (F1, as SQuAD counts it)",
-        ", to {} where it is of other clients' classes",
+        "Token F1 of the answers, as in SQuAD, {} on questions about a client's own "
+        "classes",
+        ", {} about other clients' classes",
     ),
     "ROUGE-L": (
-        "Captions agree with people's to {} on a client's own classes (ROUGE-L: words "
-        "in common and in order)",
-        ", to {} on other clients' classes",
+        "ROUGE-L of the captions against the references {} on a client's own classes",
+        ", {} on other clients' classes",
     ),
 }
-"""What a score of one's own classes means, and of others', by metric."""
+"""Sentences on utility for own classes and other clients' classes, by metric."""
 
 
 def writes(audit: Audit) -> bool:
-    """Say whether a run's models answer in words."""
+    """Say whether a run's models generate text."""
     return audit.utility.metric != "accuracy"
 
 
 def metric(audits: Sequence[Audit]) -> str:
-    """Return what use is measured by: "accuracy", "exact match", "ROUGE-L"."""
+    """Return the utility metric: "accuracy", "exact match", "ROUGE-L"."""
     return " or ".join(dict.fromkeys(audit.utility.metric for audit in audits))
 
 
 def heading(text: str) -> str:
-    """Return a text as a heading begins."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def untrained(audits: Sequence[Audit]) -> str:
-    """Return what models are called that nothing was trained of."""
+    """Return what the model before training is called."""
     names = {True: "untrained", False: "zero-shot"}
     return " or ".join(dict.fromkeys(names[writes(audit)] for audit in audits))
 
 
 def adversary(threat: str) -> str:
-    """Say who looks on."""
+    """Describe the adversary of a threat model."""
     view = _view(threat)
     return ADVERSARIES.get(view, f"an adversary with the view {view!r}")
 
 
 def certificate(audit: Audit) -> Mapping[str, Any]:
-    """Return what is proved for the scenario's adversary."""
+    """Return the certificate for the scenario's adversary."""
     return audit.certificate
 
 
@@ -129,7 +126,7 @@ def certified(audit: Audit) -> str:
 
 
 def repeatable(audit: Audit) -> str:
-    """Say what brackets around an epsilon mean; nothing where there are none."""
+    """Explain the brackets around a certified epsilon; empty if there are none."""
     if not is_repeatable(audit.certificate):
         return ""
     return (
@@ -140,7 +137,7 @@ def repeatable(audit: Audit) -> str:
 
 
 def guarantee(audit: Audit) -> str:
-    """Say what a certified epsilon is about: unit, adjacency and delta."""
+    """Return unit, adjacency and delta of a certified epsilon."""
     return guarantee_of(audit.certificate)
 
 
@@ -150,7 +147,7 @@ def _view(threat: str) -> str:
 
 
 def finding(audit: Audit) -> str:
-    """Say who looked on and what was found, for somebody who knows no statistics."""
+    """State the finding for a reader without statistics."""
     leak = audit.headline
     who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
     found = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
@@ -158,13 +155,13 @@ def finding(audit: Audit) -> str:
 
 
 def ties(leak: AttackResult) -> str:
-    """Say how many candidates no threshold tells apart; nothing if all differ."""
+    """Count the candidates with tied scores; empty if there are none."""
     if not leak.tied:
         return ""
     count = sum(len(client.scores) for client in leak.clients)
     return (
-        f"{leak.tied} of {count} candidates share their score with another of the same "
-        "client, which no threshold parts."
+        f"{leak.tied} of {count} candidates are tied with another of the same client; "
+        "no threshold separates them."
     )
 
 
@@ -173,48 +170,48 @@ def _odds(leak: AttackResult) -> str:
     if auroc.unresolved:
         return ""
     return (
-        "Shown one record of a client that was trained on and one that was not, the "
-        f"attack “{leak.attack}” points at the right one in {100 * auroc.value:.1f} of "
-        f"100 cases ({percent(auroc.confidence)} interval {100 * auroc.low:.1f} to "
-        f"{100 * auroc.high:.1f}; a coin: 50)."
+        "Given one member and one non-member of a client, the attack "
+        f"“{leak.attack}” identifies the member in {100 * auroc.value:.1f} of 100 "
+        f"cases ({percent(auroc.confidence)} interval {100 * auroc.low:.1f} to "
+        f"{100 * auroc.high:.1f}; random guessing: 50)."
     )
 
 
 def linking(audit: Audit) -> str:
-    """Say what prompts without names told beyond the average; nothing without any."""
+    """State what anonymous prompts reveal beyond the average; empty without any."""
     found = audit.linking
     if found is None:
         return ""
     gain = found.headline.estimate
     if not gain.excludes(0):
-        learned = "no clear difference to"
+        learned = "no clear difference from"
     else:
         learned = "more than" if gain.value > 0 else "less than"
     peer = audit.scenario.threat.partition(":")[2]
     return (
-        f"The adversary is {peer}. A PromptFL client gets the average only, from which "
-        f"“{found.attack}” has an AUROC of {point(found.alone)} "
-        f"{interval(found.alone)}. This one also got {found.suspects} prompts "
-        "without names; taking the likeliest for each client changes that by "
-        f" {point(gain, signed=True)} {interval(gain)}: {learned} what "
-        "a PromptFL client learns. The prompt taken was the client's own in "
+        f"The adversary is {peer}. A PromptFL client receives only the average, on "
+        f"which “{found.attack}” has an AUROC of {point(found.alone)} "
+        f"{interval(found.alone)}. This one also received {found.suspects} anonymous "
+        "prompts; using the likeliest one for each client changes the AUROC by "
+        f"{point(gain, signed=True)} {interval(gain)}: {learned} what a PromptFL "
+        "client learns. The prompt was linked to the right client in "
         f"{rate(found.right)} of {sum(found.right.n)} cases (by chance "
         f"{100 * found.chance:.1f} %)."
     )
 
 
 def attacked(audit: Audit) -> str:
-    """Say how many clients were attacked, and on how many records."""
+    """Return the number of attacked clients and records."""
     these, everyone = len(audit.headline.clients), audit.run.config.clients
     whom = f"{these} of {everyone} clients" if these < everyone else "all clients"
     members, others = audit.auroc.n
-    return f"{members} records trained on, {others} not, of {whom}"
+    return f"{members} members and {others} non-members of {whom}"
 
 
 def privacy_sort(audit: Audit) -> str:
-    """Say in three words what the method does for privacy."""
+    """Return the method's kind of privacy protection."""
     if any(m["noise_multiplier"] > 0 for m in audit.run.privacy["mechanisms"]):
-        return "adds noise for privacy"
+        return "adds DP noise"
     if audit.run.privacy["claimed"]["epsilon"] == 0:
         return "trains nothing"
     return "no privacy mechanism"
@@ -235,7 +232,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a setting as a reader would write it."""
+    """Return a setting as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -246,7 +243,7 @@ def setting(value: Any) -> str:
 
 
 def use(audit: Audit) -> str:
-    """Say what the models are good for."""
+    """Return a sentence on the models' utility."""
     utility = audit.utility
     neighbour = utility.neighbour
     own, other = USES[utility.metric]
@@ -275,7 +272,7 @@ def _in_per_cent(estimate: Estimate) -> str:
 
 
 def proof(audit: Audit) -> str:
-    """Say what is claimed and what is proved about the run's privacy."""
+    """Return the run's claimed and certified privacy guarantee."""
     proved = certificate(audit)
     claimed = audit.claimed_epsilon
     if claimed is None:

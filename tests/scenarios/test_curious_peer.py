@@ -53,12 +53,12 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
 
 def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> None:
     said = wording.linking(audits["pfedmoap"])
-    assert "6 prompts without names" in said
+    assert "6 anonymous prompts" in said
     assert "what a PromptFL client learns" in said
     assert said in unescape(render_report([audits["pfedmoap"]]))
     console = Console(width=200, record=True, file=io.StringIO())
     print_table([audits["pfedmoap"]], console)
-    assert "prompts without names" in console.export_text()
+    assert "anonymous prompts" in console.export_text()
 
 
 def test_who_gets_averages_only_has_nothing_to_link(audits: dict[str, Audit]) -> None:
@@ -66,4 +66,4 @@ def test_who_gets_averages_only_has_nothing_to_link(audits: dict[str, Audit]) ->
     assert audit.linking is None
     assert audit.to_dict()["linking"] is None
     assert wording.linking(audit) == ""
-    assert "Beyond the average" not in render_report([audit])
+    assert "Linkage." not in render_report([audit])

@@ -87,7 +87,7 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("AUROC of the attack   (0.5: coin toss; right: leaks more)")
+    axes.set_xlabel("AUROC of the attack   (0.5: chance; right: leaks more)")
 
 
 def _counts(name: str, runs: Sequence[Leaks]) -> str:

@@ -61,8 +61,8 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
                 means.append(ranked.mean(dim=0).double().numpy())
     if not means:
         raise ConfigError(
-            f"No model of {run.name} ({run.config.trainer}) mixes experts. Take a run "
-            "of pfedmoap, of two rounds at least and with experts above 0."
+            f"No model of {run.name} ({run.config.trainer}) mixes experts. Use a run "
+            "of pfedmoap with at least two rounds and experts above 0."
         )
     return means
 
@@ -80,7 +80,7 @@ def attention_figure(runs: Sequence[Run]) -> Figure:
         for run, some, axes in zip(runs, shares, panels, strict=True):
             _draw(axes, some)
             axes.set_title(run.name, fontsize=9)
-        panels[0].set_ylabel("Share in the mixture")
+        panels[0].set_ylabel("Mixture weight")
     return figure
 
 
@@ -95,7 +95,7 @@ def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
     axes.axhline(1 / len(shares), color=FAINT, linestyle=_DASHES, linewidth=1)
     names = ["own", *(str(rank) for rank in range(1, len(shares)))]
     axes.set_xticks(range(len(shares)), names)
-    axes.set_xlabel("Expert (others by rank; dashed: equal shares)")
+    axes.set_xlabel("Expert (others by rank; dashed: equal weights)")
 
 
 def write_attention_figure(runs: Sequence[Run], path: Path) -> None:

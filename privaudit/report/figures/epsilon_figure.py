@@ -113,7 +113,7 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([t for t in _TICKS if t <= top]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("ε   (even steps to 1, then by ratios)")
+    axes.set_xlabel("ε   (linear to 1, then logarithmic)")
 
 
 def epsilon_alt(audits: Sequence[Audit]) -> str:

@@ -26,7 +26,7 @@ from privaudit.statistics.estimate import Estimate
 
 _MARKERS = {
     "no privacy mechanism": "o",
-    "adds noise for privacy": "D",
+    "adds DP noise": "D",
     "trains nothing": "X",
 }
 Ends = tuple[float, float]
@@ -98,8 +98,10 @@ def _tradeoff_axes(
     axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
     for value in zero_shots:
         axes.axhline(value, color=FAINT, linewidth=1, linestyle=_DASHES, zorder=1)
-    axes.set_xlabel("Leak: AUROC of the attack   (0.5: coin toss; right: leaks more)")
-    axes.set_ylabel(f"Use: {metric(audits)} on a client's\nown classes   (up: better)")
+    axes.set_xlabel("Leakage: AUROC of the attack   (0.5: chance; right: leaks more)")
+    axes.set_ylabel(
+        f"Utility: {metric(audits)} on a client's\nown classes   (up: better)"
+    )
 
 
 def _room(values: Sequence[float]) -> Ends:
@@ -117,7 +119,7 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
     ]
     entries += [
         Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits)),
-        Line2D([], [], color=INK, label="coin toss"),
+        Line2D([], [], color=INK, label="random guessing"),
     ]
     figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
 
@@ -141,8 +143,8 @@ def undrawn(audits: Sequence[Audit]) -> str:
     if len(audits) > 1 or writes(audits[0]) or len(audits[0].results) <= _MOST:
         return ""
     return (
-        f"Of {len(audits[0].results)} attacks the first {_MOST} are drawn, here and "
-        "below; the others stand in the table."
+        f"The figures show the first {_MOST} of {len(audits[0].results)} attacks; the "
+        "table has all."
     )
 
 

@@ -117,19 +117,19 @@ def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
     if not found:
         return None
     distance = FigurePanel(
-        "Distance of the weight changes\n(0: the same; 1: as far as no change at all)",
+        "Relative L2 distance of the weight changes\n(0: equal; 1: as far as no change)",
         [(close.distance, close.distance_null) for _, close in found],
         (0.0, 1.0),
         (0.0, 1.0),
     )
     agreement = FigurePanel(
-        "Likeliest next tokens that agree\n(1: all)",
+        "Same most likely next token\n(1: always)",
         [(close.agreement, close.agreement_null) for _, close in found],
         (1.0,),
         (0.8, 1.0),
     )
     names = [label for label, _ in found]
-    series = ("to its own client's true model", "to the other clients' (yardstick)")
+    series = ("to the same client's true model", "to other clients' (baseline)")
     return pair_plot(names, series, [distance, agreement])
 
 
@@ -143,12 +143,12 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
     if not found:
         return None
     panel = FigurePanel(
-        "AUROC of the attack   (0.5: coin toss; right: leaks more)",
+        "AUROC of the attack   (0.5: chance; right: leaks more)",
         [(a.auroc, a.aggregate[a.headline.attack].auroc) for _, a in found],
         (0.5,),
         (0.48, 0.56),
     )
-    series = ("on the clients' rebuilt models", "on the server's own model")
+    series = ("on the reconstructed clients", "on the server's own model")
     return pair_plot([label for label, _ in found], series, [panel])
 
 
@@ -160,7 +160,7 @@ def closeness_alt(audits: Sequence[Audit]) -> str:
         for label, audit in zip(run_labels(audits), audits, strict=True)
         if (found := audit.closeness)
     ]
-    return f"How close rebuilt models are. {'. '.join(parts)}."
+    return f"Reconstruction quality. {'. '.join(parts)}."
 
 
 def server_alt(audits: Sequence[Audit]) -> str:

@@ -54,7 +54,7 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
         light_grid(axes)
         shades = _shade_unresolved(axes, members, others, floor)
         (chance,) = axes.plot(
-            [floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1, label="coin toss"
+            [floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1, label="chance"
         )
         for index, (label, leak) in enumerate(series):
             _draw_curve(axes, leak, index, shortened(label, _LONGEST), floor)
@@ -91,7 +91,7 @@ def _shade_unresolved(
     for shade, rate in ((axes.axvspan, 1 / others), (axes.axhspan, 1 / members)):
         if rate > floor:
             shade(floor, min(rate, 1.05), color=GREY, zorder=0.1, linewidth=0)
-    least = f"less than 1 of {others} others,\nor than 1 of {members} members"
+    least = f"less than 1 of {others} non-members,\nor than 1 of {members} members"
     shades.append(Patch(color=GREY, label=least))
     return shades
 
@@ -143,8 +143,8 @@ def _shown(
 
 def _label_axes(axes: Axes) -> None:
     """Name the axes, and write rates as per cent, not as powers of ten."""
-    axes.set_xlabel("False-positive rate: records not trained on that are accused")
-    axes.set_ylabel("True-positive rate: records\ntrained on that are found")
+    axes.set_xlabel("False-positive rate: non-members falsely accused")
+    axes.set_ylabel("True-positive rate:\nmembers detected")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda rate, _: f"{100 * rate:g} %")
         axis.set_minor_formatter(lambda rate, _: "")

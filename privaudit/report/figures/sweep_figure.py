@@ -26,8 +26,8 @@ _PANELS = (
     ("success", "Success rate of the attack"),
     ("auroc", "AUROC of the attack"),
 )
-_GAIN = ("gain", "{} beyond zero-shot")
-_LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # a coin toss; no training
+_GAIN = ("gain", "{} gain over zero-shot")
+_LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # chance; no training
 _MARKERS = "osD^v"
 
 

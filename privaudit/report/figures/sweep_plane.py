@@ -68,7 +68,7 @@ def plane_alt(found: Tradeoff) -> str:
         f"{told_of(cell, metric)}; {found.standing(place)}"
         for place, cell in enumerate(found.cells)
     ]
-    return f"Use against leakage of each cell. {'. '.join(parts)}."
+    return f"Utility against leakage of each cell. {'. '.join(parts)}."
 
 
 def ends(estimate: Estimate) -> Ends:
@@ -108,8 +108,10 @@ def _staircase(axes: Axes, cells: Sequence[SweepCell]) -> None:
 def _name_axes(axes: Axes, found: Tradeoff) -> None:
     first = found.points[0]
     attack = f" of {first.attack}" if first.attack else ""
-    axes.set_xlabel(f"Leak: AUROC{attack}   (0.5: coin toss; right: leaks more)")
-    axes.set_ylabel(f"Use: {first.metric} on a client's\nown classes   (up: better)")
+    axes.set_xlabel(f"Leakage: AUROC{attack}   (0.5: chance; right: leaks more)")
+    axes.set_ylabel(
+        f"Utility: {first.metric} on a client's\nown classes   (up: better)"
+    )
 
 
 def _legend(modes: Sequence[str]) -> list[Line2D]:
@@ -125,7 +127,7 @@ def _legend(modes: Sequence[str]) -> list[Line2D]:
         label="hollow: dominated by another, by test",
     )  # fmt: skip
     line = Line2D(
-        [], [], color=FAINT, linestyle=_DASHES, label="front of the means, for the eye"
+        [], [], color=FAINT, linestyle=_DASHES, label="front of the means, no test"
     )
     return [*handles, hollow, line]
 

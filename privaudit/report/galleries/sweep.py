@@ -42,7 +42,7 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     figures = {"plane": _save(tradeoff_plane(found), path, "plane", plane_alt(found))}
     if any(cell.epsilon is not None for cell in found.cells):
-        told = "Utility and attack success against epsilon"
+        told = "Utility and leakage against epsilon"
         curves = epsilon_curves(found.cells, found.points[0].metric)
         figures["curves"] = _save(curves, path, "sweep", told)
     remarks = _remarks(found)
@@ -70,14 +70,14 @@ def _verdict(found: Tradeoff) -> str:
         return "One setting was tried, so there is nothing to weigh it against."
     if len(left) == count:
         return (
-            f"None of {count} settings can be called worse than another on these "
-            "seeds: that is no proof that they are equal."
+            f"None of {count} settings is dominated on these seeds; this does not prove "
+            "that they are equal."
         )
     names = _names([cell.name for cell in left])
     rest = count - len(left)
     return (
-        f"{rest} of {count} settings leak more, or are less use, than another, and are "
-        f"no better otherwise. Not dominated: {names}."
+        f"{rest} of {count} settings are dominated: another leaks less or has more "
+        f"utility, and is no worse otherwise. Not dominated: {names}."
     )
 
 
@@ -163,21 +163,21 @@ def _remarks(found: Tradeoff) -> list[str]:
     cells = found.cells
     lowest = min(cells, key=lambda cell: cell.success.value)
     return [
-        "Means over seeds with 95 % Student's intervals; a seed moves partition, "
-        "membership, start, batches and noise. TPR at FPR 1 % is of all seeds' records "
-        "at one threshold, n members and non-members; its interval adds the error of "
-        "counting records to that of seeds.",
+        "Means over seeds with 95 % Student's t intervals; a seed sets partition, "
+        "membership, initialisation, batches and noise. TPR at FPR 1 % pools all "
+        "seeds' records at one threshold, n members and non-members; its interval "
+        "adds the sampling error of records to that of seeds.",
         *_whose(found.points[0]),
         *_about_differences(cells),
         f"The lowest success rate, {_number(lowest.success)}, is that of "
         f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
-        f"{len(cells)} cells, found after looking: the lowest of {len(cells)} noisy "
-        "numbers lies too low on average, so confirm it on other seeds before quoting "
+        f"{len(cells)} cells, picked afterwards: the minimum of {len(cells)} noisy "
+        "numbers is biased downwards, so confirm it on other seeds before quoting "
         "it.",
-        "ε stands for what the method claims or was asked for; ε certified is what is "
-        f"proved for this adversary{_for_what(found.points)}. The runs follow from "
-        "their seeds (repeatable, not private): it is what they would have under "
-        "secret keys.",
+        "ε is what the method claims or was set to; ε certified is what is proved for "
+        f"this adversary{_for_what(found.points)}. The runs' noise derives from their "
+        "seeds (repeatable, not private): it is what they would have under secret "
+        "keys.",
         *found.remarks(),
     ]
 
@@ -206,8 +206,8 @@ def _about_differences(cells: Sequence[SweepCell]) -> list[str]:
     if not references:
         return []
     return [
-        f"Differences in AUROC are {'; '.join(references)}. They are paired by seed; "
-        "their intervals hold all together at 95 % (Bonferroni)."
+        f"Differences in AUROC are {'; '.join(references)}. They are paired by seed, "
+        "with simultaneous 95 % intervals (Bonferroni)."
     ]
 
 

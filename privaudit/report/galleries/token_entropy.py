@@ -111,7 +111,7 @@ def _legend(name: str, top: float) -> str:
         '<p style="margin:.4rem 0 1rem;max-width:none;font-size:.85rem;'
         'line-height:1.9;font-variant-numeric:tabular-nums">'
         f'{escape(name)}, nats: <span style="white-space:nowrap">{cells}</span> '
-        "dark: the model was unsure of what comes; pale: it knew; dotted: not asked</p>"
+        "dark: high entropy of the next token; pale: low; dotted: not scored</p>"
     )
 
 

@@ -44,8 +44,8 @@ def _when(told: RoundLeak) -> str:
         )
     return (
         f"{told.attack}, {told.meaning}: {when}. The largest of {count} rounds, "
-        f"{told.by_round[worst].value:.3f} in round {worst}, was picked and is no "
-        "estimate."
+        f"{told.by_round[worst].value:.3f} in round {worst}, is a maximum, not an "
+        "unbiased estimate."
     )
 
 
@@ -55,10 +55,10 @@ def source_sentence(audit: Audit) -> str:
     if found is None:
         return ""
     return (
-        f"The right client is named for {rate(found.members)} of {found.members.n[0]} "
-        f"records trained on, and for {rate(found.others)} of {found.others.n[0]} "
-        f"candidates that nobody trained on (by chance {100 * found.chance:.1f} %). "
-        "What training adds is the difference, "
+        f"The right client is guessed for {rate(found.members)} of "
+        f"{found.members.n[0]} members, and for {rate(found.others)} of "
+        f"{found.others.n[0]} candidates that no client trained on (by chance "
+        f"{100 * found.chance:.1f} %). Training adds "
         f"{point(found.beyond, signed=True)} {interval(found.beyond)}: "
         f"{found.sentence}."
     )

@@ -77,6 +77,6 @@ def drawn_sentence(classes: Sequence[Sequence[ClassLeak]]) -> str:
     if count <= MOST_CLASSES:
         return ""
     return (
-        f"Of {count} classes the {MOST_CLASSES} with the most records are drawn; the "
-        "others stand in the table."
+        f"The figure shows the {MOST_CLASSES} classes with the most records of "
+        f"{count}; the table has all."
     )

@@ -43,7 +43,7 @@ class ClassLeak:
         if self.auroc is None:
             members, others = self.n
             return f"unresolved: needs {FEWEST} + {FEWEST}, has {members} + {others}"
-        found = "above 0.5" if self.results else "not told from 0.5"
+        found = "above 0.5" if self.results else "not distinguishable from 0.5"
         return f"{found}, p {p_value(self.p_value)}"
 
 
@@ -89,16 +89,16 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     resolved = [one for one in classes if one.auroc is not None]
     few = len(classes) - len(resolved)
     rest = (
-        f" {few} of {len(classes)} classes have too few records to say anything."
+        f" {few} of {len(classes)} classes have too few records for an estimate."
         if few
         else ""
     )
     if not resolved:
-        return f"No class has the {FEWEST} members and {FEWEST} others it takes.{rest}"
+        return f"No class has {FEWEST} members and {FEWEST} non-members.{rest}"
     over = f"Holm-corrected over {len(resolved)} class{'es' * (len(resolved) > 1)}"
     leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)
     if not leaking:
-        return f"No class can be named, {over}.{rest}"
+        return f"No class is above 0.5, {over}.{rest}"
     named = ", ".join(_told(one) for one in leaking[:5])
     more = f" and {len(leaking) - 5} more" if len(leaking) > 5 else ""
     return f"Above 0.5, {over}: {named}{more}.{rest}"

@@ -55,7 +55,7 @@ def _row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
         confidence=percent(bound.confidence),
         delta=small(bound.delta),
         counts=f"{bound.n[0]} + {bound.n[1]}",
-        holds="any" if bound.can_refute else "one of its assumed form; refutes nothing",
+        holds="any" if bound.can_refute else "of the assumed form; refutes nothing",
     )
 
 

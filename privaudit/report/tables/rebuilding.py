@@ -7,21 +7,22 @@ from privaudit.statistics.estimate import Estimate
 
 
 def rebuilding(audit: Audit) -> str:
-    """Say what rebuilding clients told beyond the server's own model, if both are."""
+    """State what reconstruction reveals beyond the server's model, if both exist."""
     gain = gain_of_rebuilding(audit)
     if gain is None:
         return ""
     if not gain.excludes(0):
         learned = "no clear difference"
     else:
-        learned = "rebuilding tells more" if gain.value > 0 else "rebuilding tells less"
+        more = "more" if gain.value > 0 else "less"
+        learned = f"reconstructed clients leak {more}"
     server = audit.aggregate[audit.headline.attack].auroc
     return (
         f"On the server's own model, the average of all clients', “"
         f"{audit.headline.attack}” has an AUROC of {point(server)} {interval(server)}; "
-        f"on the clients' rebuilt models {point(audit.auroc)} "
-        f"{interval(audit.auroc)}. On the same records that is "
-        f"{point(gain, signed=True)} {interval(gain)}: {learned}."
+        f"on the reconstructed clients {point(audit.auroc)} {interval(audit.auroc)}. "
+        f"Paired difference on the same records: {point(gain, signed=True)} "
+        f"{interval(gain)}, {learned}."
     )
 
 

@@ -9,9 +9,9 @@ HEADINGS = {
     "inside": "same distribution",
     "foreign": "foreign",
     "untuned": "untuned model",
-    "beyond": "tuned less untuned",
-    "blind": "blind attacker",
-    "beyond_blind": "attack less blind",
+    "beyond": "tuned minus untuned",
+    "blind": "blind baseline",
+    "beyond_blind": "attack minus blind",
 }
 
 

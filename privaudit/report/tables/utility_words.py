@@ -61,24 +61,23 @@ def about_units(plan: TablePlan) -> list[str]:
     found = []
     if any(metric.endswith(CIDER) for metric in plan.measured):
         found.append(
-            "CIDEr-D is that of coco-caption, there called CIDEr, a hundredfold as in "
-            "papers: from 0 to 1,000."
+            "CIDEr-D is coco-caption's CIDEr times 100, as in papers: from 0 to 1,000."
         )
     if plan.results:
         found.append(
-            "Attacks are AUROCs in per cent, of members against non-members of the "
-            "same distribution; 50 is guessing. Of the clients that were rebuilt it is "
-            "the mean over clients, and the server's model is attacked with each "
-            f"client's records likewise (scenario {plan.scenario}, no shadow models)."
+            "Attacks: AUROC in per cent, members against non-members of the same "
+            "distribution; 50 is random guessing. Means over the reconstructed "
+            "clients; the server's model is attacked on each client's records too "
+            f"(scenario {plan.scenario}, no shadow models)."
         )
     if MEGABYTES in plan.measured:
         found.append(
-            "Megabytes are 10⁶ bytes, up and down together: of all clients of a round, "
-            "as a mean over all rounds."
+            "Megabytes (10⁶ bytes), up plus down: sum over the clients of a round, "
+            "mean over rounds."
         )
     if plan.goes_elsewhere and plan.elsewhere:
         found.append(
-            f"On {plan.elsewhere.dataset}, which nobody trains on, the finished "
-            "server's model is measured, on the same records in all runs."
+            f"On {plan.elsewhere.dataset}, which no client trains on, the final server "
+            "model is evaluated, on the same records in all runs."
         )
     return found

@@ -187,8 +187,8 @@ def test_a_signal_ends_a_training_with_a_word_on_how_to_go_on(tmp_path: Path) ->
     )
     assert done.returncode == 130
     assert done.stderr == (
-        "privaudit: interrupted. Finished rounds are kept: the same command with "
-        "--resume goes on.\n"
+        "privaudit: interrupted. Finished rounds are kept: add --resume to the "
+        "same command to continue.\n"
     )
 
 

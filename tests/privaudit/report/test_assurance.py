@@ -83,7 +83,7 @@ def test_no_colour_but_a_proofs_is_green(make_audit: MakeAudit) -> None:
     assert '<article class="card unproved">' in page
     words = Page(page).words
     assert "No leak found, claim not proved" in words
-    assert "Not proved. The claimed epsilon of 8 is not proved" in words
+    assert "No guarantee. The claimed epsilon of 8 is not proved" in words
     colours = dict(
         re.findall(r"\.([\w-]+) \.badge \{ background: var\(--(\w+)\)", page)
     )

@@ -129,7 +129,7 @@ def test_the_verdict_of_each_run_comes_before_pictures_and_tables(
     audits: list[Audit], html: str
 ) -> None:
     text = Page(html).words
-    assert "Of 3 runs, 2 leak, in 1 no leak was found." in text
+    assert "Of 3 runs, 2 leak, no leak found in 1." in text
     for audit in audits:
         assert audit.headline.verdict.sentence in text
         sentence = audit.headline.verdict.sentence.partition("AUROC ")[2]
@@ -217,9 +217,9 @@ def test_an_unusual_audit_still_makes_a_page(make_audit: MakeAudit) -> None:
 def test_audits_of_two_scenarios_are_refused(make_audit: MakeAudit) -> None:
     first = make_audit()
     other = replace(first, scenario=replace(first.scenario, name="prompt-release"))
-    with pytest.raises(ConfigError, match="one scenario, and there are 2"):
+    with pytest.raises(ConfigError, match="one scenario, and the audits have 2"):
         render_report([first, other])
-    with pytest.raises(ConfigError, match="there are 0"):
+    with pytest.raises(ConfigError, match="the audits have 0"):
         render_report([])
 
 

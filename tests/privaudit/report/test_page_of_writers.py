@@ -50,9 +50,9 @@ def test_the_grid_has_a_server_and_a_client_row_for_each_run(html: str) -> None:
 
 
 def test_the_list_of_attacks_leaves_the_grid_out_and_says_so(html: str) -> None:
-    rows = html[html.index("<h3>Every attack") : html.index("<h3>What the models")]
+    rows = html[html.index("<h3>All attacks") : html.index("<h3>Quality of")]
     assert re.findall(r"<td><code>([^<]*)</code>", rows) == ["max-renyi", "min-k"] * 2
-    assert "cell of the grid, picked afterwards, is no verdict" in Page(rows).words
+    assert "not about the best cell of the grid" in Page(rows).words
 
 
 def test_bytes_of_a_round_stand_beside_each_other(html: str) -> None:
@@ -63,9 +63,9 @@ def test_bytes_of_a_round_stand_beside_each_other(html: str) -> None:
 
 def test_rebuilt_adapters_are_compared_by_all_their_weights(html: str) -> None:
     text = Page(html).words
-    assert "Direction: cosine of the changes of all weights" in text
-    assert "Rounds that the oldest part lags behind" in text
-    assert "How good a copy the server can build." in text
+    assert "Cosine similarity of the changes of all weights" in text
+    assert "Staleness of the oldest part, in rounds" in text
+    assert "Reconstruction quality." in text
     assert "private parts" not in text
 
 
@@ -97,7 +97,7 @@ def test_captions_are_shown_on_request_alone(
     shown = render_report(audits, show_records=True)
     text = Page(shown).words
     assert text.count("a caption") == 2
-    assert "It holds pictures and captions of records" in text
+    assert "It contains images and captions of training records" in text
     assert text.index("The most and the least exposed records") < text.index("Glossary")
 
 

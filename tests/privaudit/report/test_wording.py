@@ -19,7 +19,7 @@ def test_a_finding_names_adversary_attack_number_and_interval(
 ) -> None:
     audit = make_audit(shift=1.0)
     text, auroc = wording.finding(audit), audit.auroc
-    assert text.startswith("The server can tell")
+    assert text.startswith("An honest-but-curious server can tell")
     assert "“shadow”" in text
     for share in (auroc.value, auroc.low, auroc.high):
         assert f"{100 * share:.1f}" in text
@@ -32,8 +32,8 @@ def test_no_leak_and_undecided_are_not_the_same_words(
     few = make_audit(shift=0.1, candidates=20, seed=3)
     assert none.headline.verdict.kind == "no evidence"
     assert few.headline.verdict.kind == "underpowered"
-    assert "could not tell by this attack" in wording.finding(none)
-    assert "too few records to say" in wording.finding(few)
+    assert "could not tell members from non-members" in wording.finding(none)
+    assert "too few records to decide" in wording.finding(few)
 
 
 def test_a_missing_epsilon_is_none_and_zero_is_zero() -> None:
@@ -67,11 +67,10 @@ def test_what_is_measured_is_called_by_its_name(
     make_audit: Callable[..., Audit], make_writer: Callable[..., Audit]
 ) -> None:
     captions, answers = make_writer(), make_writer(metric="exact match")
-    assert wording.use(make_audit()).startswith("80.0 % [77.0, 83.0] right on a")
-    assert "Captions agree with people's to 80.0 % [77.0, 83.0]" in wording.use(
-        captions
-    )
-    assert "80.0 % [77.0, 83.0] of the answers are exactly" in wording.use(answers)
+    assert wording.use(make_audit()).startswith("Accuracy 80.0 % [77.0, 83.0] on a")
+    assert wording.use(captions).startswith("ROUGE-L of the captions")
+    assert "80.0 % [77.0, 83.0] on a client's own" in wording.use(captions)
+    assert wording.use(answers).startswith("Exact match 80.0 % [77.0, 83.0]")
     for audit in (captions, answers):
         assert "20.0 points more than the untrained model" in wording.use(audit)
         assert "accuracy" not in wording.use(audit).lower()
@@ -120,7 +119,7 @@ def test_noise_of_a_seed_is_repeatable_and_proves_nothing(
     ("noise", "claimed", "sort"),
     [
         (0.0, None, "no privacy mechanism"),
-        (1.0, 8.0, "adds noise for privacy"),
+        (1.0, 8.0, "adds DP noise"),
         (0.0, 0.0, "trains nothing"),
     ],
 )

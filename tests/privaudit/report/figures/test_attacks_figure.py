@@ -74,6 +74,6 @@ def test_of_many_attacks_four_have_curves_and_the_page_says_so(
     legend = roc_plot([audit]).axes[0].get_legend()
     assert legend is not None
     named = [text.get_text() for text in legend.get_texts()]
-    assert named[:5] == [*SEVEN[:4], "coin toss"]
-    assert undrawn([audit]).startswith("Of 7 attacks the first 4 are drawn")
+    assert named[:5] == [*SEVEN[:4], "chance"]
+    assert undrawn([audit]).startswith("The figures show the first 4 of 7 attacks")
     assert undrawn([make_audit()]) == undrawn([audit, make_audit("coop")]) == ""

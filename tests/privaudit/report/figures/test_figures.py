@@ -88,7 +88,7 @@ def test_the_rates_that_few_nonmembers_leave_open_are_shaded(
     said = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
     assert said[-2:] == [
         "unresolved: fewer than 10 false alarms expected",
-        f"less than 1 of {curve.nonmembers} others, or than 1 of {curve.members} "
+        f"less than 1 of {curve.nonmembers} non-members, or than 1 of {curve.members} "
         "members",
     ]
 
@@ -109,7 +109,7 @@ def test_a_curve_stands_for_each_run_or_each_attack_of_one(
         return [text.get_text() for text in legend.get_texts()]
 
     assert names(roc_plot(audits))[:2] == ["zero-shot", "promptfl"]
-    assert names(roc_plot(audits[1:2]))[:3] == ["shadow", "loss-threshold", "coin toss"]
+    assert names(roc_plot(audits[1:2]))[:3] == ["shadow", "loss-threshold", "chance"]
 
 
 def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:

@@ -67,6 +67,6 @@ def test_the_axis_says_what_use_is_measured_by(
     make_writer: MakeAudit, make_audit: MakeAudit
 ) -> None:
     label = tradeoff_plot([make_writer()]).axes[0].get_ylabel()
-    assert label.startswith("Use: ROUGE-L on a client's")
+    assert label.startswith("Utility: ROUGE-L on a client's")
     label = tradeoff_plot([make_audit()]).axes[0].get_ylabel()
-    assert label.startswith("Use: accuracy on a client's")
+    assert label.startswith("Utility: accuracy on a client's")

@@ -128,7 +128,7 @@ def test_dominated_cells_are_hollow(found: Tradeoff) -> None:
     ]
     assert [face == "white" for face in faces] == [True, True, False, True]
     assert {text.get_text() for text in axes.texts} == {"no ε", "ε 8", "ε 1"}
-    assert axes.get_xlabel().startswith("Leak: AUROC of lira")
+    assert axes.get_xlabel().startswith("Leakage: AUROC of lira")
 
 
 def test_without_budgets_there_are_no_curves(

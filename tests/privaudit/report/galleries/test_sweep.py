@@ -96,7 +96,7 @@ def test_the_lowest_success_is_called_the_lowest_of_so_many(
     write_sweep(judge_sweep([*points, found("other", 1.0, 0, success=0.31)]), tmp_path)
     text = (tmp_path / "sweep.md").read_text()
     assert "0.310" in text
-    assert "the lowest of 9 cells, found after looking" in text
+    assert "the lowest of 9 cells, picked afterwards" in text
 
 
 def test_none_is_drawn_to_the_right_of_every_epsilon(points: list[SweepPoint]) -> None:
@@ -228,8 +228,8 @@ def test_differences_can_all_be_to_the_first_row() -> None:
 def test_the_page_says_first_what_was_decided(
     points: list[SweepPoint], tmp_path: Path
 ) -> None:
-    alike = write_sweep(judge_sweep(points), tmp_path).read_text()
-    assert "None of 8 settings can be called worse than another on these seeds" in alike
+    alike = Page(write_sweep(judge_sweep(points), tmp_path).read_text()).words
+    assert "None of 8 settings is dominated on these seeds" in alike
     alone = write_sweep(judge_sweep([found("sound", 1.0, 0)]), tmp_path).read_text()
     assert "One setting was tried" in alone
     worse = [
@@ -238,5 +238,5 @@ def test_the_page_says_first_what_was_decided(
     ]
     fine = [found("fine", 1.0, seed) for seed in range(3)]
     page = Page(write_sweep(judge_sweep([*worse, *fine]), tmp_path).read_text()).words
-    assert "1 of 2 settings leak more, or are less use, than another" in page
+    assert "1 of 2 settings are dominated: another leaks less" in page
     assert "Not dominated: fine, ε 1." in page

@@ -25,7 +25,7 @@ def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate(
     assert round_sentences(make_watched()) == [
         "update-alignment, this round's uploads alone: first above 0.5 in round 4, "
         "Holm-corrected over 5 rounds (p < 0.001). The largest of 5 rounds, 0.620 in "
-        "round 6, was picked and is no estimate."
+        "round 6, is a maximum, not an unbiased estimate."
     ]
 
 
@@ -48,10 +48,10 @@ def test_where_no_round_stands_out_none_is_named(make_watched: MakeAudit) -> Non
 
 def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> None:
     told = source_sentence(make_watched())
-    assert "for 30.0 % [23.7, 36.9] of 200 records trained on" in told
-    assert "for 20.0 % [14.7, 26.2] of 200 candidates that nobody trained on" in told
+    assert "for 30.0 % [23.7, 36.9] of 200 members" in told
+    assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in told
     assert "(by chance 20.0 %)" in told
-    assert "the difference, +0.100 [" in told
+    assert "Training adds +0.100 [" in told
     assert told.endswith("beyond what its class tells.")
 
 

@@ -120,7 +120,7 @@ def test_of_many_classes_those_with_the_most_records_are_drawn(
     assert figure is not None
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows == [f"class {n}" for n in range(30 - MOST_CLASSES, 30)]
-    assert drawn_sentence([found]).startswith("Of 30 classes the 24 with the most")
+    assert drawn_sentence([found]).startswith("The figure shows the 24 classes")
     assert len(class_tables([found], ["run"])[0].rows) == 30
     assert drawn_sentence([found[:3]]) == ""
 
@@ -146,7 +146,9 @@ def test_without_a_class_with_enough_there_is_no_picture(
 ) -> None:
     found = leak_by_class(leak(client([1, 0], [0, 0], [True, False])))
     assert class_plot([make_audit()], [found]) is None
-    assert class_sentence(found).startswith("No class has the 10 members and 10 others")
+    assert class_sentence(found).startswith(
+        "No class has 10 members and 10 non-members"
+    )
 
 
 @pytest.mark.parametrize("count", [6, 8])

@@ -72,7 +72,7 @@ def test_the_gain_of_rebuilding_is_the_difference_of_both_aurocs(audit: Audit) -
     assert gain is not None
     expected = audit.auroc.value - audit.aggregate[name].auroc.value
     assert gain.value == pytest.approx(expected)
-    assert "On the same records that is" in rebuilding(audit)
+    assert "Paired difference on the same records: " in rebuilding(audit)
 
 
 def test_rebuilding_the_very_same_model_gains_nothing(audit: Audit) -> None:

@@ -240,10 +240,10 @@ def test_panels_have_metrics_as_columns_and_units_of_their_own() -> None:
 def test_units_that_are_no_shares_are_explained_where_they_are_used() -> None:
     text = as_markdown(panels_of())
     for words in (
-        "CIDEr-D is that of coco-caption, there called CIDEr, a hundredfold",
-        "50 is guessing",
-        "Megabytes are 10⁶ bytes, up and down together",
-        "On scenes-far, which nobody trains on",
+        "CIDEr-D is coco-caption's CIDEr times 100",
+        "50 is random guessing",
+        "Megabytes (10⁶ bytes), up plus down",
+        "On scenes-far, which no client trains on",
     ):
         assert words in text
         assert words not in as_markdown(table_of())
