@@ -1,7 +1,7 @@
 """Confidence: a record that the model is surer of than of others of its class."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, PUBLIC_MEDIAN
+from privaudit.models.interfaces import AnyTask
 
 
 @ATTACKS.register("confidence")
@@ -29,7 +30,7 @@ class Confidence:
     """
 
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
 
     per_class: bool = True
 

@@ -1,7 +1,7 @@
 """Entropy: a record that the model decides without hesitation."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, PUBLIC_MEDIAN
+from privaudit.models.interfaces import AnyTask
 
 
 @ATTACKS.register("entropy")
@@ -30,7 +31,7 @@ class Entropy:
 
     trains_shadows: ClassVar[bool] = False
     uses_labels: ClassVar[bool] = False  # but for the threshold of each class
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
 
     per_class: bool = True
 

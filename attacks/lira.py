@@ -16,6 +16,7 @@ from privaudit.auditing.shadow_models.signal_table import (
 from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.shadow_comparison import (
     Variance,
     offline_scores,
@@ -53,7 +54,7 @@ class Lira:
     """
 
     trains_shadows: ClassVar[bool] = True
-    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    task: ClassVar[AnyTask] = "either"
 
     shadows: Annotated[int, Field(ge=5)] = 50
     mode: Literal["online", "offline"] = "online"

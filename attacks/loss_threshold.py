@@ -1,7 +1,7 @@
 """Loss threshold: a record that the model fits well was probably trained on."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
+from privaudit.models.interfaces import AnyTask
 
 
 @ATTACKS.register("loss-threshold")
@@ -28,7 +29,7 @@ class LossThreshold:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in (-inf, 0]."""

@@ -1,7 +1,7 @@
 """MaxRenyi-K%: a record at which the model is nowhere unsure was trained on."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -11,6 +11,7 @@ from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import Order, Percent, score_targets
 from privaudit.auditing.signals.token_scores import max_renyi
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import Slice, TokenTable
 
 
@@ -38,7 +39,7 @@ class MaxRenyi:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
 
     alpha: Order = 2.0
     share: Percent = 10.0

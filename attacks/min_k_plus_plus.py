@@ -1,7 +1,7 @@
 """Min-K%++: Min-K%, measured against what else could have come."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -11,6 +11,7 @@ from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import Percent, score_targets
 from privaudit.auditing.signals.token_scores import min_k_plus_plus
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TokenTable, WordSlice
 
 
@@ -34,7 +35,7 @@ class MinKPlusPlus:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
 
     share: Percent = 20.0
     slice: WordSlice = "description"

@@ -1,7 +1,7 @@
 """ModRenyi: a record whose tokens the model takes for certain was trained on."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -11,6 +11,7 @@ from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import FiniteOrder, score_targets
 from privaudit.auditing.signals.token_scores import mod_renyi
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TokenTable, WordSlice
 
 
@@ -34,7 +35,7 @@ class ModRenyi:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
 
     alpha: FiniteOrder = 2.0
     slice: WordSlice = "description"

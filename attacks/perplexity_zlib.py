@@ -1,7 +1,7 @@
 """Perplexity by zlib: a text foreseen better than its plainness explains."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -12,6 +12,7 @@ from privaudit.auditing.signals.token_attack import score_targets
 from privaudit.auditing.signals.token_scores import perplexity_zlib
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TokenTable, WordSlice
 
 
@@ -32,7 +33,7 @@ class PerplexityZlib:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
 
     slice: WordSlice = "description"
     all_positions: bool = True

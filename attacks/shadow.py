@@ -19,6 +19,7 @@ from privaudit.auditing.shadow_models.signal_table import (
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.streams import Stream
+from privaudit.models.interfaces import AnyTask
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps
@@ -53,7 +54,7 @@ class Shadow:
     """
 
     trains_shadows: ClassVar[bool] = True
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
 
     shadows: Annotated[int, Field(ge=5)] = 50
     attack_models: Literal["class-wise", "pooled"] = "class-wise"

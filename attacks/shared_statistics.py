@@ -1,7 +1,7 @@
 """Shared statistics: whose records add up to what a client says of them?"""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from privaudit.federated.client_statistics import (
     solve_membership,
 )
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 
 ROUNDING = 1e-6  # relative error of a mean that is sent in float32
 SOLVED = {EMBEDDING, UNCERTAINTY}
@@ -54,7 +55,7 @@ class SharedStatistics:
 
     threshold: ClassVar[str] = "half of the client's largest score"
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    task: ClassVar[AnyTask] = "either"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in [0, 1].

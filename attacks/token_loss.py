@@ -1,7 +1,7 @@
 """Token loss: a text that the model foresees was trained on."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -11,6 +11,7 @@ from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import score_targets
 from privaudit.auditing.signals.token_scores import mean_log_likelihood
 from privaudit.federated.trainer import Records
+from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TokenTable, WordSlice
 
 
@@ -33,7 +34,7 @@ class TokenLoss:
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
 
     slice: WordSlice = "description"
     all_positions: bool = True

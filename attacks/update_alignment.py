@@ -1,7 +1,7 @@
 """Update alignment: does what a client sent point along this record's gradient?"""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import update_deltas
+from privaudit.models.interfaces import AnyTask
 
 AT_ONCE = 256  # records whose gradients are taken together
 
@@ -50,7 +51,7 @@ class UpdateAlignment:
 
     threshold: ClassVar[str] = CLASS_MEDIANS
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    task: ClassVar[AnyTask] = "either"
 
     reference: Annotated[int, Field(ge=1)] = 200
 

@@ -71,7 +71,7 @@ def test_no_attack_reaches_the_truth(
     plan = find_scenario(scenario, 6)
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
     adversary, targets = Auditor(run).prepare(plan)
-    for attack in plan.reading("classes").attacks.values():
+    for attack in plan.for_task("classification").attacks.values():
         for scores in attack(adversary, targets[:2]):
             assert np.isfinite(scores.scores).all()
 

@@ -85,7 +85,7 @@ def test_no_attack_reaches_the_truth(
     from privaudit.auditing.scenario import find_scenario
 
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
-    plan = find_scenario("server-reconstruct", 0).reading("words")
+    plan = find_scenario("server-reconstruct", 0).for_task("generation")
     adversary, targets = Auditor(runs["fedrand"]).prepare(plan)
     for attack in plan.attacks.values():
         for scores in attack(adversary, targets[:1]):

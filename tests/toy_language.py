@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ END = 1
 class ToyLanguage:
     """Each position sees the mean of what stands up to it, three layers deep."""
 
+    task: ClassVar[Literal["generation"]] = "generation"
     embedding: Tensor
     layers: tuple[Tensor, ...]
 

@@ -1,7 +1,7 @@
 """The model as it comes, and no training. The lower bound."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -22,11 +22,11 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.writing import UNTUNED
-from privaudit.models.interfaces import Tuning
+from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.privacy.certificate import Claim
 from privaudit.tuning.prompts.learning import PromptTrainer
-from privaudit.tuning.transformers.learning import query_tokens
 from privaudit.tuning.transformers.lora import weight_changes
+from privaudit.tuning.transformers.objectives import objective_of
 
 
 @TRAINERS.register("zero-shot")
@@ -40,7 +40,7 @@ class ZeroShot(PromptTrainer):
     supervision", ICML 2021, section 3.1.
     """
 
-    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    task: ClassVar[AnyTask] = "either"
 
     def local_update(
         self,
@@ -88,15 +88,17 @@ class ZeroShot(PromptTrainer):
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
     ) -> Iterator[Signals]:
         """Yield log-probabilities of classes, or statistics of tokens."""
-        if not task.writes:
+        if UNTUNED not in models:
             return super().query(task, models, records, want)
-        return query_tokens(
-            task.language, Tuning(), len(models[UNTUNED]), records, want
-        )
+        return objective_of(task).query(Tuning(), len(models[UNTUNED]), records, want)
 
     def claim(self, task: Task) -> Claim:
         """Claim 0: the model does not depend on any record."""
         return Claim(0.0, source="no record is used")
 
     def _model(self, task: Task) -> Tensors:
-        return {UNTUNED: torch.zeros(())} if task.writes else {"text": task.zero_shot}
+        return (
+            {UNTUNED: torch.zeros(())}
+            if task.kind == "generation"
+            else {"text": task.zero_shot}
+        )

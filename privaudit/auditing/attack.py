@@ -9,7 +9,7 @@ a complete record of what was run.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -27,6 +27,7 @@ from privaudit.federated.trainer import (
     Task,
     Trainer,
 )
+from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.progress import Event, Watcher
 
 
@@ -124,15 +125,14 @@ class Attack(Protocol):
             Words go where a run's files never do: nothing of records may be in them.
         trains_shadows: Whether it trains models of its own, and so is dear: scenarios
             then attack some clients only, unless told otherwise.
-        reads: Whether it needs models that answer with classes, or in words, or takes
-            both.
+        task: The models that it attacks: "classification", "generation" or "either".
     """
 
     @property
     def threshold(self) -> str: ...  # noqa: D102
 
     trains_shadows: ClassVar[bool]
-    reads: ClassVar[Literal["classes", "words", "either"]]
+    task: ClassVar[AnyTask]
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; a pure function of its arguments."""

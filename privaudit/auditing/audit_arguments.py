@@ -1,12 +1,15 @@
 """What an audit may be asked for."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import ConfigError, shown
 from privaudit.federated.runs.config import MOST
+from privaudit.models.interfaces import TaskKind
 
-USUAL_SHADOWS = 50  # as published
+USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}
+"""50 are published; each takes minutes of a model that writes."""
 
 
 def check_asked(
@@ -39,4 +42,5 @@ def check_asked(
                 f"number from {fewest} to {most}"
                 f"{', or all' if name == 'clients' else ''}."
             )
-    find_scenario(scenario, USUAL_SHADOWS if shadows is None else shadows)
+    usual = USUAL_SHADOWS["classification"]
+    find_scenario(scenario, usual if shadows is None else shadows)

@@ -80,22 +80,22 @@ class Auditor:
             clients: How many clients to train shadow models for, in their fixed order,
                 or all of them. Attacks without shadow models attack everyone.
             shadows: Shadow models for each of them; 0 leaves those attacks out. By
-                default 50, and 0 for models that write: these take minutes each.
+                default 50, and 0 for generation: a model that writes takes minutes.
             seed: Of the adversary's randomness.
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
 
         Raises:
             UnknownNameError: No scenario has that name.
             ConfigError: Fewer than one client, fewer than five shadows, or no attack
-                of the scenario reads what the run's models answer.
+                of the scenario takes models of the run's task.
             ViewError: The threat model does not fit the trainer.
         """
         check_asked(scenario, clients, shadows, seed)
-        writes = self.run.population.task.writes
+        task = self.run.population.task
         if shadows is None:
-            shadows = 0 if writes else USUAL_SHADOWS
+            shadows = USUAL_SHADOWS[task.kind]
         plan = find_scenario(scenario, shadows)
-        plan = self._as_seen(plan.reading("words" if writes else "classes"))
+        plan = self._as_seen(plan.for_task(task.kind))
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
         results = self._leaks(plan, adversary, targets, clients)
         linking, alone = None, without_suspects(adversary, targets)
@@ -103,14 +103,13 @@ class Auditor:
             others = self._leaks(plan, adversary, alone, clients)
             linking = measure_linking(self.run.transcript, targets, results, others)
         aggregate: dict[str, AttackResult] = {}
-        if adversary.task.writes and plan.threat == "server":
-            common = self._on_server_model(targets)
-            if common:
-                # Shadows are rebuilt clients: no measure of the server's own model.
-                plain = plan.without_shadows()
-                aggregate = self._leaks(plain, adversary, common, clients)
-        if not writes:  # of models that write, aggregate holds what sums show
+        common = self._on_server_model(targets)
+        if not common:
             results |= self._with_less(plan, adversary, targets)
+        elif plan.threat == "server":
+            # Shadows are rebuilt clients: no measure of the server's own model.
+            plain = plan.without_shadows()
+            aggregate = self._leaks(plain, adversary, common, clients)
         audit = self._judge(plan, adversary, targets, results, seed)
         audit = replace(audit, linking=linking, aggregate=aggregate)
         return self._with_more(audit, adversary, targets)

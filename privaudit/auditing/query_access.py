@@ -25,7 +25,7 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
     """
     if answers == "probabilities":
         return trainer
-    if trainer.reads == "words":
+    if trainer.task == "generation":
         raise ConfigError(
             "Labels alone were asked of models that answer in words. Take the scenario "
             "prompt-release for them."

@@ -7,12 +7,12 @@ reported as if it had been the only one.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from privaudit.auditing.attack import Attack
 from privaudit.auditing.query_access import Answers
 from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
+from privaudit.models.interfaces import TaskKind
 
 MASKED = (
     "Uploads are masked, so there is no single one to rebuild a client from: this is "
@@ -49,16 +49,16 @@ class Scenario:
     dominates: tuple[str, ...] = ()
     note: str = ""
 
-    def reading(self, kind: Literal["classes", "words"]) -> "Scenario":
-        """Return the scenario with those attacks that read what models answer.
+    def for_task(self, kind: TaskKind) -> "Scenario":
+        """Return the scenario with those attacks that take models of a task.
 
         Raises:
             ConfigError: There is none.
         """
-        found = {n: a for n, a in self.attacks.items() if a.reads in (kind, "either")}
+        found = {n: a for n, a in self.attacks.items() if a.task in (kind, "either")}
         if not found:
             raise ConfigError(
-                f"No attack of {self.name} reads models that answer in {kind}: "
+                f"No attack of {self.name} takes models of {kind}: "
                 f"{', '.join(self.attacks)}. Add one that does."
             )
         return replace(self, attacks=found)

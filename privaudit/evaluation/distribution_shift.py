@@ -20,7 +20,6 @@ members stand out among records of their own distribution, too.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -45,12 +44,19 @@ from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import TRAINERS, Records
+from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import pooled_auroc
 
-USUAL_ATTACKS = {"words": ("max-renyi", "token-loss")}
-"""Made if nobody names any; of classifiers, all that train no shadow models."""
-USUAL_FOREIGN = {"words": "scenes-far", "classes": "drawn-digits"}
+USUAL_ATTACKS: Mapping[TaskKind, Sequence[str]] = {
+    "classification": (),
+    "generation": ("max-renyi", "token-loss"),
+}
+"""Made if nobody names any; without a name, all that train no shadow models."""
+USUAL_FOREIGN: Mapping[TaskKind, str] = {
+    "classification": "drawn-digits",
+    "generation": "scenes-far",
+}
 
 
 def measure_shift(
@@ -69,12 +75,12 @@ def measure_shift(
 
     Args:
         run: Finished.
-        dataset: Where non-members come from; None takes ``drawn-digits`` for models
-            that classify, and ``scenes-far`` for those that write.
+        dataset: Where non-members come from; None takes ``drawn-digits`` for
+            classification, and ``scenes-far`` for generation.
         data: Where it lies.
         scenario: Who looks on.
         attacks: Of the scenario's, without those that train shadow models; None takes
-            all that can read classes, or two of those that read words.
+            all that take classifiers, or two of those that take models that write.
         most: Foreign records at most; 300 are published.
         seed: Draws foreign records, deals them to clients, and the blind attacker's
             folds.
@@ -85,9 +91,8 @@ def measure_shift(
             model.
         UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
-    kind: Literal["words", "classes"]
-    kind = "words" if run.population.task.writes else "classes"
-    plan = _plan(find_scenario(scenario, 0).reading(kind), attacks, kind)
+    kind = run.population.task.kind
+    plan = _plan(find_scenario(scenario, 0).for_task(kind), attacks, kind)
     adversary, found = Auditor(run).prepare(plan)
     targets, members = _with_members(run, found)
     named = dataset or usual_foreign(run)
@@ -106,12 +111,12 @@ def measure_shift(
 
 def usual_foreign(run: Run) -> str:
     """Return the data set that foreign non-members are from if nobody names one."""
-    return USUAL_FOREIGN["words" if run.population.task.writes else "classes"]
+    return USUAL_FOREIGN[run.population.task.kind]
 
 
-def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: str) -> Scenario:
+def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: TaskKind) -> Scenario:
     """Return the scenario with those of its attacks that are to be made."""
-    usual = [n for n in USUAL_ATTACKS.get(kind, ()) if n in plan.attacks]
+    usual = [n for n in USUAL_ATTACKS[kind] if n in plan.attacks]
     names = attacks or usual or list(plan.attacks)
     unknown = [name for name in names if name not in plan.attacks]
     if unknown:
@@ -163,8 +168,8 @@ def _blind(
     """Return each client's blind scores: one attacker learns on all clients'."""
     parts = [*members, *strangers]
     seen = [torch.cat([part.features for part in parts]).double().numpy()]
-    if run.population.task.writes:
-        dialogues = [one for part in parts for one in part.dialogues]
+    dialogues = [one for part in parts for one in part.dialogues]
+    if dialogues:
         seen.append(bag_of_words([f"{d.question} {d.answers[0]}" for d in dialogues]))
     else:
         classes = len(run.population.dataset.class_names)

@@ -18,6 +18,7 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.weighted_mean import UNTRAINED, apply_mean, last_sent
+from privaudit.models.interfaces import AnyTask
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class BaseTrainer:
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
     usual_rounds: ClassVar[int] = 10
     image_tokens: ClassVar[bool] = False
     reconstructs_from_all_rounds: ClassVar[bool] = False

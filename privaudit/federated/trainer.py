@@ -20,7 +20,14 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors, unstack
 from privaudit.datasets.records import ClientId, Cohort, Records
 from privaudit.federated.threat_models import View
-from privaudit.models.interfaces import Classifier, LanguageModel, Prompts, Tunable
+from privaudit.models.interfaces import (
+    AnyTask,
+    Classifier,
+    LanguageModel,
+    Prompts,
+    TaskKind,
+    Tunable,
+)
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.trace import Trace
@@ -111,9 +118,9 @@ class Task:
         return self.backbone
 
     @property
-    def writes(self) -> bool:
-        """Whether its models answer in words, not with classes."""
-        return not isinstance(self.backbone, Classifier)
+    def kind(self) -> TaskKind:
+        """What its models are for."""
+        return self.backbone.task
 
     @property
     def classifier(self) -> Classifier:
@@ -273,15 +280,15 @@ class Trainer(Protocol):
     Attributes:
         aggregation: "sum" if the server needs only the sum of what clients send, so
             that a secure sum could hide each of them; "individual" if not.
-        reads: Whether its models answer with classes, or in words; "either" follows
-            the data set.
+        task: What its models are for: "classification" or "generation"; "either"
+            follows the model.
         usual_rounds: Trained if nobody says how many.
         image_tokens: Whether it needs the parts of pictures, not their whole only. Its
             parameters may decide: ask an instance.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]]
-    reads: ClassVar[Literal["classes", "words", "either"]]
+    task: ClassVar[AnyTask]
     usual_rounds: ClassVar[int]
 
     @property

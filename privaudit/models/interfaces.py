@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,6 +12,10 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.datasets.dialogues import TokenSequences
 
+TaskKind = Literal["classification", "generation"]
+"""What a model does: it assigns a class, or it writes an answer."""
+AnyTask = Literal["classification", "generation", "either"]
+"""What a trainer trains for, or an attack takes; "either" follows the model."""
 Change = Callable[[Tensor], Tensor]
 """[k rows inputs] -> [k rows outputs]: added to what a frozen linear layer gives."""
 Prefix = tuple[
@@ -185,6 +189,8 @@ class Classifier:
             None where it cannot be tuned.
     """
 
+    task: ClassVar[Literal["classification"]] = "classification"
+
     prompts: Prompts
     logit_scale: float
     zero_shot: Float[Tensor, "classes dim"]
@@ -211,6 +217,8 @@ class LanguageModel(Tunable, Protocol):
 
     Several models are asked at once: k of them, which differ by what is added.
     """
+
+    task: ClassVar[Literal["generation"]]
 
     @property
     def vocabulary(self) -> int:

@@ -32,7 +32,7 @@ Train = Callable[..., list[Message]]
 SENDERS = [
     name
     for name in TRAINERS.names()
-    if TRAINERS.find(name).reads == "classes"  # type: ignore[attr-defined]
+    if TRAINERS.find(name).task == "classification"  # type: ignore[attr-defined]
     and name not in {"coop"}  # sends nothing
 ]
 

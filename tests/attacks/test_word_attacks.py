@@ -12,7 +12,7 @@ from privaudit.federated.trainer import Reconstruction, Task
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import Speaker, attacked, groups
 
-NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).reads == "words"]  # type: ignore[attr-defined]
+NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).task == "generation"]  # type: ignore[attr-defined]
 WHOLE = {"slice": "instruction+description"}
 OPTIONS: list[dict[str, Any]] = [{}, {**WHOLE, "all_positions": True}]
 pytestmark = pytest.mark.parametrize("name", NAMES)

@@ -25,7 +25,7 @@ SHADOWS, PASSES = 64, 3
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Adversary, Target]:
     folder: Path = tmp_path_factory.mktemp("runs")
     run = train("promptfl", folder=folder, seed=3, measured_rounds=1)
-    plan = find_scenario("server-reconstruct", SHADOWS).reading("classes")
+    plan = find_scenario("server-reconstruct", SHADOWS).for_task("classification")
     adversary, targets = Auditor(run).prepare(plan)
     return replace(adversary, store=None), targets[0]
 

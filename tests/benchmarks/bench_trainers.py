@@ -57,7 +57,7 @@ STEPS = {"promptfl-ft": 2}  # it takes one more for itself
 PUBLISHED: Mapping[str, Any] = {"mode": "published-paper"}
 # Beside the defaults: every record's own gradient, clipped, for fewer records.
 PROMPT_TRAINERS = [
-    name for name in TRAINERS.names() if build_trainer(name, {}).reads != "words"
+    name for name in TRAINERS.names() if build_trainer(name, {}).task != "generation"
 ]
 SOUND = "dp-fpl sound"
 SOUND_BATCH = 2

@@ -39,13 +39,13 @@ def trainer(name: str, settings: dict[str, object]) -> Trainer:
 
 @pytest.fixture
 def world(trainer: Trainer, task: Task) -> Task:
-    chosen = toy_writing_task() if trainer.reads == "words" else task
+    chosen = toy_writing_task() if trainer.task == "generation" else task
     return replace(chosen, rounds=2)
 
 
 @pytest.fixture
 def own(world: Task, shards: dict[str, Records]) -> dict[str, Records]:
-    if not world.writes:
+    if world.kind != "generation":
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 

@@ -1,11 +1,14 @@
 """What holds for every scenario; a new file in scenarios/ is tested here by itself."""
 
+from typing import get_args
+
 import pytest
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import places
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.federated.threat_models import find_threat
+from privaudit.models.interfaces import TaskKind
 
 
 @pytest.mark.parametrize("name", SCENARIOS.names())
@@ -16,5 +19,5 @@ def test_a_scenario_names_what_exists(name: str) -> None:
     assert callable(find_threat(scenario.threat))
     grid = {place.attack for place in places()}
     assert set(scenario.attacks) <= {*ATTACKS.names(), *grid}
-    for kind in ("classes", "words"):
-        assert scenario.reading(kind).attacks
+    for kind in get_args(TaskKind):
+        assert scenario.for_task(kind).attacks

@@ -75,12 +75,12 @@ Train = Callable[..., list[Message]]
 
 @pytest.fixture
 def task(name: str, task: Task) -> Task:
-    return toy_writing_task() if make(name, {}).reads == "words" else task
+    return toy_writing_task() if make(name, {}).task == "generation" else task
 
 
 @pytest.fixture
 def shards(name: str, task: Task, shards: dict[str, Records]) -> dict[str, Records]:
-    if not task.writes:
+    if task.kind != "generation":
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 
@@ -172,7 +172,7 @@ def test_every_view_gives_a_model_that_answers(
     assert isinstance(trainer, Reconstructs)
     reconstructed = trainer.reconstruct(task, view, "client-1")
     models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
-    if task.writes:
+    if task.kind == "generation":
         (told,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
         assert told["log likelihood"].shape[:2] == (1, len(task.public))
         return

@@ -169,7 +169,7 @@ def test_a_view_that_the_trainer_does_not_allow_is_left_out() -> None:
 
 def test_weaker_views_are_worked_out_from_the_stronger_alone(run: Run) -> None:
     auditor, plan = Auditor(run), ALL["server-reconstruct"].without_shadows()
-    adversary, targets = auditor.prepare(plan.reading("classes"))
+    adversary, targets = auditor.prepare(plan.for_task("classification"))
     ((weaker, less, theirs),) = as_weaker(plan, adversary, targets)
     assert weaker.name == "server-aggregate"
     assert is_same(less.view, find_threat("server-aggregate")(run.transcript))

@@ -18,7 +18,7 @@ from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.lora_fedpara import LoraFedPara
 from privaudit.trainers.lora_fedper import LoraFedPer
-from privaudit.tuning.transformers.learning import word_losses
+from privaudit.tuning.transformers.objectives import AnswerObjective, objective_of
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
 
 Train = Callable[..., list[Message]]
@@ -45,7 +45,7 @@ def whole(records: Records) -> Batch:
 def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
     records, language = toy_dialogues(5), toy_language()
     assert records.words is not None
-    loss = word_losses(language, Tuning(), whole(records))
+    loss = AnswerObjective(language).losses(Tuning(), whole(records))
     batch = whole(records)
     assert batch.tokens is not None
     assert batch.words is not None
@@ -71,7 +71,7 @@ def test_fedpara_has_a_gradient_before_its_first_step(task: Task) -> None:
     )
 
     def objective(parameters: Stacked, batch: Batch) -> torch.Tensor:
-        return word_losses(task.language, trainer.tuning(task, parameters), batch)
+        return objective_of(task).losses(trainer.tuning(task, parameters), batch)
 
     gradients, _ = gradients_of(objective, start, whole(toy_dialogues(8)))
     assert all(gradients[f"layer{i}.B"].abs().max() > 1e-4 for i in range(3))

@@ -65,7 +65,7 @@ def measure_closeness(
         or len(targets) < 2
     ):
         return None
-    if adversary.task.writes:
+    if adversary.task.kind == "generation":
         return _closeness_of_writers(run, adversary, targets)
     received = [adversary.view.broadcasts_to(t.client)[-1].tensors for t in targets]
     true = [run.personal_models[t.client] for t in targets]

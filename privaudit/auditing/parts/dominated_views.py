@@ -47,7 +47,7 @@ def as_weaker(
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
     for name in scenario.dominates:
-        weaker = SCENARIOS.find(name)().without_shadows().reading("classes")
+        weaker = SCENARIOS.find(name)().without_shadows().for_task("classification")
         try:
             less, theirs = _in_place_of(weaker, adversary, targets)
         except ViewError:

@@ -222,7 +222,7 @@ def measure_signals(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> SignalTable:
     """Return what models of any shapes say about records."""
-    if task.writes:
+    if task.kind == "generation":
         told = _of_tokens(trainer, task, models, records)
         return SignalTable(records.labels, told.pop("log_likelihood"), None, told)
     return class_signals(records.labels, ask_each(trainer, task, models, records))

@@ -142,7 +142,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             'non-members to tell members from. Take members = "coin".'
         )
     scenario = find_scenario(afterwards.scenario, shadows=0)
-    readable = scenario.reading("words" if writes else "classes").attacks
+    readable = scenario.for_task("generation" if writes else "classification").attacks
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:

@@ -166,7 +166,9 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
                 'non-members to tell members from. Take members = "coin".'
             )
         kinds.add(writes := is_captioner(config.model))
-        readable = scenario.reading("words" if writes else "classes").attacks
+        readable = scenario.for_task(
+            "generation" if writes else "classification"
+        ).attacks
         if plan.attack is not None and plan.attack not in readable:
             what = f"attack that reads what {config.model} answers"
             raise UnknownNameError(what, plan.attack, readable)

@@ -190,7 +190,7 @@ def make_config(
     there = folder and Path(_full(folder)).exists()  # else a hub's name, maybe
     if folder and (kind in FOLDER_MODELS or (there and kind in HUB_MODELS)):
         fields["model"] = f"{kind}:{_full(folder)}"
-    if built.reads == "words" or is_captioner(str(fields.get("model", ""))):
+    if built.task == "generation" or is_captioner(str(fields.get("model", ""))):
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     if fields.get("randomness", "auto") == "auto":

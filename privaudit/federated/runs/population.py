@@ -305,16 +305,15 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
     Raises:
         ConfigError: They do not.
     """
-    reads, writes = config.build_trainer().reads, is_captioner(config.model)
-    wanted = {"classes": False, "words": True}.get(reads, writes)
-    if wanted != writes:
+    task, writes = config.build_trainer().task, is_captioner(config.model)
+    if task == ("classification" if writes else "generation"):
         kind = "answers in words" if writes else "classifies"
         other = "tiny-clip" if writes else "tiny-llava"
         raise ConfigError(
             f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
             f"such as {other}, or another trainer."
         )
-    if reads == "classes" and kind_of(config.model) == "classifies":
+    if task == "classification" and kind_of(config.model) == "classifies":
         raise ConfigError(
             f"{config.trainer} learns prompts before class names, and {config.model} "
             "has no such prompts. Train it with fedpt, or take a model such as "

@@ -48,7 +48,9 @@ def new_header(
         "format": FORMAT,
         "privaudit": version("privaudit"),
         "libraries": _versions(
-            (*TRACKED, *TRACKED_WRITERS) if population.task.writes else TRACKED
+            (*TRACKED, *TRACKED_WRITERS)
+            if population.task.kind == "generation"
+            else TRACKED
         ),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),

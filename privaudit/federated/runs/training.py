@@ -331,7 +331,7 @@ def _in_numbers(utility: Utility | None) -> dict[str, Any]:
 
 def _own_model(training: _Training) -> Tensors | None:
     """Return the server's own model, if models write; else nobody asks for it."""
-    if not training.population.task.writes:
+    if training.population.task.kind != "generation":
         return None
     return as_writer(training.trainer).own_model(training.federation.server)
 

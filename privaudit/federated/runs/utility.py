@@ -120,7 +120,7 @@ def _scores(
     trainer: Trainer, population: Population, models: Sequence[Tensors]
 ) -> _Scores:
     task, tests = population.task, population.tests
-    if task.writes:
+    if task.kind == "generation":
         written = measure_writing(trainer, task, models, tests)
         return _Scores(
             written.metric,
@@ -144,7 +144,7 @@ def measure_tests(
 ) -> tuple[str, Float[np.ndarray, "models tests"]]:
     """Return the metric, and how every model does on every test record by it."""
     task, tests = population.task, population.tests
-    if task.writes:
+    if task.kind == "generation":
         written = measure_writing(trainer, task, models, tests)
         return written.metric, written.scores
     told = _told(trainer, population, models)

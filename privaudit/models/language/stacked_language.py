@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -70,6 +70,8 @@ class StackedLanguageModel(TunedModules):
     Raises:
         ConfigError: A target fits no linear layer.
     """
+
+    task: ClassVar[Literal["generation"]] = "generation"
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from privaudit.tuning.transformers.dhapa_statistics import (
     part_of,
     total,
 )
-from privaudit.tuning.transformers.learning import answer_tokens
+from privaudit.tuning.transformers.objectives import objective_of
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 NO_CLIP = 1e30  # the norm in the record of a release that nothing clips
@@ -104,9 +104,7 @@ class DhapaClient(PromptTuner):
         if self.clusters == 1 and not self.needs(IMPROVEMENT):
             return found
 
-        def count(some: Batch) -> Float[Tensor, " k"]:
-            return answer_tokens(some) if task.writes else some.sizes.float()
-
+        count = objective_of(task).predictions
         whole = count(batch).clamp(min=1)
         for part in in_parts(batch, VALIDATED_AT_ONCE):
             found -= count(part) / whole * self.losses(task, parameters, part)
@@ -199,7 +197,7 @@ class DhapaClient(PromptTuner):
 
     def _bounds(self, task: Task) -> dict[str, float]:
         """Return by how much one record more or less moves each sum at most."""
-        bounds = {EMBEDDING: 1.0, UNCERTAINTY: math.log(_outcomes(task))}
+        bounds = {EMBEDDING: 1.0, UNCERTAINTY: math.log(objective_of(task).outcomes)}
         return {name: bound for name, bound in bounds.items() if self.needs(name)}
 
     def _noised(
@@ -217,11 +215,3 @@ class DhapaClient(PromptTuner):
             scaled = {name: noise / bounds[name] for name, noise in drawn.items()}
             at.trace.noise("upload", scaled, 1.0)
         return {n: grids[n].add(some, drawn[n]) for n, some in sums.items()}
-
-
-def _outcomes(task: Task) -> int:
-    """Return how many classes, or tokens, an entropy is over."""
-    if task.writes:
-        return task.language.vocabulary
-    head = task.classifier.tower.head
-    return len(task.zero_shot) if head is None else head.classes

@@ -5,10 +5,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.batches import Batch, in_parts, pick_batch
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.models.interfaces import Tuning
+from privaudit.tuning.transformers.objectives import objective_of
 
 ROWS_AT_ONCE = 64  # records of each client
 
@@ -70,30 +70,9 @@ def entropies(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "client
     Of the classes; of a model that writes, the mean over the answer's tokens. In [0,
     log of the number of classes, or of the vocabulary].
     """
-    measure = _of_answers if task.writes else _of_classes
-    parts = [measure(task, tuning, part) for part in in_parts(batch, ROWS_AT_ONCE)]
+    measure = objective_of(task).entropies
+    parts = [measure(tuning, part) for part in in_parts(batch, ROWS_AT_ONCE)]
     return torch.cat(parts, dim=1)
-
-
-def _of_classes(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "clients n"]:
-    tower = task.classifier.tower
-    return _entropy(tower.logits(batch.features, batch.tokens, batch.words, tuning))
-
-
-def _of_answers(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "clients n"]:
-    assert batch.tokens is not None
-    assert batch.words is not None
-    words = batch.words.trimmed()
-    counted = (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
-    ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
-    found = _entropy(task.language.logits(batch.tokens, words, tuning, ahead))
-    weights = counted[..., ahead + 1]
-    return (found * weights).sum(dim=2) / weights.sum(dim=2).clamp(min=1)
-
-
-def _entropy(logits: Float[Tensor, "*n classes"]) -> Float[Tensor, "*n"]:
-    logs = logits.float().log_softmax(dim=-1)
-    return -(logs.exp() * logs).sum(dim=-1)
 
 
 def embeddings(batch: Batch, *, within: float | None) -> Float[Tensor, "clients n d"]:

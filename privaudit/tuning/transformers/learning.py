@@ -1,18 +1,16 @@
 """What trainers share that fine-tune a language model behind pictures with LoRA."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import pydantic.dataclasses
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import Batch, epochs_of_batches
 from privaudit.federated.trainer import (
@@ -24,44 +22,11 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.writing import UNTUNED
-from privaudit.models.interfaces import LanguageModel, Tuning
-from privaudit.models.token_table import TOKENS, token_signals
+from privaudit.models.interfaces import AnyTask, Tuning
+from privaudit.models.token_table import TOKENS
 from privaudit.tuning.transformers.adamw import AdamW
 from privaudit.tuning.transformers.lora import changes_of, start_pairs, weight_changes
-
-LOGITS_AT_ONCE = 2**24  # numbers
-
-
-def word_losses(
-    language: LanguageModel, tuning: Tuning, batch: Batch
-) -> Float[Tensor, " k"]:
-    """Return each client's mean loss over the tokens of its answers.
-
-    A client's tokens count alike, whichever record they are of.
-
-    Args:
-        language: The frozen model.
-        tuning: What each client adds to it.
-        batch: With tokens and words.
-    """
-    assert batch.tokens is not None
-    assert batch.words is not None
-    words = batch.words.trimmed()
-    counted = (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
-    ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
-    logits = language.logits(batch.tokens, words, tuning, ahead)
-    wanted = words.ids[..., ahead + 1]
-    losses = cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-    weights = counted[..., ahead + 1]
-    total = (losses.view(wanted.shape) * weights).sum(dim=(1, 2))
-    return total / weights.sum(dim=(1, 2)).clamp(min=1)
-
-
-def answer_tokens(batch: Batch) -> Float[Tensor, " k"]:
-    """Return over how many tokens each client's loss is a mean."""
-    assert batch.words is not None
-    counted = (batch.words.kinds == ANSWER) & batch.mask.unsqueeze(2)
-    return counted[..., 1:].sum(dim=(1, 2)).float()
+from privaudit.tuning.transformers.objectives import objective_of
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -82,7 +47,7 @@ class LoraTrainer(BaseTrainer):
         batch_size: Records in a batch; 0 takes the whole shard at once.
     """
 
-    reads: ClassVar[Literal["classes", "words", "either"]] = "words"
+    task: ClassVar[AnyTask] = "generation"
     usual_rounds: ClassVar[int] = 30
     image_tokens: ClassVar[bool] = True
 
@@ -104,7 +69,7 @@ class LoraTrainer(BaseTrainer):
         """Run the local epochs, and return each client's parameters and mean loss."""
 
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            return word_losses(task.language, self.tuning(task, parameters), batch)
+            return objective_of(task).losses(self.tuning(task, parameters), batch)
 
         batches = epochs_of_batches(
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
@@ -138,23 +103,4 @@ class LoraTrainer(BaseTrainer):
         """Yield statistics of every token, [models, chunk of records, positions]."""
         tuning = self.tuning(task, models)
         count = len(next(iter(models.values())))
-        yield from query_tokens(task.language, tuning, count, records, want)
-
-
-def query_tokens(
-    language: LanguageModel,
-    tuning: Tuning,
-    count: int,
-    records: Records,
-    want: frozenset[Signal],
-) -> Iterator[Signals]:
-    """Yield statistics of every token under each of ``count`` models."""
-    assert records.tokens is not None
-    assert records.words is not None
-    words = records.words.trimmed()
-    of_one = count * words.length * language.vocabulary
-    rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
-    for chosen in torch.arange(len(records)).split(rows):
-        tokens, some = records.tokens[chosen], words[chosen].repeated(count)
-        logits = language.logits(tokens.expand(count, *tokens.shape), some, tuning)
-        yield token_signals(logits, some, want)
+        yield from objective_of(task).query(tuning, count, records, want)

@@ -36,21 +36,15 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.federated.writing import UNTUNED
-from privaudit.models.interfaces import Tuning
+from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,
     MechanismOptions,
     PeftMethod,
 )
 from privaudit.tuning.prompts.learning import fit as descend
-from privaudit.tuning.prompts.learning import mean_losses
 from privaudit.tuning.transformers.adamw import AdamW
-from privaudit.tuning.transformers.learning import (
-    answer_tokens,
-    query_tokens,
-    word_losses,
-)
-from privaudit.tuning.transformers.towers import HEAD, query_classes, start_head
+from privaudit.tuning.transformers.objectives import HEAD, objective_of
 
 TIERS = (0.25, 0.5, 1.0)
 """What part of the local epochs a low, a medium and a high machine manages."""
@@ -90,7 +84,7 @@ class PromptTuner(BaseTrainer):
         UnknownNameError: There is no such PEFT method.
     """
 
-    reads: ClassVar[Literal["classes", "words", "either"]] = "either"
+    task: ClassVar[AnyTask] = "either"
     usual_rounds: ClassVar[int] = 20
 
     peft_method: str = "soft-prompt"
@@ -120,7 +114,7 @@ class PromptTuner(BaseTrainer):
         """Return the PEFT method's parameters and a head, the same for equal seeds."""
         stream = seeds.stream("prompts")
         learned = self.learns.start(task.tunable, stream)
-        return {**learned, **start_head(task, stream)}
+        return {**learned, **objective_of(task).start_head(stream)}
 
     def local_update(
         self,
@@ -203,7 +197,7 @@ class PromptTuner(BaseTrainer):
         """Return how gradients are found: at once, or part by part."""
         if not self.micro_batch:
             return gradients_of
-        return accumulated(self.micro_batch, answer_tokens if task.writes else _records)
+        return accumulated(self.micro_batch, objective_of(task).predictions)
 
     def losses(
         self, task: Task, parameters: Stacked, batch: Batch
@@ -212,12 +206,7 @@ class PromptTuner(BaseTrainer):
         tuning = self.tuning(task, parameters)
         device, half = batch.features.device.type, self.precision == "bfloat16"
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            if task.writes:
-                return word_losses(task.language, tuning, batch)
-            logits = task.classifier.tower.logits(
-                batch.features, batch.tokens, batch.words, tuning
-            )
-        return mean_losses(logits.float(), batch.labels, batch.mask)
+            return objective_of(task).losses(tuning, batch)
 
     def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to the frozen one."""
@@ -255,11 +244,4 @@ class PromptTuner(BaseTrainer):
         """Yield log-probabilities of classes, or statistics of tokens."""
         count = len(next(iter(models.values())))
         tuning = self.tuning(task, models)
-        if task.writes:
-            yield from query_tokens(task.language, tuning, count, records, want)
-            return
-        yield from query_classes(task.classifier.tower, tuning, count, records)
-
-
-def _records(batch: Batch) -> Float[Tensor, " k"]:
-    return batch.sizes.float()
+        yield from objective_of(task).query(tuning, count, records, want)

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from privaudit.evaluation.distribution_shift import _deal, _untuned, measure_shi
 from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.transcript import Message
+from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
@@ -109,7 +110,7 @@ def test_what_a_model_without_training_shows_is_called_shift(
 def test_cheap_attacks_that_read_classes_are_made_and_no_other(
     untrained: Run, of_nothing: list[Shift]
 ) -> None:
-    plan = find_scenario("server-reconstruct", 0).reading("classes")
+    plan = find_scenario("server-reconstruct", 0).for_task("classification")
     assert [found.attack for found in of_nothing] == list(plan.attacks)
     with pytest.raises(UnknownNameError, match="No attack is called 'shadow'"):
         measure_shift(untrained, attacks=["shadow"])
@@ -189,7 +190,7 @@ class Deaf:
 
     threshold: ClassVar[str] = "none"
     trains_shadows: ClassVar[bool] = False
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         scored = [target.candidates.features[:, 0].numpy() for target in targets]

@@ -32,6 +32,7 @@ from privaudit.federated.trainer import (
     Trainer,
 )
 from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.models.interfaces import AnyTask
 from tests.conftest import call, common_cache
 
 ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
@@ -99,7 +100,7 @@ class Counts:
     """No more than the protocol asks for: the sum of how many records there are."""
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "sum"
-    reads: ClassVar[Literal["classes", "words", "either"]] = "classes"
+    task: ClassVar[AnyTask] = "classification"
     usual_rounds: ClassVar[int] = 1
     image_tokens = False
 

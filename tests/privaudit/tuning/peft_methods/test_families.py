@@ -137,7 +137,7 @@ def check_round_and_attack(family: str, run: Run) -> None:
     short = replace(whole, attacks={attack: whole.attacks[attack]}, dominates=())
     audit = Auditor(run).attack(short, clients=1)
     assert 0 <= audit.auroc.value <= 1
-    assert run.population.task.writes == writes
+    assert run.population.task.kind == ("generation" if writes else "classification")
 
 
 def test_a_finished_run_is_asked_about_other_texts(

@@ -1,0 +1,170 @@
+"""What a tuned transformer is trained for and asked: classes, or the tokens of answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from privaudit.core.streams import Stream
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.federated.batches import Batch
+from privaudit.federated.trainer import Records, Signal, Signals, Task
+from privaudit.models.interfaces import LanguageModel, Tower, Tuning
+from privaudit.models.token_table import token_signals
+from privaudit.tuning.prompts.learning import mean_losses
+
+HEAD = "head."
+HEAD_SPREAD = 0.02
+LOGITS_AT_ONCE = 2**24  # numbers
+ROWS_AT_ONCE = 4096  # models times records, of a classifier
+
+
+@dataclass(frozen=True)
+class ClassObjective:
+    """One prediction a record: its class.
+
+    Attributes:
+        tower: The transformer behind the classes.
+        outcomes: Number of classes.
+    """
+
+    tower: Tower
+    outcomes: int
+
+    def start_head(self, stream: Stream) -> Tensors:
+        """Return a small random head where the tower needs one, else nothing."""
+        head = self.tower.head
+        if head is None:
+            return {}
+        weight = stream.normal_tensor((head.classes, head.width))
+        return {
+            f"{HEAD}weight": HEAD_SPREAD * weight,
+            f"{HEAD}bias": torch.zeros(head.classes),
+        }
+
+    def predictions(self, batch: Batch) -> Float[Tensor, " k"]:
+        """Return over how many predictions each client's loss is a mean."""
+        return batch.sizes.float()
+
+    def losses(self, tuning: Tuning, batch: Batch) -> Float[Tensor, " k"]:
+        """Return each client's mean cross-entropy over its records."""
+        logits = self._logits(tuning, batch)
+        return mean_losses(logits.float(), batch.labels, batch.mask)
+
+    def entropies(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n"]:
+        """Return the entropy of each record's classes, in nats."""
+        return _entropy(self._logits(tuning, batch))
+
+    @torch.no_grad()
+    def query(
+        self, tuning: Tuning, count: int, records: Records, want: frozenset[Signal]
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities of classes [count, chunk, classes]."""
+
+        def each(tensor: Tensor) -> Tensor:
+            return tensor.expand(count, *tensor.shape)
+
+        rows = max(1, ROWS_AT_ONCE // count)
+        for chosen in torch.arange(len(records)).split(rows):
+            some = records.pick(chosen)
+            tokens = None if some.tokens is None else each(some.tokens)
+            words = None if some.words is None else some.words.repeated(count)
+            logits = self.tower.logits(each(some.features), tokens, words, tuning)
+            yield {"log_probabilities": logits.log_softmax(dim=-1)}
+
+    def _logits(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n classes"]:
+        return self.tower.logits(batch.features, batch.tokens, batch.words, tuning)
+
+
+@dataclass(frozen=True)
+class AnswerObjective:
+    """One prediction for each token of a record's answer.
+
+    A client's tokens count alike, whichever record they are of.
+
+    Attributes:
+        language: The language model.
+    """
+
+    language: LanguageModel
+
+    @property
+    def outcomes(self) -> int:
+        """Size of the vocabulary."""
+        return self.language.vocabulary
+
+    def start_head(self, stream: Stream) -> Tensors:
+        """Return nothing: a language model has its own head."""
+        return {}
+
+    def predictions(self, batch: Batch) -> Float[Tensor, " k"]:
+        """Return over how many predictions each client's loss is a mean."""
+        assert batch.words is not None
+        return _in_answers(batch.words, batch)[..., 1:].sum(dim=(1, 2)).float()
+
+    def losses(self, tuning: Tuning, batch: Batch) -> Float[Tensor, " k"]:
+        """Return each client's mean cross-entropy over the tokens of its answers."""
+        logits, weights, wanted = self._predicted(tuning, batch)
+        losses = cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
+        total = (losses.view(wanted.shape) * weights).sum(dim=(1, 2))
+        return total / weights.sum(dim=(1, 2)).clamp(min=1)
+
+    def entropies(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n"]:
+        """Return the mean entropy over the tokens of each record's answer, in nats."""
+        logits, weights, _ = self._predicted(tuning, batch)
+        total = (_entropy(logits) * weights).sum(dim=2)
+        return total / weights.sum(dim=2).clamp(min=1)
+
+    @torch.no_grad()
+    def query(
+        self, tuning: Tuning, count: int, records: Records, want: frozenset[Signal]
+    ) -> Iterator[Signals]:
+        """Yield statistics of every token, [count, chunk of records, positions]."""
+        assert records.tokens is not None
+        assert records.words is not None
+        words = records.words.trimmed()
+        of_one = count * words.length * self.outcomes
+        rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
+        for chosen in torch.arange(len(records)).split(rows):
+            tokens, some = records.tokens[chosen], words[chosen].repeated(count)
+            tokens = tokens.expand(count, *tokens.shape)
+            logits = self.language.logits(tokens, some, tuning)
+            yield token_signals(logits, some, want)
+
+    def _predicted(
+        self, tuning: Tuning, batch: Batch
+    ) -> tuple[
+        Float[Tensor, "k n p vocabulary"], Bool[Tensor, "k n p"], Int[Tensor, "k n p"]
+    ]:
+        """Return logits, which of them are of an answer's token, and that token.
+
+        Positions at which no record has an answer are left out.
+        """
+        assert batch.tokens is not None
+        assert batch.words is not None
+        words = batch.words.trimmed()
+        counted = _in_answers(words, batch)
+        ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
+        logits = self.language.logits(batch.tokens, words, tuning, ahead)
+        return logits, counted[..., ahead + 1], words.ids[..., ahead + 1]
+
+
+def objective_of(task: Task) -> ClassObjective | AnswerObjective:
+    """Return what a task's models are trained for."""
+    if task.kind == "generation":
+        return AnswerObjective(task.language)
+    tower = task.classifier.tower
+    return ClassObjective(tower, len(task.zero_shot))
+
+
+def _in_answers(words: TokenSequences, batch: Batch) -> Bool[Tensor, "k n positions"]:
+    return (words.kinds == ANSWER) & batch.mask.unsqueeze(2)
+
+
+def _entropy(logits: Float[Tensor, "*n outcomes"]) -> Float[Tensor, "*n"]:
+    logs = logits.float().log_softmax(dim=-1)
+    return -(logs.exp() * logs).sum(dim=-1)
