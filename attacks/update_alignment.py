@@ -15,13 +15,8 @@ from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
 from privaudit.core.tensors import Stacked, Tensors, stack
-from privaudit.federated.trainer import (
-    Cohort,
-    Records,
-    Round,
-    TakesSingleStep,
-    start_client,
-)
+from privaudit.federated.trainer import Cohort, Records, Round
+from privaudit.federated.trainer_abilities import TakesSingleStep, start_client
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import update_deltas
 from privaudit.models.interfaces import AnyTask

@@ -23,7 +23,12 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federated.weighted_mean import (
+    WEIGHT,
+    role_of,
+    weight_of,
+    weighted_upload,
+)
 from privaudit.tuning.transformers.learning import LoraTrainer
 from privaudit.tuning.transformers.lora import chosen, factor_of
 
@@ -92,13 +97,13 @@ class FedRand(LoraTrainer):
 
     def with_choices_of(self, sent: Tensors) -> Any:
         """Return the trainer that takes and sends the factor that was sent."""
-        return replace(self, send_a=float("weight A" in sent))
+        return replace(self, send_a=float(weight_of("A") in sent))
 
     def aggregate(
         self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average each factor over those who sent it."""
-        weights = {f: inbox.get(f"weight {f}", torch.zeros(())) for f in FACTORS}
+        weights = {f: inbox.get(weight_of(f), torch.zeros(())) for f in FACTORS}
         everyone = torch.stack(list(weights.values())).sum()
         state = dict(server)
         for name, tensor in server.items():
@@ -164,22 +169,22 @@ def _weighted(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return both factors times the number of records, and who sends which."""
     sent = dict(weighted_upload(cohort, trained))
-    sizes = sent.pop("weight")
+    sizes = sent.pop(WEIGHT)
     sends = {name: coins if _letter(name) == "A" else ~coins for name in trained}
     for factor, who in zip(FACTORS, (coins, ~coins), strict=True):
-        sent[f"weight {factor}"], sends[f"weight {factor}"] = sizes, who
+        sent[weight_of(factor)], sends[weight_of(factor)] = sizes, who
     return sent, sends
 
 
 def _sends(upload: Message, factor: Factor) -> bool:
-    return bool(upload.tensors.get(f"weight {factor}", torch.zeros(())) > 0)
+    return bool(upload.tensors.get(weight_of(factor), torch.zeros(())) > 0)
 
 
 def _without_weight(upload: Message) -> dict[str, Tensor]:
     """Return the factor that was sent, its weight divided out; {} without records."""
     for factor in FACTORS:
         if _sends(upload, factor):
-            weight = upload.tensors[f"weight {factor}"]
-            sent = chosen(upload.tensors, lambda name: not name.startswith("weight "))
+            weight = upload.tensors[weight_of(factor)]
+            sent = chosen(upload.tensors, lambda n: role_of(n) == "model")
             return {name: tensor / weight for name, tensor in sent.items()}
     return {}

@@ -19,14 +19,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
-from privaudit.federated.trainer import (
-    ClientId,
-    Reconstruction,
-    Reconstructs,
-    Records,
-    Task,
-    Trainer,
-)
+from privaudit.federated.trainer import ClientId, Reconstruction, Records, Task, Trainer
+from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.progress import Event, Watcher
 

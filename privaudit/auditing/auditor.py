@@ -150,9 +150,10 @@ class Auditor:
             )
         if plan.one_run:
             view, canaries = plan.threat, self.run.population.canaries
+            trainer = self.run.trainer
             scored, attack = audit.headline.clients, audit.headline.attack
             found = audit_one_run(
-                canaries, targets, scored, attack, self.run.privacy, view
+                canaries, targets, scored, attack, self.run.privacy, view, trainer
             )
             audit = replace(audit, one_run=found)
         return audit

@@ -24,7 +24,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.trainer import AcceptsGradientCanaries, Trainer, claim_of
+from privaudit.federated.trainer import Trainer
+from privaudit.federated.trainer_abilities import AcceptsGradientCanaries, claim_of
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
@@ -124,7 +125,7 @@ def audit_claim(
     known = (population or populate(config)).task
     task = small_task(known, records + 1 + (canary == "opposed"), config.rounds)
     claim = claim_of(method, task)
-    _refuse_impossible(trainer, method, claim, runs, records)
+    method = _accepting(trainer, method, claim, runs, records)
     seeds = Seeds(seed).child("claim audit")
     bench = Bench.prepare(method, task, canary, records, seeds)
     coins = seeds.stream("canary coins").coins(0.5, runs)
@@ -149,9 +150,9 @@ def _refuse_useless(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_impossible(
+def _accepting(
     trainer: str, method: Trainer, claim: Claim, runs: int, records: int
-) -> None:
+) -> AcceptsGradientCanaries:
     if claim.epsilon is None:
         raise ConfigError(
             f"{trainer} claims no epsilon with these settings, so there is nothing to "
@@ -167,3 +168,4 @@ def _refuse_impossible(
             f"{runs} runs with {records} ordinary records were asked for. Take at "
             f"least {FEWEST_RUNS} runs, a few hundred to show anything, and 1 record."
         )
+    return method

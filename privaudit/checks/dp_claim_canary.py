@@ -16,6 +16,7 @@ from privaudit.federated.batches import Batch
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.population import crafted_norm
 from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.tuning.prompts.gradients import ContextGradients
 
 Canary = Literal["opposed", "gradient", "mislabelled", "picture"]
@@ -42,7 +43,7 @@ class Bench:
         seeds: A child of them for each run.
     """
 
-    trainer: Trainer
+    trainer: AcceptsGradientCanaries
     task: Task
     shards: Mapping[str, Records]
     canary: Records
@@ -51,7 +52,7 @@ class Bench:
     @classmethod
     def prepare(
         cls,
-        trainer: Trainer,
+        trainer: AcceptsGradientCanaries,
         task: Task,
         kind: Canary,
         records: int,
@@ -110,7 +111,7 @@ class Bench:
             seen = after
         if where == "released":
             models = [self._released(federation) for federation in federations]
-            given = torch.stack([model["context"] for model in models])
+            given = torch.stack([model[self.trainer.prompt] for model in models])
             moved = self._against(given, given)
         return moved, events
 
@@ -141,15 +142,13 @@ class Bench:
 
 
 def _contexts(
-    trainer: Trainer, federations: Sequence[Federation], index: int
+    trainer: AcceptsGradientCanaries, federations: Sequence[Federation], index: int
 ) -> Float[Tensor, "runs tokens width"]:
     """Return what each server would send to the bystander."""
-    return torch.stack(
-        [
-            trainer.broadcast(f.server, BYSTANDER, f.at(index, 1.0))["context"]
-            for f in federations
-        ]
-    )
+    sent = [
+        trainer.broadcast(f.server, BYSTANDER, f.at(index, 1.0)) for f in federations
+    ]
+    return torch.stack([tensors[trainer.prompt] for tensors in sent])
 
 
 def _gradients(
@@ -168,7 +167,11 @@ def _gradients(
 
 
 def _hardest(
-    trainer: Trainer, task: Task, spare: Records, kind: Canary, seeds: Seeds
+    trainer: AcceptsGradientCanaries,
+    task: Task,
+    spare: Records,
+    kind: Canary,
+    seeds: Seeds,
 ) -> Records:
     """Return the record with the largest gradient at a start of no run."""
     if kind == "mislabelled":
@@ -176,7 +179,7 @@ def _hardest(
         shift = 1 + seeds.stream("wrong labels").below(classes - 1, len(spare))
         wrong = (spare.labels + torch.from_numpy(shift)) % classes
         spare = replace(spare, labels=wrong)
-    start = trainer.start(task, seeds.child("a start of no run"))["context"]
+    start = trainer.start(task, seeds.child("a start of no run"))[trainer.prompt]
     everybody = torch.ones(1, len(spare), dtype=torch.bool)
     batch = Batch(spare.features.unsqueeze(0), spare.labels.unsqueeze(0), everybody)
     forward = ContextGradients.forward(task, start.unsqueeze(0), batch)

@@ -14,11 +14,10 @@ from privaudit.evaluation.fairness import Fairness, fairness_of
 from privaudit.evaluation.local_costs import LocalCosts
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
-from privaudit.federated.transcript import PUBLIC, Kind, bytes_sent
+from privaudit.federated.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
 from privaudit.statistics.estimate import Estimate
 
 PROBE_SECONDS = 600
-UPLOADS: frozenset[Kind] = frozenset(("update", "individual-update", "masked"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def measure_costs(
     sent = [m for m in run.transcript if m.receiver != PUBLIC]
     bytes_by = bytes_sent(sent)
     up, down = bytes_by["up"], bytes_by["down"]
-    uploads = sum(message.kind in UPLOADS for message in sent)
+    uploads = sum(message.kind in UPLOAD_KINDS for message in sent)
     reached = _reached(run.metrics, target)
     clients = len(run.population.task.clients)
     asked = [line.get("model_queries") for line in run.metrics]

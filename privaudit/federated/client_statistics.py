@@ -16,11 +16,8 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.weighted_mean import STATISTIC, role_of
 
-STATISTIC = "weight by "
-"""Begins the name of such a tensor. What begins with "weight" is no part of a model,
-and attacks that compare uploads leave it out: see
-:func:`privaudit.federated.weighted_mean.moves`."""
 UNCERTAINTY = STATISTIC + "uncertainty"
 EMBEDDING = STATISTIC + "mean embedding"
 IMPROVEMENT = STATISTIC + "improvement"
@@ -57,7 +54,7 @@ class SharesStatistics(Trainer, Protocol):
 
 def parameters_of(upload: Tensors) -> dict[str, Tensor]:
     """Return an upload without its statistics: the client's model."""
-    return {n: t for n, t in upload.items() if not n.startswith(STATISTIC)}
+    return {n: t for n, t in upload.items() if role_of(n) != "statistic"}
 
 
 def has_records(upload: Tensors) -> bool:

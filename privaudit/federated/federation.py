@@ -20,15 +20,8 @@ from privaudit.federated.messages import (
     inbox_of,
     not_empty,
 )
-from privaudit.federated.trainer import (
-    ClientId,
-    Events,
-    Records,
-    Round,
-    Task,
-    Trainer,
-    start_client,
-)
+from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
+from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
 

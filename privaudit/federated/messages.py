@@ -64,10 +64,17 @@ def exchange(
         return RoundMessages(messages, found.total, there, found.report)
     sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
     there = replace(at, participants=tuple(sent))
-    kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
-    up = [Message(at.index, c, SERVER, kind, tensors) for c, tensors in sent.items()]
+    up = [update_of(trainer, at.index, c, tensors) for c, tensors in sent.items()]
     inbox = inbox_of(trainer, sent) if sent else None
     return RoundMessages(not_empty(down + up), inbox, there)
+
+
+def update_of(
+    trainer: Trainer, index: int, client: ClientId, tensors: Tensors
+) -> Message:
+    """Return what a client sends in a round, in the clear."""
+    kind: Kind = "update" if trainer.aggregation == "sum" else "individual-update"
+    return Message(index, client, SERVER, kind, tensors)
 
 
 def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:

@@ -2,7 +2,7 @@
 
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import start_client
+from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcript import MASKED_KINDS, Message
 
 
@@ -41,7 +41,7 @@ def _unlost(run: Run) -> dict[int, list[int]]:
     """Return for each round whose upload arrived, by place; {} where none is sent."""
     senders: dict[int, set[str]] = {}
     for message in run.transcript:
-        if message.kind in ("update", "individual-update"):
+        if message.is_update:
             senders.setdefault(message.round, set()).add(message.sender)
     if not senders:
         return {}

@@ -69,9 +69,7 @@ class View:
         Raises:
             ViewError: This adversary sees none of the client's messages.
         """
-        updates = tuple(
-            m for m in self.messages if m.sender == client and "update" in m.kind
-        )
+        updates = tuple(m for m in self.messages if m.sender == client and m.is_update)
         if not updates and self.is_masked:
             raise ViewError(
                 f"The uploads of this run are masked, so nobody sees an update of "
@@ -161,7 +159,7 @@ class View:
 
     def sees_updates_of(self, client: str) -> bool:
         """Say whether single uploads of ``client`` are in the view."""
-        return any(m.sender == client and "update" in m.kind for m in self.messages)
+        return any(m.sender == client and m.is_update for m in self.messages)
 
     def has_release_of(self, client: str) -> bool:
         """Say whether the personal model of ``client`` is in the view."""

@@ -19,7 +19,6 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors, unstack
 from privaudit.datasets.records import ClientId, Cohort, Records
-from privaudit.federated.threat_models import View
 from privaudit.models.interfaces import (
     AnyTask,
     Classifier,
@@ -28,33 +27,23 @@ from privaudit.models.interfaces import (
     TaskKind,
     Tunable,
 )
-from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.trace import Trace
 
 __all__ = [
     "TRAINERS",
-    "AcceptsGradientCanaries",
-    "AddsNoise",
-    "ClaimsPrivacy",
     "ClientId",
     "Cohort",
     "Events",
     "Inbox",
-    "KeepsState",
     "LocalResult",
     "Reconstruction",
-    "Reconstructs",
     "Records",
     "Round",
-    "ShowsChoices",
     "Signal",
     "Signals",
-    "TakesSingleStep",
     "Task",
     "Trainer",
-    "claim_of",
-    "start_client",
 ]
 
 Signal = (
@@ -242,7 +231,8 @@ class Trainer(Protocol):
     :class:`~privaudit.federated.base_trainer.BaseTrainer` has defaults for all but
     ``start``, ``local_update`` and ``query``: one that classifies by distance from the
     mean feature of each class needs no more. What only some attacks and commands need
-    stands in the protocols below.
+    stands in
+    :mod:`~privaudit.federated.trainer_abilities`.
 
     Example:
         >>> import torch
@@ -344,99 +334,6 @@ class Trainer(Protocol):
     ) -> Iterator[Signals]:
         """Yield signals [models, chunk of records, ...], in the order of records."""
         ...
-
-
-@runtime_checkable
-class KeepsState(Trainer, Protocol):
-    """A trainer whose clients may have private state before the first round."""
-
-    def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
-        """Return one client's private state before the first round."""
-        ...
-
-
-@runtime_checkable
-class Reconstructs(Trainer, Protocol):
-    """A trainer that says what each view shows of a client: every attack needs it.
-
-    Attributes:
-        reconstructs_from_all_rounds: Whether ``reconstruct`` adds up all that a client
-            sent, not its last upload only: its shadows then need all rounds too.
-    """
-
-    reconstructs_from_all_rounds: ClassVar[bool]
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the best model of ``client`` that the view allows."""
-        ...
-
-
-@runtime_checkable
-class TakesSingleStep(Trainer, Protocol):
-    """A trainer whose update is compared with single records' (update-alignment)."""
-
-    def single_step(self) -> Trainer:
-        """Return the same method with one noiseless step on a whole shard a round.
-
-        What a client with one record would send then points where its gradient does:
-        along it by SGD, along its signs by AdamW.
-        """
-        ...
-
-
-@runtime_checkable
-class ShowsChoices(Trainer, Protocol):
-    """A trainer whose uploads show random choices, which shadows must repeat.
-
-    Attributes:
-        starts_from_broadcast: Whether what a client keeps begins as the first broadcast.
-    """
-
-    starts_from_broadcast: ClassVar[bool]
-
-    def with_choices_of(self, sent: Tensors) -> Trainer:
-        """Return the same method with those random choices that an upload shows."""
-        ...
-
-
-@runtime_checkable
-class AddsNoise(Trainer, Protocol):
-    """A trainer that may hide something with noise."""
-
-    @property
-    def is_noised(self) -> bool:
-        """Whether it does: then a run draws a secret key of its own."""
-        ...
-
-
-@runtime_checkable
-class ClaimsPrivacy(Trainer, Protocol):
-    """A trainer that claims an epsilon."""
-
-    def claim(self, task: Task) -> Claim:
-        """Return the epsilon that the method claims by its own formula."""
-        ...
-
-
-@runtime_checkable
-class AcceptsGradientCanaries(Trainer, Protocol):
-    """A trainer that trains on canaries in gradient space."""
-
-    accepts_gradient_canaries: ClassVar[Literal[True]]
-
-
-def start_client(
-    trainer: Trainer, task: Task, client: ClientId, seeds: Seeds
-) -> Tensors:
-    """Return a client's private state before the first round; mostly there is none."""
-    if isinstance(trainer, KeepsState):
-        return trainer.start_client(task, client, seeds)
-    return {}
-
-
-def claim_of(trainer: Trainer, task: Task) -> Claim:
-    """Return the epsilon that a trainer claims; mostly none."""
-    return trainer.claim(task) if isinstance(trainer, ClaimsPrivacy) else Claim()
 
 
 TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")

@@ -34,6 +34,9 @@ Kind = Literal[
     "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
     "revealed-shares",
 ]  # fmt: skip
+UPDATE_KINDS: frozenset[Kind] = frozenset(("update", "individual-update"))
+"""One client's upload, in the clear: to be summed, or used by itself."""
+UPLOAD_KINDS: frozenset[Kind] = UPDATE_KINDS | {"masked"}
 MASKED_KINDS: frozenset[Kind] = frozenset((
     "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
     "revealed-shares",
@@ -60,6 +63,11 @@ class Message:
     receiver: str
     kind: Kind
     tensors: Tensors
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it is one client's upload, in the clear."""
+        return self.kind in UPDATE_KINDS
 
     def describe(self) -> dict[str, Any]:
         """Return the message with a digest in place of each tensor."""

@@ -1,6 +1,7 @@
 """Uploads for a weighted mean: tensors times a weight, so that sums are enough."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,8 +13,32 @@ from privaudit.federated.trainer import ClientId, Cohort
 
 UNTRAINED = "the client's own training in its last round"
 """What is missing of a client where only the mean is seen."""
+WEIGHT = "weight"
+"""The tensor of an upload that says what it weighs in the mean."""
+STATISTIC = "weight by "
+"""Begins the name of a mean over a client's records; see client_statistics."""
 COORDINATES = "coordinates"
 """What tells where numbers belong among all that is learned, in a row."""
+Role = Literal["model", "weight", "statistic", "coordinates"]
+
+
+def role_of(name: str) -> Role:
+    """Return what a tensor of an upload is; names are what transcripts store.
+
+    Example:
+        >>> [role_of(name) for name in ("context", WEIGHT, weight_of("A"))]
+        ['model', 'weight', 'weight']
+    """
+    if name == COORDINATES:
+        return "coordinates"
+    if name.startswith(STATISTIC):
+        return "statistic"
+    return "weight" if name == WEIGHT or name.startswith(weight_of("")) else "model"
+
+
+def weight_of(ending: str) -> str:
+    """Return the name of the weight of those tensors alone whose names end so."""
+    return f"{WEIGHT} {ending}"
 
 
 def weighted_upload(
@@ -35,7 +60,7 @@ def times_weight(
         name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
         for name, tensor in trained.items()
     }
-    return scaled | {"weight": weight}
+    return scaled | {WEIGHT: weight}
 
 
 def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
@@ -45,10 +70,18 @@ def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
         server: The state; it stays as it is where nobody had a record, or sent one.
         sums: Over clients, of what :func:`weighted_upload` returns.
     """
-    if not sums or (weight := sums["weight"]) == 0:
+    if not sums or (weight := sums[WEIGHT]) == 0:
         return server
-    means = {name: total / weight for name, total in sums.items() if name != "weight"}
+    means = {name: total / weight for name, total in sums.items() if name != WEIGHT}
     return {**server, **means}
+
+
+def without_weight(upload: Tensors) -> dict[str, Tensor] | None:
+    """Return an upload with its weight divided out; None where it has no records."""
+    weight = upload[WEIGHT]
+    if not weight > 0:
+        return None
+    return {n: torch.div(t, weight) for n, t in upload.items() if n != WEIGHT}
 
 
 def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
@@ -58,11 +91,7 @@ def last_sent(view: View, client: ClientId) -> dict[str, Tensor] | None:
     """
     if not view.sees_updates_of(client):
         return None
-    tensors = view.updates_of(client)[-1].tensors
-    weight = tensors["weight"]
-    if not weight > 0:
-        return None
-    return {n: torch.div(t, weight) for n, t in tensors.items() if n != "weight"}
+    return without_weight(view.updates_of(client)[-1].tensors)
 
 
 def update_deltas(
@@ -78,14 +107,13 @@ def update_deltas(
         received: What all of them had received.
     """
     found = {}
-    weights = {name: sent[name] for name in sent if name.startswith("weight")}
-    for name in sent.keys() - weights.keys() - {COORDINATES}:
+    for name in (name for name in sent if role_of(name) == "model"):
         tensor, before = sent[name], received.get(name)
         if COORDINATES in sent:
             size = sum(t.numel() for n, t in received.items() if n != COORDINATES)
             row = torch.zeros(len(tensor), size, dtype=tensor.dtype)
             tensor = row.scatter(1, sent[COORDINATES], tensor)
-        weight = weights.get(f"weight {name[-1]}", weights.get("weight"))
+        weight = sent.get(weight_of(name[-1]), sent.get(WEIGHT))
         if weight is not None:
             tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
         if before is not None and before.shape == tensor.shape[1:]:

@@ -9,13 +9,8 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.threat_models import server, server_aggregate
-from privaudit.federated.trainer import (
-    TRAINERS,
-    Reconstructs,
-    Records,
-    Task,
-    Trainer,
-)
+from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
+from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -97,7 +92,7 @@ def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) 
     updates = [
         t.flatten().double()
         for m in messages_of(clear)
-        if "update" in m.kind
+        if m.is_update
         for t in m.tensors.values()
         if t.numel() > 1
     ]
@@ -107,7 +102,7 @@ def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) 
         if m.kind not in ("broadcast", "sum")
         for t in m.tensors.values()
     ]
-    assert not any("update" in m.kind for m in messages_of(hidden))
+    assert not any(m.is_update for m in messages_of(hidden))
     for update in updates:
         alike = [t for t in seen if t.shape == update.shape]
         assert all((t - update).norm() > 1e3 for t in alike)

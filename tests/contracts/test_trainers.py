@@ -11,14 +11,8 @@ from privaudit.core.tensors import digest
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import (
-    TRAINERS,
-    Reconstructs,
-    Records,
-    Task,
-    Trainer,
-    claim_of,
-)
+from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
+from privaudit.federated.trainer_abilities import Reconstructs, claim_of
 from privaudit.federated.transcript import Message
 from tests.toy_language import toy_dialogues, toy_writing_task
 

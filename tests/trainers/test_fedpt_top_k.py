@@ -64,7 +64,7 @@ def test_the_server_adds_up_what_was_sent_where_it_belongs(
     (record,) = run_round(trainer, task, [federation], 0)
     row = torch.zeros(before[name].numel())
     for message in record.messages:
-        if "update" in message.kind:
+        if message.is_update:
             for place, value in zip(
                 message.tensors[COORDINATES], message.tensors[MOVED], strict=True
             ):

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors, stack
+from privaudit.core.tensors import Tensors, stack, unstack
 from privaudit.federated.query import ask_each
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import start_client
+from privaudit.federated.trainer_abilities import LearnsPrompt, start_client
 from privaudit.federated.writing import as_writer, favourite_tokens
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
@@ -70,14 +70,14 @@ def measure_closeness(
     received = [adversary.view.broadcasts_to(t.client)[-1].tensors for t in targets]
     true = [run.personal_models[t.client] for t in targets]
     reconstructed = [t.reconstructed.model for t in targets]
-    if not all("context" in part for part in (*received, *true, *reconstructed)):
+    prompt = run.trainer.prompt if isinstance(run.trainer, LearnsPrompt) else ""
+    if not all(prompt in part for part in (*received, *true, *reconstructed)):
         return None  # no one prompt to compare
     pairs = zip(targets, received, strict=True)
-    shared = [
-        (target.reconstructed.shared or part)["context"] for target, part in pairs
-    ]
-    mine = _added([m["context"] for m in reconstructed], shared)
-    theirs = _added([m["context"] for m in true], _untrained(run, targets, received))
+    shared = [(target.reconstructed.shared or part)[prompt] for target, part in pairs]
+    mine = _added([m[prompt] for m in reconstructed], shared)
+    untrained = [model[prompt] for model in _untrained(run, targets, received)]
+    theirs = _added([m[prompt] for m in true], untrained)
     products = (mine @ theirs.T, mine.square().sum(dim=1), theirs.square().sum(dim=1))
     answers = [
         ask_each(run.trainer, adversary.task, models, adversary.task.public)
@@ -128,16 +128,16 @@ def _closeness_of_writers(
 
 def _untrained(
     run: Run, targets: Sequence[Target], received: Sequence[Tensors]
-) -> list[Tensor]:
+) -> list[Tensors]:
     """Return the personal models that the clients' private starts would give."""
     task, seeds = run.population.task, Seeds(run.config.seed)
-    untrained = []
+    untrained: list[Tensors] = []
     for target, down in zip(targets, received, strict=True):
         start = start_client(run.trainer, task, target.client, seeds)
         model = run.trainer.release(
             task, [target.client], stack([down]), stack([start])
         )
-        untrained.append(model["context"][0])
+        untrained += unstack(model, 1)
     return untrained
 
 

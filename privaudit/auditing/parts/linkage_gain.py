@@ -1,5 +1,6 @@
 """What models without names told beyond the rest of a view, given the truth."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from privaudit.auditing.attack_result import AttackResult, ClientScores
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcript import Message
+from privaudit.federated.weighted_mean import without_weight
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,
@@ -101,16 +103,16 @@ def _right_links(
 ) -> tuple[list[bool], list[float]]:
     """Return whether each target got its own model, and the chance of that by lot."""
     uploads = [
-        (message.sender, message.tensors["context"] / message.tensors["weight"])
+        (message.sender, sent)
         for message in messages
-        if "update" in message.kind and message.tensors.get("weight", 0) > 0
+        if message.is_update and (sent := without_weight(message.tensors))
     ]
     owners: dict[int, ClientId] = {}
 
     def owner(model: Tensors) -> ClientId:
-        key = model["context"].data_ptr()
+        key = next(iter(model.values())).data_ptr()
         if key not in owners:
-            gaps = [float((prompt - model["context"]).norm()) for _, prompt in uploads]
+            gaps = [_gap(sent, model) for _, sent in uploads]
             owners[key] = uploads[int(np.argmin(gaps))][0]
         return owners[key]
 
@@ -120,3 +122,8 @@ def _right_links(
         right.append(owner(target.reconstructed.model) == target.client)
         chance.append(sum(own) / len(own))
     return right, chance
+
+
+def _gap(sent: Tensors, model: Tensors) -> float:
+    """Return how far a model is from what an upload holds of it."""
+    return math.hypot(*(float((sent[n] - t).norm()) for n, t in model.items()))

@@ -23,6 +23,8 @@ from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.canaries import Canaries
+from privaudit.federated.trainer import Trainer
+from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.epsilon.designs import OneRunCanaries
@@ -84,6 +86,7 @@ def audit_one_run(
     attack: str,
     privacy: Mapping[str, Any],
     view: str,
+    trainer: Trainer,
 ) -> OneRunAudit:
     """Bound epsilon from below, and hold the bound against what is claimed.
 
@@ -94,6 +97,7 @@ def audit_one_run(
         attack: Its name.
         privacy: The run's claimed and certified epsilon.
         view: Whose certificate counts.
+        trainer: Which takes the canaries.
 
     Raises:
         ConfigError: There are too few canaries.
@@ -101,7 +105,7 @@ def audit_one_run(
     crafted = canaries is not None and canaries.kind == "gradient"
     scores, coins = [], []
     for target, one in zip(targets, scored, strict=True):
-        own = _moved_against(target) if crafted else one.scores
+        own = _moved_against(target, trainer) if crafted else one.scores
         some = np.ones(len(own), bool)
         if canaries is not None:
             some = np.isin(one.records, canaries.indices)
@@ -138,13 +142,16 @@ def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
     ]
 
 
-def _moved_against(target: Target) -> Float[np.ndarray, " candidates"]:
+def _moved_against(
+    target: Target, trainer: Trainer
+) -> Float[np.ndarray, " candidates"]:
     """Return how far a prompt has moved against each candidate's crafted gradient."""
-    context = target.reconstructed.model["context"]
+    assert isinstance(trainer, AcceptsGradientCanaries)
+    prompt = target.reconstructed.model[trainer.prompt]
     crafted = target.candidates.crafted
     assert crafted is not None
     length = crafted.flatten(1).norm(dim=1).clamp(min=1e-12)
-    moved = -torch.einsum("ntw,tw->n", crafted, context) / length
+    moved = -torch.einsum("ntw,tw->n", crafted, prompt) / length
     return moved.double().numpy()
 
 

@@ -29,17 +29,11 @@ from privaudit.auditing.shadow_models.splits import (
 )
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.messages import update_of
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import (
-    ClientId,
-    Cohort,
-    Reconstruction,
-    Records,
-    Round,
-    ShowsChoices,
-    start_client,
-)
-from privaudit.federated.transcript import SERVER, Kind, Message
+from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Records, Round
+from privaudit.federated.trainer_abilities import ShowsChoices, start_client
+from privaudit.federated.transcript import SERVER, Message
 from privaudit.statistics.progress import Phase
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once
@@ -199,13 +193,10 @@ def _rebuild_replayed(
 ) -> list[Tensors]:
     """Rebuild each shadow as the target was rebuilt, with its uploads in place."""
     others = tuple(m for m in adversary.view.messages if m.sender != client)
-    kind: Kind = (
-        "update" if adversary.trainer.aggregation == "sum" else "individual-update"
-    )
     models = []
     for shadow in range(len(next(iter(uploads.values())))):
         mine = tuple(
-            Message(index, client, SERVER, kind, sent[shadow])
+            update_of(adversary.trainer, index, client, sent[shadow])
             for index, sent in uploads.items()
         )
         view = View(adversary.view.adversary, others + mine)

@@ -138,7 +138,7 @@ class Evidence:
         """What clients sent to the server, by round."""
         found = defaultdict(list)
         for message in self.messages:
-            if "update" in message.kind:
+            if message.is_update:
                 found[message.round].append(message)
         return dict(found)
 

@@ -16,7 +16,8 @@ from privaudit.datasets.canaries import CanaryKind
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import MembershipSampling, SplitSizes
 from privaudit.federated.federation import COHORT_SIZE, count_participants
-from privaudit.federated.trainer import TRAINERS, AddsNoise, Trainer
+from privaudit.federated.trainer import TRAINERS, Trainer
+from privaudit.federated.trainer_abilities import AddsNoise
 from privaudit.models.language.captioning_loading import is_captioner
 
 WRITING: Mapping[str, Any] = {

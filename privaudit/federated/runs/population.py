@@ -18,13 +18,8 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import (
-    AcceptsGradientCanaries,
-    ClientId,
-    Records,
-    Task,
-    Trainer,
-)
+from privaudit.federated.trainer import ClientId, Records, Task, Trainer
+from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.models.frozen_model import (
     backbone_of,
     encode,

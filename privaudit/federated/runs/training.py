@@ -61,8 +61,10 @@ from privaudit.federated.runs.run_lock import lock_run
 from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.utility import Utility, measure_clients
-from privaudit.federated.trainer import Records, Task, Trainer, claim_of
+from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.trainer_abilities import claim_of
 from privaudit.federated.transcript import (
+    UPLOAD_KINDS,
     Message,
     Transcript,
     TranscriptFolder,
@@ -382,7 +384,7 @@ def _certified(
 ) -> dict[str, Any]:
     rounds = [line["mechanisms"] for line in metrics]
     kinds = {message.kind for message in transcript}
-    sends = bool(kinds & {"update", "individual-update", "masked"})
+    sends = bool(kinds & UPLOAD_KINDS)
     return privacy_record(
         claim_of(run.trainer, task),
         rounds,

@@ -5,7 +5,7 @@ no client's numbers reach another's.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pydantic.dataclasses
 import torch
@@ -127,6 +127,8 @@ def fit(
 @pydantic.dataclasses.dataclass(frozen=True)
 class PromptTrainer(BaseTrainer):
     """A trainer whose models are prompts of CLIP's text tower."""
+
+    prompt: ClassVar[str] = "context"
 
     def query(
         self,

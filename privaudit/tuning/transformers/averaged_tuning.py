@@ -16,7 +16,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federated.weighted_mean import WEIGHT, weighted_upload
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 
@@ -60,7 +60,7 @@ class AveragedTuner(PromptTuner):
         if self.sends == "parameters" or not view.sees_updates_of(client):
             return reconstructed
         last = view.updates_of(client)[-1]
-        if not last.tensors["weight"] > 0:
+        if not last.tensors[WEIGHT] > 0:
             return reconstructed
         down = {m.round: m.tensors for m in view.broadcasts_to(client)}[last.round]
         return Reconstruction(

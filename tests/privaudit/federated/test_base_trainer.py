@@ -23,7 +23,6 @@ from privaudit.federated.trainer import (
     Events,
     Inbox,
     LocalResult,
-    Reconstructs,
     Records,
     Round,
     Signal,
@@ -31,6 +30,7 @@ from privaudit.federated.trainer import (
     Task,
     Trainer,
 )
+from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.models.interfaces import AnyTask
 from tests.conftest import call, common_cache

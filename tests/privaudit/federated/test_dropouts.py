@@ -33,7 +33,7 @@ def rounds(
 
 
 def senders(record: RoundRecord) -> list[str]:
-    return [m.sender for m in record.messages if "update" in m.kind]
+    return [m.sender for m in record.messages if m.is_update]
 
 
 def test_without_dropout_nothing_is_lost(task: Task, shards: Shards) -> None:

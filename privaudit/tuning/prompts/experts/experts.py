@@ -27,7 +27,7 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import times_weight
+from privaudit.federated.weighted_mean import WEIGHT, times_weight
 from privaudit.tuning.prompts.experts.gate import gate_part, named_gate
 from privaudit.tuning.prompts.experts.mixture import ExpertMixture
 from privaudit.tuning.prompts.experts.pool import (
@@ -139,11 +139,11 @@ class PromptExperts(ExpertMixture):
 
         A client that weighs nothing, having no records, changes nothing.
         """
-        heard = {c: sent for c, sent in inbox.items() if sent["weight"] > 0}
+        heard = {c: sent for c, sent in inbox.items() if sent[WEIGHT] > 0}
         if not heard:
             return server, ()
         prompts = {c: own_prompt(sent) for c, sent in heard.items()}
-        shared = {name for sent in heard.values() for name in sent} - {"weight"}
+        shared = {name for sent in heard.values() for name in sent} - {WEIGHT}
         means = {name: _mean(heard.values(), name) for name in sorted(shared)}
         return {**server, **means, **into_pool(prompts)}, ()
 
@@ -181,7 +181,7 @@ class PromptExperts(ExpertMixture):
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
         if view.sees_updates_of(client):
-            heard = [m for m in view.updates_of(client) if m.tensors["weight"] > 0]
+            heard = [m for m in view.updates_of(client) if m.tensors[WEIGHT] > 0]
             if heard:
                 return self.from_uploads(task, view, client, heard)
         context = view.last_broadcast(client).tensors["context"]
@@ -225,14 +225,14 @@ class PromptExperts(ExpertMixture):
 
 def own_prompt(sent: Mapping[str, Tensor]) -> Tensor:
     """Return the prompt that an upload holds; its weight must be above 0."""
-    return sent["context"] / sent["weight"]
+    return sent["context"] / sent[WEIGHT]
 
 
 def _mean(uploads: Iterable[Tensors], name: str) -> Tensor:
     """Return the weighted mean over those who sent it."""
     some = [sent for sent in uploads if name in sent]
     total = torch.stack([sent[name] for sent in some]).sum(dim=0)
-    return total / torch.stack([sent["weight"] for sent in some]).sum()
+    return total / torch.stack([sent[WEIGHT] for sent in some]).sum()
 
 
 def _suspects(view: View) -> tuple[Tensors, ...]:

@@ -12,6 +12,7 @@ from privaudit.auditing.parts.one_run import OneRunAudit, audit_one_run
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ConfigError
 from privaudit.federated.trainer import Reconstruction
+from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
 
 CLAIM: dict[str, Any] = {
@@ -31,7 +32,9 @@ def audited(scores: np.ndarray, coins: np.ndarray, clients: int = 4) -> OneRunAu
         Target(one.client, Reconstruction({}), toy_records(len(one.records)))
         for one in scored
     ]
-    return audit_one_run(None, targets, scored, "made up", CLAIM, "released")
+    return audit_one_run(
+        None, targets, scored, "made up", CLAIM, "released", PromptFL()
+    )
 
 
 def test_scores_that_know_refute_a_small_claim() -> None:
@@ -100,4 +103,4 @@ def test_moving_against_a_gradient_counts() -> None:
         Reconstruction({"context": torch.tensor([[-5.0, 4.0]])}),
         type(records)(records.features, records.labels, crafted=crafted),
     )
-    np.testing.assert_allclose(_moved_against(target), [5.0, 4.0])
+    np.testing.assert_allclose(_moved_against(target, PromptFL()), [5.0, 4.0])

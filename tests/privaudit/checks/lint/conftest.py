@@ -9,7 +9,8 @@ from privaudit.checks.lint.finding import Finding, Rule
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Records, Task, claim_of
+from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer_abilities import claim_of
 from privaudit.privacy.certificate import Certificate
 from privaudit.privacy.privacy_record import privacy_record
 
@@ -45,7 +46,7 @@ def look_at(
     said = privacy_record(
         claim_of(trainer, task),
         [[event.to_json() for event in some] for some in events],
-        sends_updates=any("update" in message.kind for message in messages),
+        sends_updates=any(message.is_update for message in messages),
     )
     return Evidence(
         trainer=trainer,

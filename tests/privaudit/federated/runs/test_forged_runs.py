@@ -154,7 +154,7 @@ def rewrite(run: Path) -> str:
             m.sender,
             m.receiver,
             m.kind,
-            {n: t + 0.1 if "update" in m.kind else t for n, t in m.tensors.items()},
+            {n: t + 0.1 if m.is_update else t for n, t in m.tensors.items()},
         )
         for m in Run(run).transcript
     ]

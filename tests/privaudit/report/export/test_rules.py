@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.federated.trainer import TRAINERS, Task, claim_of
+from privaudit.federated.trainer import TRAINERS, Task
+from privaudit.federated.trainer_abilities import claim_of
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release

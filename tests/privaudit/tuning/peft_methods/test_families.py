@@ -121,7 +121,7 @@ def test_relatives_of_the_families_are_trained_and_attacked(
 
 def check_round_and_attack(family: str, run: Run) -> None:
     assert run.is_complete
-    sent = [m for m in run.transcript if "update" in m.kind]
+    sent = [m for m in run.transcript if m.is_update]
     assert len(sent) == 2
     heads = {name for name in sent[0].tensors if name.startswith("head.")}
     assert bool(heads) == family.startswith(("encoder", "vit"))
