@@ -184,7 +184,7 @@ def test_bad_input_is_named(run: Run) -> None:
         train("promptfl", learning_rat=1)
     with pytest.raises(ConfigError, match="cannot take epsilon = 0"):
         train("dp-fpl", epsilon=0.0)
-    with pytest.raises(ConfigError, match="clients = 0 was asked for"):
+    with pytest.raises(ConfigError, match="clients = 0 was requested"):
         Auditor(run).attack(clients=0)
     with pytest.raises(ConfigError, match="at least 5 are needed"):
         Auditor(run).attack(shadows=1)

@@ -85,8 +85,8 @@ class DPFedPT(PrivateUpdates):
         published = self.mode == "published-paper"
         if published and self.noise_by not in (None, "each-client"):
             raise ConfigError(
-                f"noise_by = {self.noise_by!r} was asked for in mode {self.mode!r}, "
-                'which knows "each-client" only. Leave it out, or take mode "sound"'
+                f"noise_by = {self.noise_by!r} was requested in mode {self.mode!r}, "
+                'which knows "each-client" only. Leave it out, or use mode "sound"'
             )
         return self
 

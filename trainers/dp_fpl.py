@@ -99,13 +99,13 @@ class DPFPL(PrivateTrainer):
     def _check_mode(self) -> "DPFPL":
         if self.mode != "sound" and self.noise_at != "server":
             raise ConfigError(
-                f"noise_at = {self.noise_at!r} was asked for in mode {self.mode!r}, "
-                'where the server adds the noise. Take "server", or mode "sound"'
+                f"noise_at = {self.noise_at!r} was requested in mode {self.mode!r}, "
+                'where the server adds the noise. Use "server", or mode "sound"'
             )
         if self.mode == "published-code" and self.factorization == "left":
             raise ConfigError(
-                'factorization = "left" was asked for in mode "published-code", which '
-                'knows "both" only. Take "both", or another mode'
+                'factorization = "left" was requested in mode "published-code", which '
+                'knows "both" only. Use "both", or another mode'
             )
         return self
 

@@ -89,18 +89,18 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     def _check_mode(self) -> "DPPFedMoAP":
         if self.mode == "published-code":
             raise ConfigError(
-                'mode = "published-code" was asked for, and dp-pfedmoap knows "sound" '
-                'and "published-paper" only. Take one of them'
+                'mode = "published-code" was requested, but dp-pfedmoap knows "sound" '
+                'and "published-paper" only. Use one of them'
             )
         if self.clip == "sample" and self.mode == "published-paper":
             raise ConfigError(
-                'clip = "sample" was asked for in mode "published-paper", which clips '
-                'the mean over a batch. Leave it out, or take mode "sound"'
+                'clip = "sample" was requested in mode "published-paper", which clips '
+                'the mean over a batch. Leave it out, or use mode "sound"'
             )
         if self.gate == "aggregated":
             raise ConfigError(
-                'gate = "aggregated" was asked for, which sends the gate without any '
-                'noise. Take "attention" or "linear", whose gates stay'
+                'gate = "aggregated" was requested, which sends the gate without any '
+                'noise. Use "attention" or "linear", whose gates stay'
             )
         return self
 

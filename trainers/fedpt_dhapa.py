@@ -84,8 +84,8 @@ class FedPTDhapa(DhapaClient):
         """
         if self.clusters > len(task.clients):
             raise ConfigError(
-                f"{self.clusters} clusters of {len(task.clients)} clients were asked "
-                "for. Take fewer clusters, or more clients."
+                f"{self.clusters} clusters of {len(task.clients)} clients were "
+                "requested. Use fewer clusters, or more clients."
             )
         return stack([super().start(task, seeds)] * self.clusters)
 

@@ -88,8 +88,8 @@ class FedPTTopK(PrivateUpdates):
     def _check_choice(self) -> "FedPTTopK":
         if self.mode == "published-paper" and self.choice not in (None, "largest"):
             raise ConfigError(
-                f"choice = {self.choice!r} was asked for in mode {self.mode!r}, which "
-                'knows "largest" only. Leave it out, or take mode "sound"'
+                f"choice = {self.choice!r} was requested in mode {self.mode!r}, which "
+                'supports "largest" only. Leave it out, or use mode "sound"'
             )
         return self
 

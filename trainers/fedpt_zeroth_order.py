@@ -43,17 +43,17 @@ class FedPTZerothOrder(PromptTuner):
     def _check_mechanism(self) -> "FedPTZerothOrder":
         if self.peft_method == "full":
             raise ConfigError(
-                'peft_method = "full" was asked for, and clients of this trainer have no '
-                'more than an interface to the model. Take "soft-prompt", or fedpt'
+                'peft_method = "full" was requested, but clients of this trainer have no '
+                'more than an interface to the model. Use "soft-prompt", or fedpt'
             )
         if self.tiers != "none":
             raise ConfigError(
-                f"tiers = {self.tiers!r} was asked for, and clients who only ask have "
+                f"tiers = {self.tiers!r} was requested, but clients who only ask have "
                 "no machines that differ. Leave it out"
             )
         if self.micro_batch:
             raise ConfigError(
-                f"micro_batch = {self.micro_batch} was asked for, and values need no "
+                f"micro_batch = {self.micro_batch} was requested, but values need no "
                 "memory for gradients. Lower models_at_once"
             )
         return self

@@ -59,8 +59,8 @@ class LoraFedPer(LoraTrainer):
         layers = _layers(task)
         if self.shared_layers >= layers:
             raise ConfigError(
-                f"{self.shared_layers} shared layers were asked for, and the language "
-                f"model has {layers}: none would be private. Take at most "
+                f"{self.shared_layers} shared layers were requested, but the language "
+                f"model has {layers}: none would be private. Use at most "
                 f"{layers - 1}, or lora-fedavg."
             )
         pairs = super().start(task, seeds)

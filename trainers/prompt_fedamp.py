@@ -70,7 +70,7 @@ class PromptFedAMP(ProximalTrainer):
         most = self.sigma / max(1, clients - 1)
         if self.alpha > most:
             raise ConfigError(
-                f"alpha = {self.alpha:g} was asked for, and with {clients} clients and "
+                f"alpha = {self.alpha:g} was requested, but with {clients} clients and "
                 f"sigma = {self.sigma:g} at most {most:.3g} gives means of prompts. "
                 "Take that or less, or leave it out."
             )

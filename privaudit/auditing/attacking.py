@@ -37,7 +37,7 @@ def make_attack(
         if not np.isfinite(some.scores).all():
             raise ConfigError(
                 f"The attack {name!r} gave scores for {target.client} that are not "
-                "finite. That is a fault of the attack: mend it, and audit again."
+                "finite. That is a fault of the attack: fix it, and audit again."
             )
     joined = [
         _beside_truth(target, some, *truth)

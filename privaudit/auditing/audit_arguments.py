@@ -38,7 +38,7 @@ def check_asked(
             or not fewest <= value <= most
         ):
             raise ConfigError(
-                f"An audit with {name} = {shown(value)} was asked for. Take a whole "
+                f"An audit with {name} = {shown(value)} was requested. Use a whole "
                 f"number from {fewest} to {most}"
                 f"{', or all' if name == 'clients' else ''}."
             )

@@ -371,7 +371,7 @@ def _choose(
         return targets
     if wanted < 1:
         raise ConfigError(
-            f"{wanted} clients were to be attacked. Take at least one, or 'all'."
+            f"{wanted} clients were to be attacked. Use at least one, or 'all'."
         )
     return targets[:wanted]
 

@@ -46,7 +46,7 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
     likely = _are_probabilities(found)
     if outputs == "logits" and likely:
         raise ConfigError(
-            "Logits were asked for, and these look like probabilities: every row lies "
+            "Logits were requested, but these look like probabilities: every row lies "
             "in [0, 1] and sums to 1. Give what stands before the softmax, or say "
             'outputs="probabilities". If they are logits, add 1 to all: they stay the '
             "same model's."

@@ -27,7 +27,7 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
         return trainer
     if trainer.task == "generation":
         raise ConfigError(
-            "Labels alone were asked of models that answer in words. Take the scenario "
+            "Labels alone were asked of generative models. Use the scenario "
             "prompt-release for them."
         )
     labels_only = copy(trainer)

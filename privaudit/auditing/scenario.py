@@ -104,7 +104,7 @@ def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
         return scenario
     if shadows != 0 and shadows < 5:
         raise ConfigError(
-            f"{shadows} shadow models were asked for, and at least 5 are needed: one "
+            f"{shadows} shadow models were requested, but at least 5 are needed: one "
             "to fix the threshold, four to learn from. Fifty are published, and 0 "
             "leaves shadow attacks out."
         )

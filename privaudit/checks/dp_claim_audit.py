@@ -160,12 +160,12 @@ def _accepting(
         )
     if not isinstance(method, AcceptsGradientCanaries):
         raise ConfigError(
-            f"{trainer} does not take canaries of a chosen gradient. Take dp-fpl or "
+            f"{trainer} does not take canaries of a chosen gradient. Use dp-fpl or "
             "dp-promptfl."
         )
     if runs < FEWEST_RUNS or records < 1:
         raise ConfigError(
-            f"{runs} runs with {records} ordinary records were asked for. Take at "
+            f"{runs} runs with {records} ordinary records were requested. Use at "
             f"least {FEWEST_RUNS} runs, a few hundred to show anything, and 1 record."
         )
     return method

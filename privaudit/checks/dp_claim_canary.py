@@ -63,8 +63,8 @@ class Bench:
         mine, others, rest = np.split(order, [records, 2 * records])
         if not len(rest):
             raise ConfigError(
-                f"{records} ordinary records for each of two clients were asked for, "
-                f"and {len(task.public)} are public. Ask for fewer."
+                f"{records} ordinary records for each of two clients were "
+                f"requested, but {len(task.public)} are public. Use fewer."
             )
         own, theirs, spare = (
             task.public.pick(torch.from_numpy(some)) for some in (mine, others, rest)

@@ -40,7 +40,7 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         from privaudit.models.names import CLASSIFYING, WRITING
 
         yield from ((name, "classifies") for name in (*MODELS, *CLASSIFYING))
-        yield from ((name, "answers in words") for name in (*CAPTIONERS, *WRITING))
+        yield from ((name, "generates text") for name in (*CAPTIONERS, *WRITING))
         return
     if what not in REGISTRIES:
         if what not in TRAINERS.names():

@@ -268,7 +268,7 @@ def attacked(text: str) -> int | Literal["all"]:
         return "all"
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
-            f"--clients {text} is neither a number from 1 on nor 'all'. Take one of "
+            f"--clients {text} is neither a number from 1 on nor 'all'. Use one of "
             "these."
         )
     return int(text)

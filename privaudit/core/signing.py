@@ -105,7 +105,7 @@ def _read_key(place: Path) -> Ed25519PrivateKey:
     if os.name == "posix" and place.stat().st_mode & 0o077:
         raise ConfigError(
             f"{place} signs in your name, and others may read it. Run `chmod 600 "
-            f"{place}`; if somebody may have read it, remove it, and train again."
+            f"{place}`; if someone may have read it, remove it, and train again."
         )
     return _private(read_bytes(place).decode(errors="replace"), str(place))
 
@@ -216,7 +216,7 @@ def trust_key(key: str, name: str) -> Path:
         key = read_bytes(Path(key)).decode(errors="replace")
     key = read_public(key, "The key to be trusted")
     if not name.isprintable() or not name.strip():
-        raise ConfigError(f"A key cannot be called {name!r}. Take one line of letters.")
+        raise ConfigError(f"A key cannot be called {name!r}. Use one line of letters.")
     place = keys_folder() / TRUSTED
     others = [line for line in _lines() if not line.startswith(key)]
     make_private_folder(place.parent)
@@ -251,7 +251,7 @@ def check_signature(
     except (InvalidSignature, ValueError, KeyError, TypeError, RecursionError):
         raise TranscriptError(
             f"{place} is not as it was signed: it was altered, or put together by "
-            "somebody without the key. Restore it from a copy, or train again."
+            "someone without the key. Restore it from a copy, or train again."
         ) from None
     public = key.public_bytes_raw().hex()
     name = trusted_keys().get(public)

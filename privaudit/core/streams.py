@@ -97,7 +97,7 @@ class Stream:
         """
         if not 1 <= bound <= 2**63:
             raise ConfigError(
-                f"Random integers below {bound} were asked for. Take a bound from 1 to "
+                f"Random integers below {bound} were requested. Use a bound from 1 to "
                 "2^63."
             )
         last = np.uint64(_WORD - _WORD % bound - 1)  # of whole multiples of the bound
@@ -130,7 +130,7 @@ class Stream:
         """
         if not 0 <= probability <= 1:
             raise ConfigError(
-                f"Coins of probability {probability:g} were asked for. It lies between "
+                f"Coins of probability {probability:g} were requested. It lies between "
                 "0 and 1."
             )
         words, heads = self.words(_count(shape)), int(probability * _WORD)

@@ -62,8 +62,8 @@ class Canaries:
         fewest = min(map(len, candidates))
         if fewest < per_client:
             raise ConfigError(
-                f"{per_client} canaries were asked for in each client, and one has "
-                f"{fewest} candidates. Ask for fewer, or for fewer clients."
+                f"{per_client} canaries were requested in each client, and one has "
+                f"{fewest} candidates. Use fewer, or for fewer clients."
             )
         rng = seeds.stream("canaries").numpy()
         drawn = [rng.choice(mine, per_client, replace=False) for mine in candidates]

@@ -190,7 +190,7 @@ class Dataset:
         """
         if isinstance(self.images, Texts):
             raise ConfigError(
-                "A model that looks at pictures was given a data set of texts. Take a "
+                "A model that looks at pictures was given a data set of texts. Use a "
                 "model that reads, or a data set of pictures."
             )
         return self.images
@@ -227,7 +227,7 @@ def _check_numbers(what: str, numbers: Tensor, records: int, names: int) -> None
     if low < 0 or high >= names:
         raise ConfigError(
             f"The {what} numbers go from {low} to {high}, and there are {names} names: "
-            f"they should go from 0 to {names - 1}. Mend the numbers or the names."
+            f"they should go from 0 to {names - 1}. Fix the numbers or the names."
         )
 
 

@@ -35,9 +35,9 @@ class Pathological:
         classes = rng.permutation(np.unique(labels))
         if clients > len(classes):
             raise ConfigError(
-                f"A pathological partition over {clients} clients was asked for, and "
+                f"A pathological partition over {clients} clients was requested, but "
                 f"there are {len(classes)} classes: each client needs a class of its "
-                "own. Take fewer clients, or --partition dirichlet."
+                "own. Use fewer clients, or --partition dirichlet."
             )
         owner_of = {
             label: client
@@ -133,13 +133,13 @@ def _spread(
     found = np.unique(domains) if domains is not None else np.zeros(0)
     if domains is None or len(found) < 2:
         raise ConfigError(
-            f"A partition by domains was asked for, and the data set has {len(found)} "
-            "of them. Take a data set with domains, or --partition dirichlet."
+            f"A partition by domains was requested, but the data set has {len(found)} "
+            "of them. Use a data set with domains, or --partition dirichlet."
         )
     if clients % len(found):
         raise ConfigError(
             f"{clients} clients cannot be spread evenly over {len(found)} domains. "
-            f"Take a multiple of {len(found)}."
+            f"Use a multiple of {len(found)}."
         )
     for place, domain in enumerate(found):
         yield np.flatnonzero(domains == domain), np.arange(place, clients, len(found))

@@ -72,7 +72,7 @@ def _load(name: str, path: Path | None) -> Dataset:
     except OSError as error:  # a name that a list holds, and no system takes
         raise ConfigError(
             f"The data set in {path} cannot be used: {shown(str(error.filename))}: "
-            f"{reason_of(error)}. Mend the list, or the file."
+            f"{reason_of(error)}. Fix the list, or the file."
         ) from None
     except ConfigError as error:
         if str(path) in str(error):

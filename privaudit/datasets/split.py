@@ -92,7 +92,7 @@ def split_records(
     """
     if clients * FEWEST_CANDIDATES > len(labels):  # before anything is drawn for each
         raise ConfigError(
-            f"{clients:,} clients were asked for, and the {len(labels):,} records are "
+            f"{clients:,} clients were requested, but the {len(labels):,} records are "
             f"fewer than {FEWEST_CANDIDATES} for each. Take fewer clients."
         )
     rng = seeds.stream("deal").numpy()
@@ -167,7 +167,7 @@ def _refuse_shares(
     if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
         raise ConfigError(
             f"{clients} clients, a test share of {test:g} and a public share of "
-            f"{public:g} leave no candidates. Take at least one client, and "
+            f"{public:g} leave no candidates. Use at least one client, and "
             "shares above 0 whose sum is below 1."
         )
 
@@ -187,6 +187,6 @@ def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
         raise ConfigError(
             f"Client {int(counts.argmin())} of {clients} got {int(counts.min())} "
             f"candidates, and at least {FEWEST_CANDIDATES} are needed to tell members "
-            "from others. Take fewer clients, a larger alpha, more shots or another "
+            "from others. Use fewer clients, a larger alpha, more shots or another "
             "seed."
         )

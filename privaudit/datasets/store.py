@@ -79,6 +79,6 @@ def missing(path: Path, name: str) -> MissingFileError:
 def unreadable(path: Path, name: str, error: Exception) -> ConfigError:
     """Return the error for a file that is there, and damaged or closed."""
     return ConfigError(
-        f"{name} in {path} cannot be read ({error or type(error).__name__}). Mend the "
+        f"{name} in {path} cannot be read ({error or type(error).__name__}). Fix the "
         "file, or take it out."
     )

@@ -110,7 +110,7 @@ def blind_scores(
         bad = int((~np.isfinite(features)).any(axis=1).sum())
         raise ConfigError(
             f"Features must be finite, and those of {bad} of {len(features)} records "
-            "are not. Leave these records out, or mend what computes them."
+            "are not. Leave these records out, or fix what computes them."
         )
     folds = _deal_folds(is_member, Seeds(seed).stream("blind attacker").numpy())
     scores = np.empty(len(features))
@@ -128,7 +128,7 @@ def _deal_folds(
     fewer = min(members, len(is_member) - members)
     if fewer < 2:
         raise ConfigError(
-            f"The blind attacker learns on some records and is asked about others, and "
+            f"The blind baseline trains on some records and scores others, but "
             f"there are {members} members and {len(is_member) - members} non-members. "
             "Give at least two of each."
         )

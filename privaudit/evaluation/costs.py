@@ -81,7 +81,7 @@ def measure_costs(
     """
     if target is not None and not 0 < target <= 1:
         raise ConfigError(
-            f"A target of {target:g} was asked for. Take one above 0 and at most 1."
+            f"A target of {target:g} was requested. Use one above 0 and at most 1."
         )
     run.require_complete()
     sent = [m for m in run.transcript if m.receiver != PUBLIC]

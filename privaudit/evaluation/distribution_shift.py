@@ -149,7 +149,7 @@ def _strangers(
     if min(len(foreign), most) < clients:
         raise ConfigError(
             f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
-            f"and {clients} clients need one each at least. Take more."
+            f"and {clients} clients need one each at least. Use more."
         )
     parts = _deal(len(foreign), most, clients, seed)
     return [foreign.pick(torch.from_numpy(part)) for part in parts]

@@ -117,7 +117,7 @@ def participants_of(
     """
     if not 0 < rate <= 1:
         raise ConfigError(
-            f"A participation rate of {rate:g} was asked for. Take one above 0 and at "
+            f"A participation rate of {rate:g} was requested. Use one above 0 and at "
             "most 1."
         )
     count = count_participants(len(clients), rate)

@@ -79,7 +79,7 @@ class View:
         if not updates:
             raise ViewError(
                 f"The {self.adversary} view holds no update of {client!r}. Attack the "
-                "global model, or take a stronger threat model."
+                "global model, or use a stronger threat model."
             )
         return updates
 
@@ -95,7 +95,7 @@ class View:
         if not sent:
             raise ViewError(
                 f"The {self.adversary} view holds nothing that was sent to {client!r}. "
-                "Take a threat model that sees broadcasts."
+                "Use a threat model that sees broadcasts."
             )
         return sent
 
@@ -250,13 +250,13 @@ def _sum_of(updates: list[Message]) -> list[Message]:
     if alone:
         raise ViewError(
             f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
-            "could hide it. Take the threat model 'server': --scenario "
+            "could hide it. Use the threat model 'server': --scenario "
             "server-reconstruct."
         )
     if len(updates) == 1:
         raise ViewError(
             f"In round {updates[0].round} {updates[0].sender!r} took part alone: a sum "
-            "over one client is its upload. Take the threat model 'server', or let "
+            "over one client is its upload. Use the threat model 'server', or let "
             "more clients take part."
         )
     total = secure_sum([m.tensors for m in updates])

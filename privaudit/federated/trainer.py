@@ -94,8 +94,8 @@ class Task:
         """The language model of a model that writes."""
         if isinstance(self.backbone, Classifier):
             raise ConfigError(
-                "A language model was asked for, and this task's model classifies. "
-                "Take a model that writes, such as tiny-llava."
+                "A language model was requested, but this task's model classifies. "
+                "Use a generative model, such as tiny-llava."
             )
         return self.backbone
 
@@ -116,8 +116,8 @@ class Task:
         """The frozen CLIP of a model that classifies."""
         if not isinstance(self.backbone, Classifier):
             raise ConfigError(
-                "A classifier was asked for, and this task's model answers in words. "
-                "Take a model that classifies, such as tiny-clip."
+                "A classifier was requested, but this task's model generates text. "
+                "Use a classifier, such as tiny-clip."
             )
         return self.backbone
 

@@ -45,8 +45,8 @@ def as_writer(trainer: Trainer) -> WritingTrainer:
     if isinstance(trainer, WritingTrainer):
         return trainer
     raise ConfigError(
-        f"{type(trainer).__name__} trains models that classify, and one that answers "
-        "in words was asked for. Take a trainer such as lora-fedavg."
+        f"{type(trainer).__name__} trains classifiers, and one that generates "
+        "text was requested. Use a trainer such as lora-fedavg."
     )
 
 

@@ -58,7 +58,7 @@ def load_frozen(
     if targets != "all-linear":
         raise ConfigError(
             f"Targets were named, and no layer of {name} is changed. Leave --targets "
-            "out, or take a model that is tuned: `privaudit list models`."
+            "out, or use a model that is tuned: `privaudit list models`."
         )
     return load_model(name, Path(checkpoint) if checkpoint else None)
 

@@ -205,7 +205,7 @@ class Classifier:
         """
         if self.load_tower is None:
             raise ConfigError(
-                "This model's transformer cannot be tuned. Take tiny-clip, or a model "
+                "This model's transformer cannot be tuned. Use tiny-clip, or a model "
                 "of transformers."
             )
         return self.load_tower()

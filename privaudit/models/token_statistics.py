@@ -176,7 +176,7 @@ def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
     for alpha in alphas:
         if not (alpha == 1 or (alpha >= 0.01 and abs(alpha - 1) >= 0.01)):
             raise ConfigError(
-                f"A Renyi entropy of order {alpha:g} was asked for. Take 1, or an "
+                f"A Renyi entropy of order {alpha:g} was requested. Use 1, or an "
                 "order of at least 0.01 that is at least 0.01 away from 1."
             )
     wrong = (targets != IGNORED) & ((targets < 0) | (targets >= vocabulary))

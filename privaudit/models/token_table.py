@@ -162,7 +162,7 @@ class TokenTable:
             record = int((~found.any(dim=1)).nonzero()[0])
             raise ConfigError(
                 f"The slice {part!r} of record {record} has {int(own[record].sum())} "
-                "token(s), and not one position to be scored at. Take another "
+                "token(s), and not one position to be scored at. Use another "
                 "slice, or leave the record out."
             )
         return found
@@ -176,7 +176,7 @@ def _of_order(alpha: float, found: Mapping[float, Tensor]) -> Tensor:
     if alpha not in found:
         orders = ", ".join(f"{order:g}" for order in found)
         raise ConfigError(
-            f"An entropy of order {alpha:g} was asked for, and there are those of "
+            f"An entropy of order {alpha:g} was requested, but there are those of "
             f"{orders}. Take one of these."
         )
     return found[alpha]

@@ -207,8 +207,8 @@ def _refuse_a_floor(
     """Raise ConfigError if much more noise than at ``low`` costs as much."""
     if low and point > 1.5 * low[0] and spent > 0.98 * low[1]:
         raise ConfigError(
-            f"An epsilon of {epsilon:g} was asked for, and this accountant proves none "
-            f"below {spent:.3g}. Ask for more, or take another accountant."
+            f"An epsilon of {epsilon:g} was requested, but this accountant proves none "
+            f"below {spent:.3g}. Ask for more, or use another accountant."
         )
 
 
@@ -232,7 +232,7 @@ def _cached_epsilon(
     if accountant != "dpa-rdp" and _without_replacement(phases):
         raise ConfigError(
             f'The accountant "{accountant}" was asked about samples without '
-            'replacement, and "dpa-rdp" alone knows those. Take it.'
+            'replacement, and only "dpa-rdp" supports those. Use it.'
         )
     with _known_warnings_silenced():
         if accountant == "opacus-prv":
@@ -307,7 +307,7 @@ def _gaussian_exact(phases: tuple[SamplingPhase, ...], delta: float) -> float:
         if phase.sampling_rate < 1:
             raise ConfigError(
                 'The accountant "gaussian-exact" was asked about a sampling rate of '
-                f'{phase.sampling_rate:g}, and knows 1 only. Take "opacus-prv".'
+                f'{phase.sampling_rate:g}, and supports 1 only. Use "opacus-prv".'
             )
     return gaussian_epsilon(_mu(phases), delta)
 

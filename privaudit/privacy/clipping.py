@@ -100,7 +100,7 @@ def _like(leading: Tensor, tensor: Tensor) -> Tensor:
 def _check(gradients: Mapping[str, Tensor], clip_norm: float) -> None:
     if not clip_norm > 0:
         raise ConfigError(
-            f"A clip norm of {clip_norm:g} was asked for. It must be above 0; infinity "
+            f"A clip norm of {clip_norm:g} was requested. It must be above 0; infinity "
             "clips nothing."
         )
     if not gradients:

@@ -178,7 +178,7 @@ def discrete_gaussian(
     """
     if not 1 <= scale <= LARGEST:
         raise ConfigError(
-            f"Discrete Gaussian noise of {scale} steps was asked for. It must have 1 "
+            f"Discrete Gaussian noise of {scale} steps was requested. It must have 1 "
             f"to {LARGEST}."
         )
     found = [np.empty(0, dtype=np.int64)]

@@ -181,7 +181,7 @@ def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str
             wanted = [name for name in wanted if name in played]
         elif not wanted:
             raise MissingFileError(
-                f"A report of {run.name} was asked for, and it was never attacked. "
+                f"A report of {run.name} was requested, but it was never attacked. "
                 f"Make an audit with `privaudit attack {run.name}`."
             )
         found += [(run, name) for name in wanted]

@@ -168,7 +168,7 @@ def _check_replicates(replicates: int) -> None:
     if replicates < _FEWEST:
         raise ConfigError(
             f"{replicates} bootstrap replicates have no tails to read an interval "
-            f"from. Take at least {_FEWEST}, or 1000."
+            f"from. Use at least {_FEWEST}, or 1000."
         )
 
 

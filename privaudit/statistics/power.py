@@ -86,7 +86,7 @@ class DifferenceDesign:
         _check_apart(self.difference, self.against)
         if not -1 <= self.correlation < 1:
             raise ConfigError(
-                f"A correlation of {self.correlation} is not in [-1, 1). Take 0 for "
+                f"A correlation of {self.correlation} is not in [-1, 1). Use 0 for "
                 "attacks that have nothing in common, 0.5 where nothing is known."
             )
 

@@ -135,5 +135,5 @@ def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
 
 
 def test_fedper_that_shares_every_layer_is_refused(task: Task) -> None:
-    with pytest.raises(ConfigError, match=r"3 shared layers .* Take at most 2"):
+    with pytest.raises(ConfigError, match=r"3 shared layers .* Use at most 2"):
         LoraFedPer(shared_layers=3).start(task, Seeds(0))

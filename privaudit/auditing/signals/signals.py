@@ -67,8 +67,8 @@ class SignalTable:
         if name not in QUANTITIES:
             known = ", ".join([*QUANTITIES, *self.tokens])
             raise ConfigError(
-                f"The signal {name!r} was asked for, and these models have {known}. "
-                "Take one of them."
+                f"The signal {name!r} was requested, but these models have {known}. "
+                "Use one of them."
             )
         found: Float[Tensor, "models records"] = getattr(self, name)
         return found
@@ -172,8 +172,8 @@ class SignalTable:
     def _classes(self) -> Float[Tensor, "models records classes"]:
         if self.log_probabilities is None:
             raise ConfigError(
-                "Probabilities of classes were asked for, and these models answer in "
-                "words. Take an attack on words, such as token-loss."
+                "Probabilities of classes were requested, but these models generate "
+                "text. Use an attack on words, such as token-loss."
             )
         return self.log_probabilities
 

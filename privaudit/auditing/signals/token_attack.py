@@ -98,9 +98,9 @@ def _ask(
 ) -> TokenTable:
     if records.words is None:
         raise ConfigError(
-            "An attack on token distributions was asked for, and these records hold no "
-            "words. Take a data set with questions or captions, and a model that "
-            "answers in words."
+            "An attack on token distributions was requested, but these records hold no "
+            "words. Use a data set with questions or captions, and a model that "
+            "generates text."
         )
     chunks = adversary.trainer.query(
         adversary.task, stack([model]), records, want=frozenset({wanted})

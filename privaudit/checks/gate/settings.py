@@ -136,7 +136,7 @@ def _table(path: Path) -> dict[str, Any]:
     except LimitError:
         raise
     except ConfigError as error:
-        raise ConfigError(f"{error} So the gate has no settings: mend it.") from None
+        raise ConfigError(f"{error} So the gate has no settings: fix it.") from None
     for part in TABLE.split("."):
         found = found.get(part, {}) if isinstance(found, dict) else None
     if not isinstance(found, dict):

@@ -72,7 +72,7 @@ def claim(
 def _one_of(option: str, text: str, names: Any) -> str:
     if text not in get_args(names):
         raise ConfigError(
-            f"{option} {text} is unknown. Take one of {', '.join(get_args(names))}."
+            f"{option} {text} is unknown. Use one of {', '.join(get_args(names))}."
         )
     return text
 

@@ -100,7 +100,7 @@ def read_captions(path: Path) -> list[Captioned]:
         if number not in found or not caption:
             raise ConfigError(
                 f"{path} gives picture {number} the caption {caption!r}; captions are "
-                "not blank, and their pictures are listed. Mend it, or take it out."
+                "not blank, and their pictures are listed. Fix it, or take it out."
             )
         found[number].append(caption)
     bare = next((number for number, captions in found.items() if not captions), None)

@@ -154,7 +154,7 @@ def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
     unknown = next((i for i, text in enumerate(told) if text not in SPLITS), None)
     if unknown is not None:
         raise ConfigError(
-            f"{lines[unknown][0]} is of the split {told[unknown]!r}. Take train, val "
+            f"{lines[unknown][0]} is of the split {told[unknown]!r}. Use train, val "
             "or test."
         )
     return torch.tensor([SPLITS[text] for text in told]) if told else None

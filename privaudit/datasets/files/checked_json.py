@@ -52,5 +52,5 @@ def parse_checked(content: bytes, form: Form[T], where: str) -> T:
     at = ".".join(map(str, first["loc"]))
     raise ConfigError(
         f"{where} is not as it should be{f' at {at}' if at else ''}: {first['msg']}. "
-        "Mend it, or get it again."
+        "Fix it, or get it again."
     )

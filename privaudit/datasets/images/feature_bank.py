@@ -143,7 +143,7 @@ def _split(arrays: Arrays, file: Path) -> Int[Tensor, " n"] | None:
     unknown = next((text for text in texts if text not in SPLITS), None)
     if unknown is not None:
         raise ConfigError(
-            f"The split in {file} holds {unknown!r}. Take train, val and test."
+            f"The split in {file} holds {unknown!r}. Use train, val and test."
         )
     return torch.tensor([SPLITS.get(text, TRAIN) for text in texts])
 

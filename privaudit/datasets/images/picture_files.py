@@ -59,7 +59,7 @@ class PictureFiles:
         except BROKEN as error:
             raise ConfigError(
                 f"{name} in {self.store.path} is not a picture, or a broken one "
-                f"({error}). Mend it, or take it out."
+                f"({error}). Fix it, or take it out."
             ) from None
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -122,7 +122,7 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
     """
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise ConfigError(f"{name!r} in {folder} leaves the folder. Mend the list.")
+            raise ConfigError(f"{name!r} in {folder} leaves the folder. Fix the list.")
     for place in (folder, *_folders(folder)):
         folder_store = FolderStore(place)
         if names[0] in folder_store:

@@ -186,7 +186,7 @@ def _part(row: TextRow, columns: Columns) -> int:
     told = row.take(columns.split or "").lower()
     if told not in SPLITS:
         raise ConfigError(
-            f"{row.where} is of the split {told!r}. Take train, val or test."
+            f"{row.where} is of the split {told!r}. Use train, val or test."
         )
     return SPLITS[told]
 

@@ -94,7 +94,7 @@ def _separated_rows(file: Path) -> Iterator[TextRow]:
         if len(cells) != len(names):
             raise ConfigError(
                 f"Line {line} of {file} has {len(cells)} fields, and its first line "
-                f"names {len(names)} columns. Mend the line, or take it out."
+                f"names {len(names)} columns. Fix the line, or take it out."
             )
         yield TextRow(f"Line {line} of {file}", dict(zip(names, cells, strict=True)))
 
@@ -114,7 +114,7 @@ def _comma_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
         except csv.Error as error:
             raise ConfigError(
                 f"The record that begins in line {first} of {file} is broken ({error})."
-                " Mend its double quotes, or take it out."
+                " Fix its double quotes, or take it out."
             ) from None
         if cells is None:
             return
@@ -134,7 +134,7 @@ def _flat(text: str, where: str) -> Mapping[str, str]:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{where} is not JSON ({error}). Mend the line, or get the file again."
+            f"{where} is not JSON ({error}). Fix the line, or get the file again."
         ) from None
     if not isinstance(found, dict):
         raise ConfigError(

@@ -131,15 +131,15 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     for metric in afterwards.metrics:
         if metric in CAPTIONS and not writes:
             raise ConfigError(
-                f"{metric!r} is of models that answer in words, and {config.model} "
-                "classifies. Take a model such as tiny-llava, or local accuracy."
+                f"{metric!r} is of generative models, and {config.model} "
+                "classifies. Use a model such as tiny-llava, or local accuracy."
             )
     if not afterwards.scenario:
         return
     if config.members == "all":
         raise ConfigError(
             'members = "all" trains on every candidate, so that an attack has no '
-            'non-members to tell members from. Take members = "coin".'
+            'non-members to tell members from. Use members = "coin".'
         )
     scenario = find_scenario(afterwards.scenario, shadows=0)
     readable = scenario.for_task("generation" if writes else "classification").attacks

@@ -121,7 +121,7 @@ def make_table(
         MissingFileError: Data or a model is not there; nothing has run.
     """
     if jobs < 1:
-        raise ConfigError(f"--jobs {jobs} trains nothing. Take at least 1.")
+        raise ConfigError(f"--jobs {jobs} trains nothing. Use at least 1.")
     planned, outcomes = schedule(plan), {}
     with closing(perform_all(planned.runs, folder, jobs)) as finished:
         for run, outcome in finished:

@@ -215,7 +215,7 @@ def _refuse_copies(plan: SweepPlan) -> None:
     if both:
         raise ConfigError(
             f"The report seeds hold {', '.join(both)}, with which cells are chosen: "
-            "that would report the luck of the choice. Take others."
+            "that would report the luck of the choice. Use others."
         )
 
 

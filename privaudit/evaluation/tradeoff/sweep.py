@@ -163,7 +163,7 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
         if config.members == "all":
             raise ConfigError(
                 'members = "all" trains on every candidate, so that an attack has no '
-                'non-members to tell members from. Take members = "coin".'
+                'non-members to tell members from. Use members = "coin".'
             )
         kinds.add(writes := is_captioner(config.model))
         readable = scenario.for_task(

@@ -245,14 +245,14 @@ def _check_masking(config: RunConfig, trainer: Trainer) -> None:
         return
     if trainer.aggregation != "sum":
         raise ConfigError(
-            f"Masked uploads were asked for, and {config.trainer}'s server uses each "
-            "of them by itself, not their sum. Take a trainer that sums, such as "
+            f"Masked uploads were requested, but {config.trainer}'s server uses each "
+            "of them by itself, not their sum. Use a trainer that sums, such as "
             "promptfl, or leave --secure-aggregation out."
         )
     count = count_participants(config.clients, config.participation)
     if count < 2:
         raise ConfigError(
-            f"Masked uploads were asked for, and {count} of {config.clients} clients "
+            f"Masked uploads were requested, but {count} of {config.clients} clients "
             "takes part in a round: a sum over one is its update. Raise --clients or "
             "--participation."
         )

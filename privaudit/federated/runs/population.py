@@ -204,14 +204,14 @@ def _canaries(
     trainer = config.build_trainer()
     if not isinstance(backbone, Classifier):
         raise ConfigError(
-            f"Canaries were asked for, and {config.model} answers in words. Take a "
-            "model that classifies; any candidate is a canary without --canary."
+            f"Canaries were requested, but {config.model} generates text. Use a "
+            "classifier; any candidate is a canary without --canary."
         )
     accepts = isinstance(trainer, AcceptsGradientCanaries)
     if config.canary == "gradient" and not accepts:
         raise ConfigError(
-            f"Canaries in gradient space were asked for, and {config.trainer} does not "
-            "take them. Take --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
+            f"Canaries in gradient space were requested, but {config.trainer} does not "
+            "take them. Use --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
         )
     return Canaries.draw(
         config.canary,
@@ -271,7 +271,7 @@ def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
             f"{len(unknown)} of the {len(used)} classes of {name} are none of the "
             f"{len(own.class_names)} that the run's model tells apart, such as "
             f"{unknown[0]!r}: it knows {', '.join(own.class_names[:4])} and so on. "
-            "Take a data set with the same class names, or rename its classes."
+            "Use a data set with the same class names, or rename its classes."
         )
     mapped = [numbers.get(_plain(c), 0) for c in found.class_names]
     labels = torch.tensor(mapped)[found.labels]
@@ -302,22 +302,22 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
     """
     task, writes = config.build_trainer().task, is_captioner(config.model)
     if task == ("classification" if writes else "generation"):
-        kind = "answers in words" if writes else "classifies"
+        kind = "generates text" if writes else "classifies"
         other = "tiny-clip" if writes else "tiny-llava"
         raise ConfigError(
-            f"{config.trainer} cannot train {config.model}, which {kind}. Take a model "
+            f"{config.trainer} cannot train {config.model}, which {kind}. Use a model "
             f"such as {other}, or another trainer."
         )
     if task == "classification" and kind_of(config.model) == "classifies":
         raise ConfigError(
             f"{config.trainer} learns prompts before class names, and {config.model} "
-            "has no such prompts. Train it with fedpt, or take a model such as "
+            "has no such prompts. Train it with fedpt, or use a model such as "
             "tiny-clip."
         )
     if writes and not dataset.dialogues:
         raise ConfigError(
-            f"{config.model} answers questions in words, and {config.dataset} has none "
-            "about its records. Take a data set with captions or questions, such as "
+            f"{config.model} answers questions, and {config.dataset} has none "
+            "about its records. Use a data set with captions or questions, such as "
             "scenes."
         )
     texts, reader = isinstance(dataset.images, Texts), reads_texts(config.model)
@@ -325,6 +325,6 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
         has, takes = ("texts", "pictures") if texts else ("pictures", "texts")
         other = "one named encoder:" if texts else "tiny-clip or tiny-llava"
         raise ConfigError(
-            f"{config.dataset} has {has}, and {config.model} takes {takes}. Take a "
+            f"{config.dataset} has {has}, and {config.model} takes {takes}. Use a "
             f"model that takes {has}, such as {other}, or another data set."
         )

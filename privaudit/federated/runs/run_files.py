@@ -80,7 +80,7 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{path} was trained with {threads} threads, and there are "
             f"{torch.get_num_threads()}. Set OMP_NUM_THREADS={threads} to get the same "
-            "bytes, or --fresh to start anew."
+            "bytes, or --fresh to start over."
         )
     there = _versions(header["libraries"])
     for name, before in header["libraries"].items():
@@ -88,7 +88,7 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{path} was trained with {name} {before}, and {there.get(name)} "
                 "is installed: the rest might differ. Install that version, or "
-                "--fresh to start anew."
+                "--fresh to start over."
             )
 
 
@@ -211,7 +211,7 @@ def load_checkpoint(
     if file_hash(file) != expected:
         raise TranscriptError(
             f"{file} is not the checkpoint that the run wrote: it was cut or altered. "
-            "Restore it from a copy, or --fresh to start anew."
+            "Restore it from a copy, or --fresh to start over."
         )
     states = split_names(read_tensors(file))
     federation.server = states.get("server", {})

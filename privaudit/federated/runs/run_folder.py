@@ -56,11 +56,11 @@ def check_place(path: Path, *, fresh: bool) -> None:
         raise ConfigError(
             f"{path} holds {some_files(own)} and no {HEADER}: a run that lost it. "
             f"Restore {HEADER} from a copy, take another --name, or --fresh to remove "
-            "what the run wrote and start anew."
+            "what the run wrote and start over."
         )
     if foreign:
         raise ConfigError(
-            f"{path} holds {some_files(foreign)} and no run. Take another --name or "
+            f"{path} holds {some_files(foreign)} and no run. Use another --name or "
             "--runs, or --fresh to train there all the same: these files stay."
         )
 

@@ -153,7 +153,7 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
         header = read_header(path)  # as others left it
         if header.seal != seal:
             raise ConfigError(
-                f"{path} was trained anew since this was begun, so that its results "
+                f"{path} was trained again since this was begun, so that its results "
                 "would be of a run that is no more. Run the same command again."
             )
         for name, content in contents.items():
@@ -175,7 +175,7 @@ def refuse_link(folder: Path) -> None:
     if folder.is_symlink():
         raise ConfigError(
             f"{folder} is a link, and a run's files are written into its own folder "
-            "only. Put a folder in its place, or take another --name."
+            "only. Put a folder in its place, or use another --name."
         )
 
 

@@ -255,7 +255,7 @@ class Run:
         latest = self._read_header()
         if latest.seal != self._signed.seal:
             raise TranscriptError(
-                f"{self.path} was trained anew since it was read. Run the same command "
+                f"{self.path} was trained again since it was read. Run the same command "
                 "again."
             )
         return latest

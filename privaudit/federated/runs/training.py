@@ -153,13 +153,13 @@ def _train_alone(
 def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
     if run.config != config:
         raise ConfigError(
-            f"{run.path} holds a run of another configuration. Take another --name, or "
+            f"{run.path} holds a run of another configuration. Use another --name, or "
             "--fresh to replace it."
         )
     if not run.is_complete and not resume:
         raise ConfigError(
             f"{run.path} stopped after {run.header['progress']['rounds']} of "
-            f"{config.rounds} rounds. Add --resume to go on, or --fresh to start anew."
+            f"{config.rounds} rounds. Add --resume to continue, or --fresh to start over."
         )
 
 

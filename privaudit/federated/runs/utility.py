@@ -183,7 +183,7 @@ def mean_accuracy(
     if not used.any():
         raise ConfigError(
             f"None of {counted.shape[1]} test records counts for any of "
-            f"{counted.shape[0]} clients, so that there is no accuracy. Take a larger "
+            f"{counted.shape[0]} clients, so that there is no accuracy. Use a larger "
             "test_share, or data whose test records are of the clients' classes."
         )
     scores, counted = scores[used], counted[used]

@@ -201,7 +201,7 @@ class CaptioningVLM:
             return self._eye
         raise ConfigError(
             f"{self.name} reads embeddings of {self._eye.bank_width} numbers and no "
-            "pictures. Give it a bank of embeddings, or take a model with an image "
+            "pictures. Give it a bank of embeddings, or use a model with an image "
             "tower."
         )
 

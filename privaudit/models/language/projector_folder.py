@@ -271,7 +271,7 @@ def _bank(dataset: Dataset) -> FeatureBank:
     lacks = "captions" if dataset.dialogues == () else "embeddings, but pictures"
     raise ConfigError(
         "A projector is learned from embeddings and captions, and the data set has no "
-        f"{lacks}. Take one with both, or a model that reads pictures."
+        f"{lacks}. Use one with both, or a model that reads pictures."
     )
 
 

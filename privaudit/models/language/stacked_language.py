@@ -336,7 +336,7 @@ def check_prompts(words: TokenSequences, longest: int) -> None:
     """Check that words end where an answer would begin, and that it may be one."""
     if longest < 1:
         raise ConfigError(
-            f"Answers of at most {longest} tokens were asked for. Ask for at least 1."
+            f"Answers of at most {longest} tokens were requested. Ask for at least 1."
         )
     if (words.kinds == ANSWER).any():
         raise ConfigError(

@@ -57,7 +57,7 @@ class ResNetShape:
         if self.size % (8 * self.stem):
             raise ConfigError(
                 f"Pictures of {self.size} pixels do not shrink by {8 * self.stem}, as "
-                f"a stem of {self.stem} does. Take a size that is a multiple of it."
+                f"a stem of {self.stem} does. Use a size that is a multiple of it."
             )
 
 
@@ -166,7 +166,7 @@ def promptable(
 def _refuse_pictures(pictures: Pictures) -> Tensor:
     raise ConfigError(
         f"This surrogate was aligned with a bank of embeddings, and was given "
-        f"{len(pictures)} pictures. Take the data set of that bank, or pretrain a "
+        f"{len(pictures)} pictures. Use the data set of that bank, or pretrain a "
         "surrogate from pictures."
     )
 

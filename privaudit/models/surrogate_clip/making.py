@@ -102,7 +102,7 @@ def public_part(
     if split not in (None, "validation"):
         raise ConfigError(
             f"The public part was asked to be the {split} split, which clients or "
-            "tests need. Take --split validation, or a --share of the training records."
+            "tests need. Use --split validation, or a --share of the training records."
         )
     has_one = dataset.split is not None and bool((dataset.split == VALIDATION).any())
     if split is not None or (share is None and has_one):

@@ -34,7 +34,7 @@ def validation_records(dataset: Dataset) -> PublicRecords:
     found = _of_split(dataset, VALIDATION)
     if not len(found):
         raise ConfigError(
-            "The validation split was asked for, and this data set has none. Make a "
+            "The validation split was requested, but this data set has none. Make a "
             "share of its training records public instead: --share 0.2."
         )
     return PublicRecords("validation", found)

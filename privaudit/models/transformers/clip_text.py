@@ -102,7 +102,7 @@ class ClipTextTower(TunedModules):
         if length + added > context:
             raise ConfigError(
                 f"A prompt of {added} vectors and class texts of {length} tokens were "
-                f"asked of a text tower that was made for {context}. Take at most "
+                f"asked of a text tower that was made for {context}. Use at most "
                 f"{context - length} vectors."
             )
 
@@ -119,7 +119,7 @@ def as_transformers(tower: TextTower) -> Any:
     if not tower.shares_prefixes() or isinstance(tower.projection, nn.Linear) or scaled:
         raise ConfigError(
             "Only open_clip's ordinary causal text towers can be tuned in this way, "
-            "and this model has another one. Take a model such as open_clip:ViT-B-16."
+            "and this model has another one. Use a model such as open_clip:ViT-B-16."
         )
     transformers = import_transformers()
     config = transformers.CLIPTextConfig(

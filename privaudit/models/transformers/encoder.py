@@ -81,7 +81,7 @@ class TextEncoderTower(RowTower):
         """
         if words is None:
             raise ConfigError(
-                "A model that reads texts was given records without any. Take a data "
+                "A model that reads texts was given records without any. Use a data "
                 "set of texts, or a model that looks at pictures."
             )
         assert self.head is not None

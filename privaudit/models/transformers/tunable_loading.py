@@ -62,7 +62,7 @@ def _encoder(
     if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", False):
         raise ConfigError(
             f"{source!r} is a model of type {model.config.model_type!r}, which writes. "
-            "Name it decoder: or seq2seq:, or take an encoder, such as BERT."
+            "Name it decoder: or seq2seq:, or use an encoder, such as BERT."
         )
     tokenizer = _pretrained("AutoTokenizer", "tokenizer", source)
     return TextClassifier(name, model, tokenizer, targets)
@@ -172,5 +172,5 @@ def _check_type(source: str, name: str, wanted: str) -> None:
     why = _REASONS.get(config.model_type)
     raise ConfigError(
         f"{source!r} is a model of type {config.model_type!r}, and {name} takes those "
-        f"of type {wanted!r}{f': {why}' if why else ''}. Take one of these."
+        f"of type {wanted!r}{f': {why}' if why else ''}. Use one of these."
     )

@@ -85,7 +85,7 @@ class VisionTower(RowTower):
         if tokens is None:
             raise ConfigError(
                 "A model that looks at pictures was given records without their "
-                "patches. Take a data set of pictures, or a model that reads."
+                "patches. Use a data set of pictures, or a model that reads."
             )
         return self.scores(self.vectors(tokens, tuning), tuning)
 
@@ -199,6 +199,6 @@ def _layers_of(model: Any) -> nn.ModuleList:
         return found
     raise ConfigError(
         f"An image tower of type {model.config.model_type!r} was given, and only "
-        "those built as ViT can be tuned: embeddings, layers, one layernorm. Take one "
+        "those built as ViT can be tuned: embeddings, layers, one layernorm. Use one "
         "of type 'vit', 'deit' or 'dinov2'."
     )

@@ -46,7 +46,7 @@ class FixedPoint:
             raise ConfigError(
                 f"{self.bits} bits code sums of {self.parties} numbers up to "
                 f"{self.largest:g} in steps of {self.step:g}, and {COARSEST:g} is the "
-                "coarsest. Take 64 bits, or a smaller range."
+                "coarsest. Use 64 bits, or a smaller range."
             )
 
     @property

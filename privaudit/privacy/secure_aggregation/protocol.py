@@ -73,7 +73,7 @@ def threshold_of(parties: int) -> int:
     """
     if parties < 2:
         raise ConfigError(
-            f"A secure sum over {parties} client was asked for, and a sum over one is "
+            f"A secure sum over {parties} client was requested, but a sum over one is "
             "its update. Let more clients take part, or train with ideal secure "
             "aggregation."
         )

@@ -74,7 +74,7 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     """
     if n < 10:
         raise ConfigError(
-            f"{n} canaries leave none to guess at in a fifth of them. Take 10 or more."
+            f"{n} canaries leave none to guess at in a fifth of them. Use 10 or more."
         )
     side = {"guesses_in": n // 10, "guesses_out": n // 10}
     bounds: list[EpsilonMethod] = [

@@ -53,7 +53,7 @@ class CanaryScores:
         if broken:
             raise ConfigError(
                 f"An epsilon bound needs finite scores, and {broken} of {lengths[0]} "
-                "are not. Leaving some out would bias it: mend the attack."
+                "are not. Leaving some out would bias it: fix the attack."
             )
 
     @property

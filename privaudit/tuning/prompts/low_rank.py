@@ -59,8 +59,8 @@ def factorize(
     rank, available = start.shape[-1], min(prompt.shape[-2:])
     if rank > available:
         raise ConfigError(
-            f"A factorization of rank {rank} was asked for, and the prompt has "
-            f"{prompt.shape[-2]} tokens of width {prompt.shape[-1]}. Take a rank of at "
+            f"A factorization of rank {rank} was requested, but the prompt has "
+            f"{prompt.shape[-2]} tokens of width {prompt.shape[-1]}. Use a rank of at "
             f'most {available}, or rank "full".'
         )
     u = orthonormalize(prompt @ start)
@@ -119,8 +119,8 @@ def reconstruct_gradient(
     """
     if variant == "published-code" and kind == "left":
         raise ConfigError(
-            'The published code was asked for with factorization "left", and it knows '
-            '"both" only. Take "both", or variant "equation-4".'
+            'The published code was requested with factorization "left", and it knows '
+            '"both" only. Use "both", or variant "equation-4".'
         )
     if kind == "left":
         gradient_u = gradient_u @ torch.linalg.pinv(v @ v.mT, hermitian=True)

@@ -73,8 +73,8 @@ class PrivateTrainer(PromptTrainer):
         needed = {"sound": "sample", "published-code": "batch"}.get(self.mode)
         if needed and self.clip not in (None, needed):
             raise ConfigError(
-                f"clip = {self.clip!r} was asked for in mode {self.mode!r}, which "
-                f'knows {needed!r} only. Leave it out, or take mode "published-paper"'
+                f"clip = {self.clip!r} was requested in mode {self.mode!r}, which "
+                f'supports {needed!r} only. Leave it out, or use mode "published-paper"'
             )
         return self
 

@@ -35,7 +35,7 @@ def tokens_of(records: Records | Batch) -> Tensor:
     if records.tokens is None:
         raise ConfigError(
             "Optimal transport matches prompts with the parts of a picture, and these "
-            "records are pooled features without parts. Take a data set of pictures, "
+            "records are pooled features without parts. Use a data set of pictures, "
             'or a method that needs no parts, such as "promptfl".'
         )
     return records.tokens

@@ -74,7 +74,7 @@ class DhapaClient(PromptTuner):
     def _check_noise(self) -> "DhapaClient":
         if self.statistics_noise and (self.needs(IMPROVEMENT) or self.needs(SIZE)):
             raise ConfigError(
-                f"Noise of {self.statistics_noise:g} on the statistics was asked for, "
+                f"Noise of {self.statistics_noise:g} on the statistics was requested, "
                 "and it covers the uncertainty and the mean embedding: a change of "
                 "loss has no bound, and a size would be exact. Set gamma = 0 and "
                 'weighting = "dhapa".'

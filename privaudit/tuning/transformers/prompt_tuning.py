@@ -106,8 +106,8 @@ class PromptTuner(BaseTrainer):
         PEFT_METHODS.find(self.peft_method)
         if self.tiers == "three" and self.epochs < len(TIERS):
             raise ConfigError(
-                f"Three tiers of machines were asked for, and {self.epochs} epochs "
-                f"have no three parts. Take at least {len(TIERS)} epochs."
+                f"Three tiers of machines were requested, but {self.epochs} epochs "
+                f"have no three parts. Use at least {len(TIERS)} epochs."
             )
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:

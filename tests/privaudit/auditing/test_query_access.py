@@ -40,7 +40,7 @@ def test_probabilities_are_the_model_s_own() -> None:
 
 
 def test_models_that_write_have_no_labels_to_give() -> None:
-    with pytest.raises(ConfigError, match="answer in words"):
+    with pytest.raises(ConfigError, match="generative models"):
         answering(LoraFedAvg(), "labels")
 
 

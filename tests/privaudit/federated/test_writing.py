@@ -56,7 +56,7 @@ def test_favourites_are_of_the_answers_tokens(task: Task) -> None:
 
 
 def test_a_trainer_of_classifiers_does_not_write() -> None:
-    with pytest.raises(ConfigError, match="PromptFL trains models that classify"):
+    with pytest.raises(ConfigError, match="PromptFL trains classifiers"):
         as_writer(PromptFL())
 
 

@@ -181,7 +181,7 @@ def test_an_epsilon_outside_its_range_is_refused(epsilon: float) -> None:
 
 def test_an_epsilon_that_an_accountant_cannot_prove_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"0.001 was asked for.*proves none below 0.1"
+        ConfigError, match=r"0.001 was requested.*proves none below 0.1"
     ):
         noise_multiplier_for(0.001, DELTA, 0.5, 10, "opacus-rdp")
 

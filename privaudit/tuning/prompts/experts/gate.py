@@ -34,8 +34,8 @@ def gate_size(gate_dim: int, dim: int) -> int:
     if dim % size:
         fits = [n for n in range(1, dim + 1) if dim % n == 0 and n >= 32]
         raise ConfigError(
-            f"gate_dim = {gate_dim} was asked for, and pooling takes every n-th of "
-            f"{dim} features. Take one of {', '.join(map(str, fits))}."
+            f"gate_dim = {gate_dim} was requested, but pooling takes every n-th of "
+            f"{dim} features. Use one of {', '.join(map(str, fits))}."
         )
     return size
 

@@ -130,7 +130,7 @@ WRITER = [{"label": "a", "trainer": "lora-fedavg", "whose": "server"}]
         ({"fields": {"members": "all"}}, 'a, accuracy, seed 1: members = "all" trains'),
         ({"metrics": ["client token-loss"]}, "'token-loss' cannot read what tiny-clip"),
         ({"rows": WRITER}, "'loss-threshold' cannot read what tiny-llava answers"),
-        ({"metrics": ["server BLEU-1"]}, "answer in words, and tiny-clip classifies"),
+        ({"metrics": ["server BLEU-1"]}, "generative models, and tiny-clip classifies"),
     ],
 )
 def test_what_a_finished_run_could_not_be_asked_is_refused_before_it_is_trained(

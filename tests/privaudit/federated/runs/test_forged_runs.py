@@ -319,7 +319,7 @@ def test_an_audit_of_a_run_that_was_trained_anew_is_not_kept(run: Path) -> None:
     before = Run(run)
     _ = before.header
     save_header(run, before.header | {"python": "3.0"})
-    with pytest.raises(PrivauditError, match="trained anew"):
+    with pytest.raises(PrivauditError, match="trained again"):
         before.add({"audits/x/audit.json": b"{}"})
     assert not (run / "audits" / "x").exists()
 

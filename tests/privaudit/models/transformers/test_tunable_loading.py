@@ -49,7 +49,7 @@ def test_every_kind_is_listed() -> None:
     listed = {entry[0].partition(":")[0]: entry[1] for entry in names_of("models")}
     kinds = ("encoder", "vit", "clip", "decoder", "seq2seq", "blip")
     assert [listed[kind] for kind in kinds] == ["classifies"] * 3 + [
-        "answers in words"
+        "generates text"
     ] * 3
 
 

@@ -265,7 +265,7 @@ def test_pictures_that_the_tower_does_not_take_are_refused(
 
 
 def test_towers_that_are_built_in_another_way_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Take one of type 'vit', 'deit' or"):
+    with pytest.raises(ConfigError, match="Use one of type 'vit', 'deit' or"):
         ViTTower(clip_model().vision_model, 3)
 
 

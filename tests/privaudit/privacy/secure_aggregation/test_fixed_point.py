@@ -63,7 +63,7 @@ def test_what_is_out_of_range_is_refused(number: float) -> None:
 
 
 def test_32_bits_are_refused_for_a_range_that_they_code_too_coarsely() -> None:
-    with pytest.raises(ConfigError, match=r"in steps of 2, and .* Take 64 bits"):
+    with pytest.raises(ConfigError, match=r"in steps of 2, and .* Use 64 bits"):
         FixedPoint(10, bits=32)
 
 

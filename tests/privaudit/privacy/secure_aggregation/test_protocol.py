@@ -98,7 +98,7 @@ def test_the_operating_systems_randomness_does_as_well() -> None:
 
 
 def test_a_sum_over_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match="over 1 client was asked for"):
+    with pytest.raises(ConfigError, match="over 1 client was requested"):
         summed([[1.0]])
 
 

@@ -179,7 +179,7 @@ def asked(run: Run) -> tuple[Any, Any]:
     [
         ("encoder-bert", "promptfl", {}, "learns prompts before class names"),
         ("vit-ViT", "dp-fpl", {}, "Train it with fedpt"),
-        ("decoder-gpt2", "promptfl", {}, "which answers in words"),
+        ("decoder-gpt2", "promptfl", {}, "which generates text"),
         ("encoder-bert", "lora-fedavg", {}, "which classifies"),
         ("vit-ViT", "fedpt", {"dataset": "some-texts"}, "has texts, and"),
         ("encoder-bert", "fedpt", {"dataset": "digits"}, "has pictures, and"),

@@ -209,7 +209,7 @@ def test_a_linear_gate_leaves_out_experts_beyond_its_own() -> None:
 
 def test_pooling_takes_every_nth_feature() -> None:
     assert pool(torch.arange(12.0), 4).tolist() == [0, 3, 6, 9]
-    with pytest.raises(ConfigError, match="Take one of 32, 48, 64, 96, 192"):
+    with pytest.raises(ConfigError, match="Use one of 32, 48, 64, 96, 192"):
         gate_size(100, 192)
 
 
