@@ -17,7 +17,7 @@ from privaudit.models.interfaces import AnyTask
 @ATTACKS.register("entropy")
 @dataclass(frozen=True)
 class Entropy:
-    """Score a candidate by minus the entropy of what is predicted, without its label.
+    """Score a candidate by minus the entropy of the prediction, without its label.
 
     A model that is sure and wrong counts as sure: see ``modified-entropy``.
 

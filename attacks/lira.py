@@ -29,7 +29,7 @@ LIKELIHOOD_RATIO = "a likelihood ratio of one"
 @ATTACKS.register("lira")
 @dataclass(frozen=True)
 class Lira:
-    """Compare a candidate's confidence with that of shadows, record by record.
+    """LiRA: likelihood ratio of a candidate's confidence under shadow models in and out.
 
     Shadows' logit-scaled confidences of a record are taken as normal. "online": the
     log-likelihood ratio of shadows that trained on the record to those that did not;

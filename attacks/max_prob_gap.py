@@ -18,7 +18,7 @@ from privaudit.models.token_table import Slice, TokenTable
 @ATTACKS.register("max-prob-gap")
 @dataclass(frozen=True)
 class MaxProbGap:
-    """Score a candidate by the mean lead of the likeliest token over the second.
+    """Score a candidate by the mean gap of the most likely token to the second.
 
     It needs no target tokens, so a picture's can be scored too.
 

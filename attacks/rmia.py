@@ -31,7 +31,7 @@ LEAST = 1e-12  # a probability below it is rounding, and may not divide
 @ATTACKS.register("rmia")
 @dataclass(frozen=True)
 class Rmia:
-    """Score a candidate by the share of public records that it dominates.
+    """RMIA: score a candidate by the share of reference records that it dominates.
 
     Its ratio is p_target(x) / p(x), with p(x) the mean over shadows that trained on x
     and that did not ("online": of a public record z, on which none did, of all that did

@@ -27,7 +27,7 @@ AT_ONCE = 256  # records whose gradients are taken together
 @ATTACKS.register("update-alignment")
 @dataclass(frozen=True)
 class UpdateAlignment:
-    """Score a candidate by the cosine of uploads with what it alone would have sent.
+    """Score a candidate by the cosine of uploads with the update of it alone.
 
     A client with nothing but that record takes one noiseless step from what the target
     received: along its gradient, or, where clients run AdamW, along the gradient's

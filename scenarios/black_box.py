@@ -1,4 +1,4 @@
-"""What does somebody learn who may only ask the released models?"""
+"""What does query access to the released models leak?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,7 +8,7 @@ NAME = "black-box"
 
 @SCENARIOS.register(NAME)
 def black_box(shadows: int = 50) -> Scenario:
-    """Return the scenario: released models are asked, and answer with probabilities.
+    """Query access to the released models, which return probabilities.
 
     No attack here looks into a prompt, so that whoever has it learns as much by these
     attacks: what they show of ``prompt-release`` needs an interface only.
@@ -18,7 +18,7 @@ def black_box(shadows: int = 50) -> Scenario:
     """
     return Scenario(
         name=NAME,
-        question="What does somebody learn from a released model's probabilities?",
+        question="What does query access to a released model's probabilities leak?",
         threat="released",
         attacks=model_attacks(shadows),
         answers="probabilities",

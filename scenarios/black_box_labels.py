@@ -1,4 +1,4 @@
-"""What does somebody learn who is told classes only, without probabilities?"""
+"""What does query access to predicted labels leak?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,7 +8,7 @@ NAME = "black-box-labels"
 
 @SCENARIOS.register(NAME)
 def black_box_labels(shadows: int = 50) -> Scenario:
-    """Return the scenario: released models are asked, and answer with a class.
+    """Query access to the released models, which return predicted labels only.
 
     The loss threshold is then the gap attack: who is classified rightly is called a
     member.
@@ -22,7 +22,7 @@ def black_box_labels(shadows: int = 50) -> Scenario:
     """
     return Scenario(
         name=NAME,
-        question="What does somebody learn from a released model's labels alone?",
+        question="What does query access to a released model's labels leak?",
         threat="released",
         attacks=model_attacks(shadows),
         answers="labels",

@@ -8,7 +8,7 @@ NAME = "curious-peer"
 
 @SCENARIOS.register(NAME)
 def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
-    """Return the scenario: one client attacks all others from what it receives.
+    """A curious client attacks all others from what it receives.
 
     Everywhere it receives averages. In pFedMoAP it also gets other clients' prompts as
     experts, without their names; the audit says how much more these tell.

@@ -1,4 +1,4 @@
-"""How large must epsilon be at least? Canaries of one run tell."""
+"""A lower bound on epsilon from the canaries of one run."""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,7 +8,7 @@ NAME = "one-run"
 
 @SCENARIOS.register(NAME)
 def one_run(shadows: int = 50) -> Scenario:
-    """Return the scenario: released models, and candidates as canaries.
+    """A lower bound on epsilon from one run, with candidates as canaries.
 
     Candidates are in or out by independent coins, and so are canaries that ``train
     --canary`` planted among them. The first attack scores them all, for every client.
@@ -19,7 +19,7 @@ def one_run(shadows: int = 50) -> Scenario:
     names = ("loss-threshold", "token-loss")
     return Scenario(
         name=NAME,
-        question="How large must epsilon be at least, by this run's canaries?",
+        question="Which lower bound on epsilon do this run's canaries give?",
         threat="released",
         attacks={name: ATTACKS.find(name)() for name in names},
         one_run=True,

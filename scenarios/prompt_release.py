@@ -1,4 +1,4 @@
-"""What does somebody learn who is given a client's final prompt?"""
+"""What does a client's released prompt leak?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,14 +8,14 @@ NAME = "prompt-release"
 
 @SCENARIOS.register(NAME)
 def prompt_release(shadows: int = 50) -> Scenario:
-    """Return the scenario: personal prompts are given away, as a service would.
+    """Clients release their personal prompts, as in a prompt marketplace.
 
     Args:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,
-        question="What does somebody learn who is given a client's final prompt?",
+        question="What does a client's released prompt leak?",
         threat="released",
         attacks=model_attacks(shadows),
         dominates=("black-box-labels",),

@@ -1,4 +1,4 @@
-"""What does a server learn that sees sums of updates only?"""
+"""What does a server learn that sees only sums of updates?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,14 +8,14 @@ NAME = "server-aggregate"
 
 @SCENARIOS.register(NAME)
 def server_aggregate(shadows: int = 50) -> Scenario:
-    """Return the scenario: a secure sum hides single uploads from the server.
+    """A curious server behind secure aggregation sees only sums of updates.
 
     Args:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,
-        question="What does a server learn that sees sums of updates only?",
+        question="What do sums of updates leak to the server?",
         threat="server-aggregate",
         attacks=model_attacks(shadows),
         dominates=("curious-peer",),

@@ -1,4 +1,4 @@
-"""What does an honest-but-curious server learn by rebuilding its clients?"""
+"""What does an honest-but-curious server learn by reconstructing its clients?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,14 +8,14 @@ NAME = "server-reconstruct"
 
 @SCENARIOS.register(NAME)
 def server_reconstruct(shadows: int = 50) -> Scenario:
-    """Return the scenario: the server rebuilds each client from all it sees.
+    """A curious server reconstructs each client's model from all messages.
 
     Args:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,
-        question="What does a curious server learn by rebuilding its clients?",
+        question="What does a curious server learn by reconstructing its clients?",
         threat="server",
         attacks=model_attacks(shadows),
         dominates=("server-aggregate", "curious-peer"),

@@ -1,4 +1,4 @@
-"""What do the statistics give away that clients send beside their training?"""
+"""What do the statistics leak that clients send with their updates?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,7 +8,7 @@ NAME = "shared-statistics"
 
 @SCENARIOS.register(NAME)
 def shared_statistics(shadows: int = 50) -> Scenario:
-    """Return the scenario: the server solves for the records behind statistics.
+    """The server solves for the membership behind clients' statistics.
 
     For trainers whose clients send means over their records, such as fedpt-dhapa.
 
@@ -18,7 +18,7 @@ def shared_statistics(shadows: int = 50) -> Scenario:
     names = ("shared-statistics", "loss-threshold", "token-loss")
     return Scenario(
         name=NAME,
-        question="What do the statistics give away that clients send of their records?",
+        question="What do the statistics leak that clients send of their records?",
         threat="server",
         attacks={name: ATTACKS.find(name)() for name in names},
         dominates=("server-aggregate", "curious-peer"),

@@ -1,4 +1,4 @@
-"""What does each single upload give away, and when?"""
+"""What does each single upload leak, and when?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,7 +8,7 @@ NAME = "update-watch"
 
 @SCENARIOS.register(NAME)
 def update_watch(shadows: int = 50) -> Scenario:
-    """Return the scenario: the server looks at uploads one by one, round by round.
+    """A curious server attacks each upload, round by round.
 
     Args:
         shadows: Of no use here: no attack trains any.
@@ -16,7 +16,7 @@ def update_watch(shadows: int = 50) -> Scenario:
     names = ("update-alignment", "loss-threshold", "token-loss")
     return Scenario(
         name=NAME,
-        question="What does each upload give away, in which round, and of whom?",
+        question="What does each upload leak, in which round, and of which client?",
         threat="server",
         attacks={name: ATTACKS.find(name)() for name in names},
         by_round=True,

@@ -23,7 +23,7 @@ from privaudit.tuning.prompts.learning import LocalSgd, start_context
 @TRAINERS.register("coop")
 @dataclass(frozen=True)
 class CoOp(LocalSgd):
-    """Train a context on the client's own records, and send nothing.
+    """Local prompt learning (CoOp): each client trains a prompt and sends nothing.
 
     A server learns nothing about the records; whoever is given the prompt may.
 

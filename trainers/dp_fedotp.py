@@ -35,7 +35,7 @@ from privaudit.tuning.prompts.transported_logits import (
 @TRAINERS.register("dp-fedotp")
 @dataclass(frozen=True)
 class DPFedOTP(PrivatePairTrainer):
-    """Train a shared and a private prompt by transport, with noise on both.
+    """FedOTP with DP noise on the shared and the private prompt.
 
     Modes: "sound" clips each record's gradients by both prompts jointly, in ``steps``
     steps a round, and runs every transport for a fixed number of iterations: the

@@ -26,7 +26,7 @@ from privaudit.tuning.prompts.record_gradients import Penalty, RecordLosses
 @TRAINERS.register("dp-fedpgp")
 @dataclass(frozen=True)
 class DPFedPGP(PrivatePairTrainer):
-    """Train sigma + U V, send sigma and keep U and V, with noise on all of them.
+    """FedPGP with DP noise: send sigma, keep the low-rank U and V.
 
     Modes: "sound" clips each record's gradients by all three jointly, in ``steps``
     steps a round; no record enters the contrast, which needs neither clip nor noise.

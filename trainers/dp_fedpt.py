@@ -52,7 +52,7 @@ class _Whose:
 @TRAINERS.register("dp-fedpt")
 @dataclass(frozen=True)
 class DPFedPT(PrivateUpdates):
-    """Every client sends its clipped move with noise; the server adds up and divides.
+    """FedPT with client-level DP: clipped updates with noise, averaged by the server.
 
     The noise on the sum of all moves is N(0, sigma² C²), whoever adds it:
 

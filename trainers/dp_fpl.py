@@ -46,7 +46,7 @@ from privaudit.tuning.prompts.private_training import PrivateTrainer
 @TRAINERS.register("dp-fpl")
 @dataclass(frozen=True)
 class DPFPL(PrivateTrainer):
-    """Train p_G + p_L: send the gradient by p_G, and keep p_L, which is factorised.
+    """DP-FPL: send the gradient of the global p_G, keep the low-rank local p_L.
 
     p_L = u v + r anew in every round; u and v get gradients, with noise, of which p_L's
     is rebuilt. One step per round. Released is p_G + p_L.

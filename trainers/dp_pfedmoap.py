@@ -44,7 +44,7 @@ SAYS_LITTLE = 0.1  # expected records that delta may give away entirely
 @TRAINERS.register("dp-pfedmoap")
 @dataclass(frozen=True)
 class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
-    """pFedMoAP whose uploads, and so averages and experts, carry noise.
+    """pFedMoAP with DP noise on the uploads, and so on averages and experts.
 
     Gate and personal prompt are trained without noise, so nothing can be proved about a
     *released* model; what is proved holds for whoever sees uploads, averages, experts.

@@ -30,7 +30,7 @@ from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, contex
 @TRAINERS.register("dp-promptfl")
 @dataclass(frozen=True)
 class DPPromptFL(PrivateLocalTrainer):
-    """Every client trains the prompt it receives, with noise; the server averages.
+    """PromptFL with DP noise on the clients' training.
 
     The average is plain, as DP-FPL's appendix has it: a weight would be a size.
 

@@ -36,7 +36,7 @@ from privaudit.tuning.prompts.transported_logits import (
 @TRAINERS.register("fedotp")
 @dataclass(frozen=True)
 class FedOTP(AveragingTrainer):
-    """Train both prompts on the client, send the global one, keep the local one.
+    """FedOTP: optimal transport with a global prompt, which is sent, and a local one.
 
     A class's logit is the similarity of the picture's parts and the class's two prompts
     under the plan of an entropic optimal transport, in which a part gives at most its

@@ -33,7 +33,7 @@ from privaudit.tuning.prompts.contrast import (
 @TRAINERS.register("fedpgp")
 @dataclass(frozen=True)
 class FedPGP(AveragingTrainer):
-    """Train sigma + U V on the client, send sigma, keep U and V.
+    """FedPGP: send the global prompt sigma, keep the low-rank U and V.
 
     To the cross-entropy comes a contrast: sigma's text features shall be nearer to
     those of the hand-written prompt than to those of sigma + U V.

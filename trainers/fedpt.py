@@ -9,7 +9,7 @@ from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
 @TRAINERS.register("fedpt")
 @dataclass(frozen=True)
 class FedPT(AveragedTuner):
-    """Clients train the server's prompt, and the server averages what they send.
+    """FedPT: prompt tuning of any transformer, averaged by the server.
 
     Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
     foundation models", sections 2.1 and 2.2, with plain averaging.

@@ -50,7 +50,7 @@ PICKED = "picked cluster"
 @TRAINERS.register("fedpt-dhapa")
 @dataclass(frozen=True)
 class FedPTDhapa(DhapaClient):
-    """Clients train a prompt and describe their records; the server weighs by that.
+    """FedPT with DHAPA: aggregation weights from statistics of the clients' records.
 
     In each round a client begins at the prompt that does best on its validation part
     (the first of equal ones), trains it, and sends it with the statistics that the

@@ -16,7 +16,7 @@ from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 @TRAINERS.register("fedpt-local")
 @dataclass(frozen=True)
 class FedPTLocal(PromptTuner):
-    """Each client trains the common start on its own records, and sends nothing.
+    """Local prompt tuning from a common initialisation; nothing is sent.
 
     Source: the baseline "local prompt tuning" of "Federated prompt tuning for
     efficient and privacy-preserving adaptation of foundation models", section 2.5.

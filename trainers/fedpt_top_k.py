@@ -37,7 +37,7 @@ EVERY_NUMBER = 10**9
 @TRAINERS.register("fedpt-top-k")
 @dataclass(frozen=True)
 class FedPTTopK(PrivateUpdates):
-    """Every client sends the k numbers that training moved most, and which they are.
+    """FedPT with top-k sparsification: send the k largest changes and their positions.
 
     Which they are is a release of its own, and no noise on the numbers hides it. With
     a, b the clipped moves of neighbours, of norm C at most:

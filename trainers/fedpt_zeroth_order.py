@@ -16,7 +16,7 @@ from privaudit.tuning.transformers.zeroth_order import two_point
 @TRAINERS.register("fedpt-zeroth-order")
 @dataclass(frozen=True)
 class FedPTZerothOrder(PromptTuner):
-    """Clients estimate gradients from the model's answers; the server averages.
+    """FedPT with query access only: zeroth-order gradient estimates.
 
     What must be sent to the model with every query is what the PEFT method learns: a soft
     prompt stands in front of the input, and an interface that takes embedded input

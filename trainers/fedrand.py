@@ -40,7 +40,7 @@ UNSEEN = "the factor that the client kept in its last round"
 @TRAINERS.register("fedrand")
 @dataclass(frozen=True)
 class FedRand(LoraTrainer):
-    """A client takes one factor from the server, and goes on with its own other one.
+    """FedRand: a client takes one LoRA factor from the server, and keeps its other one.
 
     In every round each client tosses a coin, one for all layers: with probability
     ``send_a`` it takes A from the server and B from its own last round, else the

@@ -12,7 +12,7 @@ from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
 @TRAINERS.register("full-fedavg")
 @dataclass(frozen=True)
 class FullFedAvg(AveragedTuner):
-    """FedPT whose prompt is the whole transformer: what prompts save bytes against.
+    """FedAvg of all weights of the transformer: the baseline for communication cost.
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from
     decentralized data", AISTATS 2017, algorithm 1.

@@ -17,7 +17,7 @@ from privaudit.tuning.transformers.prompt_tuning import Penalty
 @TRAINERS.register("full-fedprox")
 @dataclass(frozen=True)
 class FullFedProx(AveragedTuner):
-    """Clients minimise their loss plus mu / 2 times the squared distance to the server.
+    """FedProx of all weights: loss plus mu / 2 times the squared distance to the server.
 
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
     equation 2.

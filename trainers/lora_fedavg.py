@@ -11,7 +11,7 @@ from privaudit.tuning.transformers.learning import LoraTrainer
 @TRAINERS.register("lora-fedavg")
 @dataclass(frozen=True)
 class LoraFedAvg(LoraTrainer):
-    """Every client trains the adapters it receives; the server averages A, and B.
+    """LoRA with FedAvg: the server averages A and B separately.
 
     The mean of products is not the product of means; so it is published. A client's
     personal model is what it last trained, and a server has that from its last upload.

@@ -24,7 +24,7 @@ PRIVATE = ("A2", "B2")
 @TRAINERS.register("lora-fedpara")
 @dataclass(frozen=True)
 class LoraFedPara(LoraTrainer):
-    """A client changes a layer by (B A) ∘ (1 + B2 A2); A2 and B2 never leave it.
+    """LoRA with pFedPara: a layer changes by (B A) ∘ (1 + B2 A2); A2 and B2 stay local.
 
     Whoever lacks a client's private pair can use the shared product alone: the server's
     own model, and its best guess at a client's.

@@ -32,7 +32,7 @@ FIRST, JOINED = "first ", "joined "
 @TRAINERS.register("lora-fedper")
 @dataclass(frozen=True)
 class LoraFedPer(LoraTrainer):
-    """Adapters of the upper layers are averaged; those of the lower ones stay private.
+    """LoRA with FedPer: adapters of the upper layers are averaged, the others stay local.
 
     The first round is FedAvg's: everything is sent and averaged. From then on a client
     begins its private part, when it next takes part, from what that round gave; the

@@ -11,7 +11,7 @@ from privaudit.tuning.prompts.learning import LocalSgd
 @TRAINERS.register("pfedmoap")
 @dataclass(frozen=True)
 class PFedMoAP(PromptExperts, LocalSgd):
-    """Train the mean prompt beside others' prompts, mixed by a gate that stays.
+    """pFedMoAP: a local gate mixes the client's prompt with other clients' prompts.
 
     In its first round a client trains the mean prompt alone. From then on it also gets
     the prompts of its nearest others, as they stood after the round before, without

@@ -42,7 +42,7 @@ BLEND = "memory blend"
 @TRAINERS.register("pfedprompt")
 @dataclass(frozen=True)
 class PFedPrompt(AveragingTrainer):
-    """Train a shared prompt as PromptFL does, and add what a memory recalls.
+    """pFedPrompt: PromptFL plus a local memory of image features.
 
     A client's logits are s <f, T_c> + a sum over its memory of class c of
     exp(-b (1 - <f, F>)). The memory holds image features of the client's training

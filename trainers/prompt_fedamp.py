@@ -29,7 +29,7 @@ from privaudit.tuning.prompts.proximal import ProximalTrainer, pass_messages
 @TRAINERS.register("prompt-fedamp")
 @dataclass(frozen=True)
 class PromptFedAMP(ProximalTrainer):
-    """Train each client's own prompt near a mix, in which those alike weigh more.
+    """FedAMP on prompts: each client is pulled towards similar clients' prompts.
 
     The server keeps the last prompt of each client and sends client i
     u_i = (1 - sum_j xi_ij) w_i + sum_j xi_ij w_j, with

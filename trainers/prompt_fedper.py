@@ -32,7 +32,7 @@ ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
 @TRAINERS.register("prompt-fedper")
 @dataclass(frozen=True)
 class PromptFedPer(AveragingTrainer):
-    """Train all context tokens; send the first ones, and keep the others.
+    """FedPer on prompts: send the first context tokens, keep the others.
 
     Source: Arivazhagan et al., "Federated learning with personalization layers",
     arXiv 1912.00818, 2019, with tokens of a prompt in place of layers.

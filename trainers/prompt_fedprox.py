@@ -15,7 +15,7 @@ from privaudit.tuning.prompts.proximal import ProximalTrainer
 @TRAINERS.register("prompt-fedprox")
 @dataclass(frozen=True)
 class PromptFedProx(ProximalTrainer, AveragingTrainer):
-    """Minimise the loss plus mu / 2 |p - p_server|^2, and average what comes back.
+    """FedProx on prompts: loss plus mu / 2 |p - p_server|^2.
 
     The term has a gradient here. In four published repositories it is detached, so that
     their rows for FedProx are PromptFL's: take ``mu = 0`` for those.

@@ -13,7 +13,7 @@ from privaudit.tuning.prompts.averaging import AveragingTrainer
 @TRAINERS.register("promptfl")
 @dataclass(frozen=True)
 class PromptFL(AveragingTrainer):
-    """Every client trains the prompt it receives; the server averages what comes back.
+    """PromptFL: clients train the server's prompt, and the server averages (FedAvg).
 
     A client sends its prompt times its number of records, and that number, so that the
     server needs only the sums of both. Released is the average: there is no personal

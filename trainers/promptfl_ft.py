@@ -27,7 +27,7 @@ from privaudit.tuning.prompts.averaging import AveragingTrainer
 @TRAINERS.register("promptfl-ft")
 @dataclass(frozen=True)
 class FineTunedPromptFL(AveragingTrainer):
-    """As PromptFL; the personal model is the client's prompt, trained further.
+    """PromptFL with local fine-tuning: the personal model is trained further.
 
     In each round a client trains the prompt it received, sends it, and then trains the
     result for ``tuning_epochs`` more, from a standing start. What that gives is its

@@ -32,7 +32,7 @@ from privaudit.tuning.transformers.objectives import objective_of
 @TRAINERS.register("zero-shot")
 @dataclass(frozen=True)
 class ZeroShot(PromptTrainer):
-    """Classify with the text features of "a photo of a {name}.", or write untuned.
+    """No training: zero-shot classification, or generation with the untuned model.
 
     Nothing is trained or sent, so nothing can leak: what an attack finds is chance.
 

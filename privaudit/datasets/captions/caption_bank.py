@@ -189,10 +189,10 @@ def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
 
 DATASETS.register("caption-bank")(
     OnDisk(
-        summary="Captions, and vectors of their pictures that were made elsewhere.",
+        summary="Captions, and precomputed image embeddings.",
         needs="one .npy with vectors [n, size], or one .npz with embeddings, and "
-        "captions.json with a list of n captions; if you like "
-        "flickr8k_captions_all.txt, with all captions of each picture",
+        "captions.json with a list of n captions; optionally "
+        "flickr8k_captions_all.txt, with all captions of each image",
         source="Write the vectors with numpy.save and the captions with json.dump",
         read=read_caption_bank,
     )

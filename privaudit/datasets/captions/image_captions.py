@@ -162,10 +162,10 @@ def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
 
 DATASETS.register("image-captions")(
     OnDisk(
-        summary="Your pictures with captions, or with questions and answers.",
+        summary="Your images with captions, or with questions and answers.",
         needs='metadata.jsonl, with a line such as {"image": "1.jpg", "captions": '
         '["A dog."], "label": "dog"} or {"image": "1.jpg", "question": "What is it?", '
-        '"answer": "a dog"} for each picture, and the pictures beside it, in a folder '
+        '"answer": "a dog"} for each image, and the images beside it, in a folder '
         "or an archive",
         source="Write such a list",
         read=read_image_captions,

@@ -129,9 +129,9 @@ def _join(root: Path, parts: Sequence[CocoFile]) -> tuple[Store, list[str]]:
 
 DATASETS.register("mscoco-captions")(
     OnDisk(
-        summary="MSCOCO captions: pictures of things in places, by the largest thing.",
+        summary="MSCOCO captions: images of objects in context, by the largest thing.",
         needs="captions_train2017.json and instances_train2017.json, there or in "
-        "annotations/, and the pictures in train2017/; if you like the same of val2017",
+        "annotations/, and the images in train2017/; optionally the same of val2017",
         source="Download annotations_trainval2017.zip and train2017.zip from "
         "https://cocodataset.org/#download",
         read=read_mscoco_captions,

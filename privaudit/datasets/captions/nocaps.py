@@ -51,12 +51,12 @@ def _find(path: Path) -> Path:
 
 DATASETS.register("nocaps")(
     OnDisk(
-        summary="NoCaps: captions of pictures with things that MSCOCO does not know.",
-        needs="nocaps_val_4500_captions.json, and beside it the pictures, in a folder "
+        summary="NoCaps: captions of images with objects that MSCOCO does not have.",
+        needs="nocaps_val_4500_captions.json, and beside it the images, in a folder "
         "or an archive",
         source="Download the captions from "
         "https://nocaps.s3.amazonaws.com/nocaps_val_4500_captions.json and each "
-        "picture from its coco_url",
+        "image from its coco_url",
         read=read_nocaps,
     )
 )

@@ -105,8 +105,8 @@ def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:
 
 DATASETS.register("scienceqa")(
     OnDisk(
-        summary="ScienceQA: multiple-choice questions about pictures, by topic.",
-        needs="problems.json, pid_splits.json and the pictures, extracted, as "
+        summary="ScienceQA: multiple-choice questions about images, by topic.",
+        needs="problems.json, pid_splits.json and the images, extracted, as "
         "train/NUMBER/image.png and so below val/ and test/, there or in images/",
         source="Take problems.json and pid_splits.json from data/scienceqa of "
         "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "

@@ -138,8 +138,8 @@ def _names(lines: Sequence[str]) -> tuple[str, ...]:
 for _layout in (CIFAR10, CIFAR100):
     DATASETS.register(f"cifar{_layout.classes}")(
         OnDisk(
-            summary=f"CIFAR-{_layout.classes}: 60,000 pictures of 32 by 32 pixels.",
-            needs=f"{_layout.archive} or its files, or pictures as train/CLASS/* and "
+            summary=f"CIFAR-{_layout.classes}: 60,000 images of 32 by 32 pixels.",
+            needs=f"{_layout.archive} or its files, or images as train/CLASS/* and "
             "test/CLASS/*, in a folder or an archive",
             source=f"Download the binary version, {_layout.archive}, from {PAGE}",
             read=partial(read_cifar, layout=_layout),

@@ -191,7 +191,7 @@ def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:
 
 DATASETS.register("coop-split")(
     OnDisk(
-        summary="Pictures with a split in CoOp's form.",
+        summary="Images with a split in CoOp's form.",
         needs="one split_zhou_*.json with lists of [file, label, class name], and the "
         "files beside it, in a folder beside it or in an archive beside it",
         source=f"Get or write such a split (see {GUIDE})",
@@ -202,12 +202,12 @@ for _known in KNOWN:
     DATASETS.register(_known.name)(
         OnDisk(
             summary=_known.summary,
-            needs=f"{_known.file}, and beside it the pictures: {_known.pictures}, or "
+            needs=f"{_known.file}, and beside it the images: {_known.pictures}, or "
             "an archive of them",
-            source=f"Download the pictures from {_known.page} and the split as told "
+            source=f"Download the images from {_known.page} and the split as told "
             f"at {GUIDE}"
             if _known.page != GUIDE
-            else f"Download pictures and split as told at {GUIDE}",
+            else f"Download images and split as described at {GUIDE}",
             read=partial(read_coop_split, file=_known.file),
             folders=(_known.folder,) if _known.folder != _known.name else (),
         )

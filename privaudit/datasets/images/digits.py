@@ -13,7 +13,7 @@ NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 @DATASETS.register("digits")
 def digits() -> Dataset:
-    """Handwritten digits that come along: 1,797 scans of 8 by 8 pixels.
+    """Handwritten digits included: 1,797 scans of 8 by 8 pixels.
 
     Grey levels are in [0, 1], bright ink on dark ground.
     """

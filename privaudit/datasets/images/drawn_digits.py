@@ -33,7 +33,7 @@ _SEED = 31_907  # tiny_clip was pretrained from streams of other names and seeds
 
 @DATASETS.register("drawn-digits")
 def drawn_digits() -> Dataset:
-    """Drawn digits, as non-members of another source: 1,000 pictures of 8 by 8 pixels.
+    """Drawn digits, as non-members of another source: 1,000 images of 8 by 8 pixels.
 
     Grey levels are in [0, 1], bright ink on dark ground.
     """

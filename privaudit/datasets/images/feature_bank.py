@@ -174,7 +174,7 @@ def _domains(
 
 DATASETS.register("feature-bank")(
     OnDisk(
-        summary="Embeddings that an image tower made elsewhere, without pictures.",
+        summary="Precomputed image embeddings, without images.",
         needs="one .npz with embeddings [n, size], labels [n] and class_names, and if "
         "you like scale, split, domains and domain_names",
         source="Write it with numpy.savez",

@@ -38,10 +38,10 @@ def sort_by_class(store: Store) -> Dataset:
 
 DATASETS.register("image-folder")(
     OnDisk(
-        summary="Your pictures, in a folder for each class.",
+        summary="Your images, in a folder for each class.",
         needs="CLASS/*.jpg, or the same below train/, val/ and test/, in a folder or "
         "a .tar, .tar.gz, .tar.xz or .zip",
-        source="Sort your pictures so",
+        source="Sort your images so",
         read=read_image_folder,
     )
 )

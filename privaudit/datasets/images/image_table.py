@@ -66,7 +66,7 @@ _TABLE = (
 )
 DATASETS.register("image-table")(
     OnDisk(
-        summary="Your pictures, with a table that says what is on them.",
+        summary="Your images, with a table that says what is on them.",
         needs=_TABLE + ', what the columns are, such as {"image": "path", "label": '
         '"finding"}',
         source="Write such a table",
@@ -77,7 +77,7 @@ DATASETS.register("chexpert")(
     OnDisk(
         summary="CheXpert: X-rays of the chest; is there a pleural effusion?",
         needs=_TABLE
-        + ', if you like, other columns than {"target": "Pleural Effusion", '
+        + ', optionally, other columns than {"target": "Pleural Effusion", '
         '"uncertain": "ignore"}',
         source="Access is restricted, and nothing is downloaded: ask for "
         "CheXpert-v1.0-small at https://stanfordmlgroup.github.io/competitions/chexpert/",

@@ -97,9 +97,9 @@ KNOWN = {
 }
 DATASETS.register("multi-domain")(
     OnDisk(
-        summary="Your pictures, in a folder for each domain and class.",
+        summary="Your images, in a folder for each domain and class.",
         needs=NEEDS,
-        source="Sort your pictures so",
+        source="Sort your images so",
         read=read_multi_domain,
     )
 )

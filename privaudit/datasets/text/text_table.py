@@ -57,7 +57,7 @@ DATASETS.register("mimic-notes")(
         summary="MIMIC-III: clinical notes, by their category.",
         needs="NOTEEVENTS.csv, extracted, with the columns TEXT and CATEGORY, or a "
         f"table with others that {COLUMNS_FILE} names",
-        source="Access is restricted, and nothing is downloaded: ask for it at "
+        source="Access is restricted, and nothing is downloaded: request it at "
         "https://physionet.org/content/mimiciii/",
         read=partial(read_text_table, usual={"text": "TEXT", "label": "CATEGORY"}),
         folders=("MIMIC-III", "mimiciii"),

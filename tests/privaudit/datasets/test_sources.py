@@ -75,4 +75,4 @@ def test_the_list_says_what_is_needed_where_and_whether_it_is_there(
     assert summary.startswith("EuroSAT")
     assert "split_zhou_EuroSAT.json" in needs
     assert str(tmp_path / "data" / "eurosat") in looked
-    assert there.startswith("not there. Download the pictures from https://")
+    assert there.startswith("not there. Download the images from https://")
