@@ -5,7 +5,7 @@ from typing import Literal
 
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import ConfigError, shown
-from privaudit.federated.runs.config import MOST
+from privaudit.federated.runs.fields import MOST
 from privaudit.models.interfaces import TaskKind
 
 USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}

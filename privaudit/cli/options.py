@@ -3,13 +3,16 @@
 Nothing here imports torch or numpy.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import typer
+from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.fields import PATH, RunFields
 
 Read = TypeVar("Read")
 MOST_SEED = 2**63 - 1
@@ -35,107 +38,10 @@ Fields = Annotated[
     ),
 ]
 Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
-TrainedOn = Annotated[
-    str | None,
-    typer.Option(
-        help="A name from `privaudit list datasets`. By default: digits, or scenes for "
-        "trainers of generative models."
-    ),
-]
 Data = Annotated[
-    Path | None,
-    typer.Option(
-        help="Path of the data set. By default: $PRIVAUDIT_DATA/NAME, or "
-        "~/.cache/privaudit/data/NAME."
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="A name from `privaudit list models`. By default: tiny-clip, or "
-        "tiny-llava for trainers of generative models."
-    ),
-]
-Checkpoint = Annotated[
-    Path | None, typer.Option(help="Weights file of an open_clip:ARCH model.")
+    Path | None, typer.Option(help=RunFields.model_fields["data"].description)
 ]
 Count = Annotated[int | None, typer.Option()]
-Partition = Annotated[
-    str | None, typer.Option(help="dirichlet, pathological or domains.")
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(help="Concentration of the Dirichlet partition, also within domains."),
-]
-Shots = Annotated[
-    int | None, typer.Option(help="Candidates per class. By default: all.")
-]
-Members = Annotated[
-    str | None,
-    typer.Option(
-        help="coin: a fair coin per candidate; all: train on every candidate, which "
-        "rules out an audit."
-    ),
-]
-Targets = Annotated[
-    str | None,
-    typer.Option(
-        help="Linear layers that get LoRA adapters: all-linear, or comma-separated "
-        "suffixes of module names."
-    ),
-]
-Canary = Annotated[
-    str | None,
-    typer.Option(
-        help="Canaries for the scenario one-run: mislabelled, or gradient (crafted; "
-        "for promptfl, dp-promptfl and dp-fpl)."
-    ),
-]
-Canaries = Annotated[
-    int | None, typer.Option(help="Canaries per client. By default: 10.")
-]
-SecureAggregation = Annotated[
-    str | None,
-    typer.Option(
-        help="ideal: uploads are recorded, and server-aggregate sums them; masked: a "
-        "protocol with pairwise masks, no update is recorded. By default: ideal."
-    ),
-]
-Dropout = Annotated[
-    float | None,
-    typer.Option(
-        help="Probability that a participant drops out before its upload counts, also "
-        "during secure aggregation. By default: 0."
-    ),
-]
-Randomness = Annotated[
-    str | None,
-    typer.Option(
-        help="Source of noise, secret sampling and masks: system, a key drawn once and "
-        "kept with the run; or seed, which makes the run repeatable and not private. "
-        "By default (auto): system if any are needed and no --seed is given."
-    ),
-]
-TestShare = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of records to measure utility. By default: the data set's test "
-        "split, or 0.3."
-    ),
-]
-PublicShare = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of reference records, which no client has. By default: the data "
-        "set's validation split, or 0.4."
-    ),
-]
-Participation = Annotated[
-    float | None, typer.Option(help="Share of clients in each round.")
-]
-Publish = Annotated[
-    bool | None, typer.Option(help="Release the personal models at the end.")
-]
 RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
 RunsFolder = Annotated[
     Path | None, typer.Option("--runs", help="Folder of all runs. By default: ./runs.")
@@ -186,6 +92,43 @@ Jobs = Annotated[
 Check = Annotated[
     bool, typer.Option("--check", help="Only validate the plan and count its runs.")
 ]
+
+
+def take_run_fields(
+    command: Callable[..., None], fields: type[RunFields] = RunFields
+) -> None:
+    """Give a command an option for each field of a run, in place of its ``**fields``.
+
+    All but the trainer and its settings, which have options of their own; None where
+    an option is not given. Values are checked when the run is configured.
+    """
+    own = [*inspect.signature(command).parameters.values()][:-1]
+    made = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=_option_of(field),
+        )
+        for name, field in fields.model_fields.items()
+        if name not in ("trainer", "settings")
+    ]
+    offered = [*(one.replace(kind=made[0].kind) for one in own), *made]
+    setattr(command, "__signature__", inspect.Signature(offered))  # noqa: B010
+    command.__annotations__ = {one.name: one.annotation for one in offered}
+
+
+def _option_of(field: FieldInfo) -> Any:
+    is_path = field.json_schema_extra == PATH
+    kind = Path if is_path else _plain(field.annotation)
+    return Annotated[kind | None, typer.Option(help=field.description)]
+
+
+def _plain(annotation: Any) -> Any:
+    """Return the type of a field's values: str of a Literal's, else without range."""
+    if isinstance(annotation, type | str):
+        return type(annotation) if isinstance(annotation, str) else annotation
+    return _plain(get_args(annotation)[0])  # of Annotated, or of a union with None
 
 
 def given(**fields: Any) -> dict[str, Any]:

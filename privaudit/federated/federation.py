@@ -20,12 +20,11 @@ from privaudit.federated.messages import (
     inbox_of,
     not_empty,
 )
+from privaudit.federated.runs.fields import COHORT_SIZE
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
 from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
-
-COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
 
 
 @dataclass

@@ -24,58 +24,16 @@ def train(
     trainer: options.Trainers = None,
     epsilon: options.Epsilon = None,
     setting: options.Settings = None,
-    dataset: options.TrainedOn = None,
-    data: options.Data = None,
-    model: options.Model = None,
-    checkpoint: options.Checkpoint = None,
-    clients: options.Count = None,
-    partition: options.Partition = None,
-    alpha: options.Alpha = None,
-    shots: options.Shots = None,
-    members: options.Members = None,
-    targets: options.Targets = None,
-    test_share: options.TestShare = None,
-    public_share: options.PublicShare = None,
-    rounds: options.Count = None,
-    participation: options.Participation = None,
-    seed: options.Count = None,
-    publish: options.Publish = None,
-    canary: options.Canary = None,
-    canaries: options.Canaries = None,
-    secure_aggregation: options.SecureAggregation = None,
-    dropout: options.Dropout = None,
-    randomness: options.Randomness = None,
     name: options.RunName = None,
     runs: options.RunsFolder = None,
     resume: options.Resume = False,
     fresh: options.Fresh = False,
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
+    **fields: Any,
 ) -> None:
     """Train with federated learning, and record every message."""
-    fields = options.given(
-        dataset=dataset,
-        data=data,
-        model=model,
-        checkpoint=checkpoint,
-        clients=clients,
-        partition=partition,
-        alpha=alpha,
-        shots=shots,
-        members=members,
-        targets=targets,
-        test_share=test_share,
-        public_share=public_share,
-        rounds=rounds,
-        participation=participation,
-        seed=seed,
-        publish=publish,
-        canary=canary,
-        canaries=canaries,
-        secure_aggregation=secure_aggregation,
-        dropout=dropout,
-        randomness=randomness,
-    )
+    fields = options.given(**fields)
     specs = _checked_specs(
         trainer or ["promptfl"], options.settings(setting), epsilon, fields
     )
@@ -89,6 +47,9 @@ def train(
     view = choose_view(quiet, as_json)
     where = {"folder": runs, "name": name, "resume": resume, "fresh": fresh}
     _train_all(specs, fields, view, **where)
+
+
+options.take_run_fields(train)
 
 
 def _checked_specs(

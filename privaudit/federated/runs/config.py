@@ -5,17 +5,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.seeds import Randomness
-from privaudit.datasets.canaries import CanaryKind
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
-from privaudit.datasets.split import MembershipSampling, SplitSizes
-from privaudit.federated.federation import COHORT_SIZE, count_participants
+from privaudit.datasets.split import SplitSizes
+from privaudit.federated.federation import count_participants
+from privaudit.federated.runs.fields import MOST, RunFields
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AddsNoise
 from privaudit.models.language.captioning_loading import is_captioner
@@ -37,88 +37,10 @@ FOLDER_MODELS = ("surrogate", "language")
 """Kinds of models that are folders."""
 HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
 """Kinds that are folders, or names on the hub."""
-MOST = 1_000_000  # of anything that is counted: far more than any federation has
-Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
-class RunConfig(BaseModel):
-    """What one run trains, on what, and how the records are dealt.
-
-    Attributes:
-        trainer: A name from ``privaudit list trainers``.
-        settings: The trainer's own parameters, complete.
-        dataset: A name from ``privaudit list datasets``.
-        data: Where the data set lies; None looks in the usual places.
-        model: A name from ``privaudit list models``.
-        checkpoint: The model's weights, for open_clip architectures.
-        clients: How many parties train.
-        partition: How classes, or domains, are dealt.
-        alpha: Concentration of the Dirichlet partition, and inside a domain.
-        rounds: Rounds of training.
-        participation: Share of clients in each round, in (0, 1].
-        context_tokens: Learned vectors in front of a class name.
-        shots: Candidates of each class; None takes all.
-        members: A coin makes half the candidates members, or all are trained on: for
-            tables of utility, since nothing is left to tell members from.
-        test_share: Part of the records kept for utility; None is the data set's own
-            test part, or 0.3.
-        public_share: Part that belongs to nobody: the adversary's own data; None is
-            the data set's own validation part, or 0.4.
-        publish: Whether the personal models are given away at the end.
-        seed: Moves the partition, the coin, the batches and the start; with the
-            randomness of the seed, also the noise.
-        cohort_size: Clients trained together; a resumed run needs the same.
-        measured_rounds: Utility is measured after the last so many rounds, at least 1;
-            None measures it after every round.
-        targets: Linear layers of a language model that adapters change: "all-linear",
-            or names or endings of names, separated by commas.
-        tested: Utility is measured on so many of the test records at most; None takes
-            all.
-        canary: What some candidates are made into, see :mod:`privaudit.datasets.canaries`; None
-            leaves them as they are.
-        canaries: How many of each client's.
-        secure_aggregation: "ideal" records uploads in the clear, and server-aggregate
-            sums them as an ideal secure sum would; "masked" runs a protocol, so that
-            the transcript holds masked uploads, and no update.
-        dropout: Chance that a participant of a round is lost before its upload counts,
-            in [0, 1): between the rounds of that protocol, or, in the clear, on the
-            way.
-        randomness: Where the secret key comes from that noise, secret samples and masks
-            follow from. "system": drawn once, and kept with the run. "seed": of the
-            seed, so that equal configurations give equal transcripts, and whoever
-            guesses the seed subtracts the noise: repeatable, not private.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    trainer: str = "promptfl"
-    settings: dict[str, Any] = Field(default_factory=dict)
-    dataset: str = "digits"
-    data: str | None = None
-    model: str = "tiny-clip"
-    checkpoint: str | None = None
-    clients: Count = 10
-    partition: Literal["dirichlet", "pathological", "domains"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    rounds: Count
-    participation: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
-    context_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
-    shots: Count | None = None
-    members: MembershipSampling = "coin"
-    test_share: Share | None = None
-    public_share: Share | None = None
-    publish: bool = True
-    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    cohort_size: Count = COHORT_SIZE
-    measured_rounds: Count | None = None
-    targets: str = "all-linear"
-    tested: Count | None = None
-    canary: CanaryKind | None = None
-    canaries: Count = 10
-    secure_aggregation: Literal["ideal", "masked"] = "ideal"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    randomness: Randomness = "seed"
+class RunConfig(RunFields):
+    """The fields of one run, complete and checked."""
 
     @field_validator("*")
     @classmethod

@@ -3,13 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
 import typer
+from pydantic import Field
 
 from privaudit.cli.main import app
+from privaudit.cli.options import take_run_fields
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.fields import RunFields
 from tests.conftest import call
 
 Words = tuple[str, ...]
@@ -64,7 +69,7 @@ def start(module: str, *words: str, here: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, cwd=here)
 
 
-@pytest.mark.parametrize("module", ["privaudit", "privaudit.cli.main"])
+@pytest.mark.parametrize("module", ["privaudit", "privaudit.cli"])
 def test_a_module_is_the_command_with_its_exit_codes_and_its_name(
     module: str, tmp_path: Path
 ) -> None:
@@ -123,3 +128,64 @@ def test_a_negative_number_is_a_value(
     words = ("tradeoff", "--epsilons", "-1,x")
     _, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
     assert "--epsilons -1,x holds 'x'" in err
+
+
+GIVEN: dict[type, tuple[str, ...]] = {
+    bool: (), int: ("3",), float: ("0.5",), str: ("x",), Path: ("x",)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", RunFields.model_fields.keys() - {"trainer", "settings"}
+)
+def test_every_field_of_a_run_is_an_option_of_train(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = COMMANDS[("train",)]
+    (option,) = (one for one in command.params if one.name == name)
+    assert option.help == RunFields.model_fields[name].description
+    kind, _ = get_args(get_type_hints(command.callback)[name])  # the other is None
+    asked: dict[str, Any] = {}
+
+    def stop(trainer: str, settings: Any, **fields: Any) -> None:
+        asked.update(fields)
+        raise ConfigError("Enough.")
+
+    monkeypatch.setattr("privaudit.federated.runs.config.make_config", stop)
+    words = (option.opts[0], *GIVEN[kind])
+    call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert asked == {name: kind(*GIVEN[kind] or [True])}
+
+
+def test_a_new_field_of_a_run_is_an_option_without_another_line() -> None:
+    class More(RunFields):
+        patience: Annotated[int, Field(ge=1)] | None = Field(
+            None, description="Rounds."
+        )
+
+    def command(name: str = "", **fields: Any) -> None:
+        raise NotImplementedError
+
+    take_run_fields(command, More)
+    assert get_type_hints(command)["patience"] == int | None
+    assert next(iter(signature(command).parameters)) == "name"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--alpha", "-1"), "alpha = -1.0"),
+        (("--clients", "0"), "clients = 0"),
+        (("--partition", "x"), "partition = 'x'"),
+        (("--tested", "0"), "tested = 0"),
+    ],
+)
+def test_a_field_out_of_range_is_one_line(
+    words: Words,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"The run cannot take {why}: " in err

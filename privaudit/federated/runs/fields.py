@@ -1,0 +1,143 @@
+"""The fields of a run: what each means, its range and its default, in one place.
+
+The command line makes its options of them, so nothing here imports torch or numpy.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
+MOST = 1_000_000  # of anything that is counted: far more than any federation has
+Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+PATH: dict[str, JsonValue] = {"format": "path"}
+
+
+class RunFields(BaseModel):
+    """What one run trains, on what, and how the records are split."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainer: str = Field(
+        "promptfl", description="A name from `privaudit list trainers`."
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="The trainer's own parameters, complete."
+    )
+    dataset: str = Field(
+        "digits",
+        description="A name from `privaudit list datasets`. By default: digits, or "
+        "scenes for trainers of generative models.",
+    )
+    data: str | None = Field(
+        None,
+        description="Path of the data set. By default: $PRIVAUDIT_DATA/NAME, or "
+        "~/.cache/privaudit/data/NAME.",
+        json_schema_extra=PATH,
+    )
+    model: str = Field(
+        "tiny-clip",
+        description="A name from `privaudit list models`. By default: tiny-clip, or "
+        "tiny-llava for trainers of generative models.",
+    )
+    checkpoint: str | None = Field(
+        None,
+        description="Weights file of an open_clip:ARCH model.",
+        json_schema_extra=PATH,
+    )
+    clients: Count = Field(10, description="Clients in the federation. By default: 10.")
+    partition: Literal["dirichlet", "pathological", "domains"] = Field(
+        "dirichlet",
+        description="How classes are split among clients: dirichlet, pathological or "
+        "domains.",
+    )
+    alpha: float = Field(
+        10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet partition, also within domains.",
+    )
+    rounds: Count = Field(
+        description="Rounds of training. By default: the trainer's own number."
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Share of clients in each round.",
+    )
+    context_tokens: int = Field(
+        16, ge=1, le=4096, description="Learned vectors in front of a class name."
+    )
+    shots: Count | None = Field(
+        None, description="Candidates per class. By default: all."
+    )
+    members: Literal["coin", "all"] = Field(
+        "coin",
+        description="coin: a fair coin per candidate; all: train on every candidate, "
+        "which rules out an audit.",
+    )
+    test_share: Share | None = Field(
+        None,
+        description="Share of records to measure utility. By default: the data set's "
+        "test split, or 0.3.",
+    )
+    public_share: Share | None = Field(
+        None,
+        description="Share of reference records, which no client has. By default: the "
+        "data set's validation split, or 0.4.",
+    )
+    publish: bool = Field(True, description="Release the personal models at the end.")
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**64,
+        description="Of the partition, the membership coins, batches and starts; with "
+        "--randomness seed also of the noise.",
+    )
+    cohort_size: Count = Field(
+        COHORT_SIZE,
+        description="Clients trained together; a resumed run needs the same.",
+    )
+    measured_rounds: Count | None = Field(
+        None,
+        description="Measure utility after the last so many rounds. By default: after "
+        "every round, or once for generative models.",
+    )
+    targets: str = Field(
+        "all-linear",
+        description="Linear layers that get LoRA adapters: all-linear, or "
+        "comma-separated suffixes of module names.",
+    )
+    tested: Count | None = Field(
+        None,
+        description="Measure utility on at most so many test records. By default: all, "
+        "or 240 for generative models.",
+    )
+    canary: Literal["mislabelled", "gradient"] | None = Field(
+        None,
+        description="Canaries for the scenario one-run: mislabelled, or gradient "
+        "(crafted; for promptfl, dp-promptfl and dp-fpl).",
+    )
+    canaries: Count = Field(10, description="Canaries per client. By default: 10.")
+    secure_aggregation: Literal["ideal", "masked"] = Field(
+        "ideal",
+        description="ideal: uploads are recorded, and server-aggregate sums them; "
+        "masked: a protocol with pairwise masks, no update is recorded. By default: "
+        "ideal.",
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability that a participant drops out before its upload counts, "
+        "also during secure aggregation. By default: 0.",
+    )
+    randomness: Literal["seed", "system"] = Field(
+        "seed",
+        description="Source of noise, secret sampling and masks: system, a key drawn "
+        "once and kept with the run; or seed, which makes the run repeatable and not "
+        "private. By default (auto): system if any are needed and no --seed is given.",
+    )
