@@ -24,13 +24,15 @@ def another_machine() -> Iterator[None]:
         yield
         return
     # Not above: jaxtyping must be first to import the package.
-    from privaudit.models.frozen_model import encode
+    from privaudit.models.frozen_model import FrozenModel
     from tests.elsewhere import with_other_last_bits
 
+    encode = FrozenModel.encode
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "privaudit.federated.runs.population.encode",
-            lambda *asked: with_other_last_bits(encode(*asked)),
+            FrozenModel,
+            "encode",
+            lambda *asked, **how: with_other_last_bits(encode(*asked, **how)),
         )
         yield
 

@@ -14,7 +14,7 @@ from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Records
-from privaudit.models.frozen_model import encode
+from privaudit.models.frozen_model import FrozenModel
 from tests.elsewhere import with_other_last_bits
 
 
@@ -59,11 +59,13 @@ def test_default_runs_agree_across_threads_and_chunks(
 def rounded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the call on, features have the last bits of another kernel."""
 
-    def rounded(*asked: Any) -> Records:
-        return with_other_last_bits(encode(*asked))
+    encode = FrozenModel.encode
+
+    def rounded(*asked: Any, **how: Any) -> Records:
+        return with_other_last_bits(encode(*asked, **how))
 
     def begin() -> None:
-        monkeypatch.setattr("privaudit.federated.runs.population.encode", rounded)
+        monkeypatch.setattr(FrozenModel, "encode", rounded)
 
     return begin
 

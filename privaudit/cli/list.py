@@ -12,6 +12,7 @@ from privaudit.core.registry import Registry
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk, places
 from privaudit.federated.trainer import TRAINERS
+from privaudit.models.registry import list_models
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 
 REGISTRIES: dict[str, Registry[object]] = {
@@ -35,12 +36,7 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         UnknownNameError: There is no such list.
     """
     if what == "models":
-        from privaudit.models.clip.loading import MODELS
-        from privaudit.models.language.captioning_loading import CAPTIONERS
-        from privaudit.models.names import CLASSIFYING, WRITING
-
-        yield from ((name, "classifies") for name in (*MODELS, *CLASSIFYING))
-        yield from ((name, "generates text") for name in (*CAPTIONERS, *WRITING))
+        yield from list_models()
         return
     if what not in REGISTRIES:
         if what not in TRAINERS.names():

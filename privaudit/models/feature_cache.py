@@ -5,27 +5,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import (
-    ConfigError,
     MissingFileError,
     StorageError,
     TranscriptError,
 )
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
-from privaudit.datasets.dialogues import TokenSequences
-from privaudit.models.clip.promptable_clip import PromptableCLIP
-from privaudit.models.language.captioning_vlm import CaptioningVLM
-from privaudit.models.transformers.picture_classifier import PictureClassifier
-from privaudit.models.transformers.text_classifier import TextClassifier
+from privaudit.models.frozen_model import FeatureModel, PictureModel
 
-Encoder: TypeAlias = PromptableCLIP | CaptioningVLM | PictureClassifier
 Kind = Literal["features", "tokens"]
 _CHUNK = 256  # pictures that are encoded at a time
 _BATCH_BYTES = 2**25  # originals that are held at a time
@@ -38,7 +32,7 @@ def default_folder() -> Path:
 
 
 def cached_features(
-    model: PromptableCLIP | PictureClassifier,
+    model: FeatureModel,
     images: Images | FeatureBank,
     folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
@@ -49,7 +43,7 @@ def cached_features(
     pictures: the folder is made for its owner only. A folder that cannot be written
     costs the time to compute again, and nothing else. Pictures are read one by one, so
     memory does not grow with their sizes. A bank's embeddings only pass through
-    :meth:`PromptableCLIP.encode_bank`.
+    :meth:`FeatureModel.encode_bank`.
 
     Args:
         model: Its weights and architecture are part of the name.
@@ -61,82 +55,72 @@ def cached_features(
     """
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings)
-    return _cached(model, images, folder, "features", model.encode_images)
+    return _cached(model, images, folder, "features", model.encode_images, model.dim)
 
 
 def cached_text_features(
-    model: TextClassifier,
+    about: Sequence[str],
     texts: Texts,
-    words: TokenSequences,
+    dim: int,
+    encode: Callable[[], Float[Tensor, "n dim"]],
     folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
     """Return each text's l2-normalised feature, as :func:`cached_features`.
 
     Args:
-        model: Its weights and settings are part of the name.
-        texts: What the file is named after.
-        words: The same as tokens.
+        about: What of the model the file is named after: weights and settings.
+        texts: The file is named after them, too.
+        dim: Size of a feature.
+        encode: Makes the features.
         folder: Where to keep features; None for :func:`default_folder`.
     """
-    parts = (model.model_hash, model.name, model.description, texts.digest, "texts")
+    parts = (*about, texts.digest, "texts")
     path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
-    found = _read(path, "features", len(texts), model.dim)
+    found = _read(path, "features", len(texts), dim)
     if found is None:
-        found = model.features(words)
+        found = encode()
         _keep(path, "features", found)
     return found
 
 
 def cached_tokens(
-    model: Encoder, images: Images | FeatureBank, folder: Path | None = None
+    model: PictureModel, images: Images | FeatureBank, folder: Path | None = None
 ) -> Float[Tensor, "n tokens dim"]:
     """Return each picture's tokens, as :func:`cached_features`.
 
     Those of a CLIP are l2-normalised patch features; those of a captioning model are
     what its language model reads. They take a picture's number of tokens times the
     room of its feature: in memory, and on the disk. A bank's embeddings only pass
-    through :meth:`CaptioningVLM.encode_bank`.
+    through :meth:`PictureModel.tokens_of_bank`.
 
     Raises:
         ConfigError: A CLIP gets a bank in place of pictures, or its image tower has no
             tokens; a captioning model gets what it does not read.
     """
-    if isinstance(model, CaptioningVLM):
-        if isinstance(images, FeatureBank):
-            return model.encode_bank(images.embeddings)
-        return _cached(model, images, folder, "tokens", model.encode_images)
     if isinstance(images, FeatureBank):
-        raise ConfigError(
-            f"Image tokens were asked of a bank of {len(images)} pooled embeddings, "
-            "which have none. Give the pictures, or use a method that takes whole "
-            "pictures."
-        )
-    return _cached(model, images, folder, "tokens", model.encode_tokens)
-
-
-def content_hash(model: Encoder, images: Images, kind: Kind) -> str:
-    """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
-    # Activation and layer-norm epsilon are no weights, and change features too.
-    parts = (
-        model.model_hash,
-        model.name,
-        model.clip.visual if isinstance(model, PromptableCLIP) else model.description,
-        images.digest,
-        kind,
+        return model.tokens_of_bank(images.embeddings)
+    return _cached(
+        model, images, folder, "tokens", model.encode_tokens, model.token_width
     )
-    return sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+def content_hash(model: PictureModel, images: Images, kind: Kind) -> str:
+    """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
+    parts = (model.model_hash, model.name, model.description, images.digest, kind)
+    return sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _cached(
-    model: Encoder,
+    model: PictureModel,
     images: Images,
     folder: Path | None,
     kind: Kind,
     encode: Callable[[Tensor], Tensor],
+    width: int,
 ) -> Tensor:
     name = content_hash(model, images, kind)
     path = _path(name, folder)
-    found = _read(path, kind, len(images), _width(model, kind))
+    found = _read(path, kind, len(images), width)
     if found is not None:
         return found.to(model.device)
     encoded = _encode(model, images, range(len(images)), encode)
@@ -148,14 +132,6 @@ def _path(name: str, folder: Path | None) -> Path:
     return (folder or default_folder()) / "features" / f"{name}.safetensors"
 
 
-def _width(model: Encoder, kind: Kind) -> int:
-    if isinstance(model, CaptioningVLM):
-        return model.width
-    if isinstance(model, PictureClassifier) and kind == "tokens":
-        return model.width
-    return model.dim
-
-
 def _keep(path: Path, kind: Kind, encoded: Tensor) -> None:
     with suppress(StorageError, RuntimeError):  # no home folder is a RuntimeError
         make_private_folder(path.parent)
@@ -163,7 +139,7 @@ def _keep(path: Path, kind: Kind, encoded: Tensor) -> None:
 
 
 def encoded_features(
-    model: PromptableCLIP, images: Images | FeatureBank, indices: Sequence[int]
+    model: FeatureModel, images: Images | FeatureBank, indices: Sequence[int]
 ) -> Float[Tensor, "n dim"]:
     """Return some records' l2-normalised features; nothing is kept on the disk."""
     if isinstance(images, FeatureBank):
@@ -172,7 +148,7 @@ def encoded_features(
 
 
 def _encode(
-    model: Encoder,
+    model: PictureModel,
     images: Images,
     indices: Sequence[int],
     encode: Callable[[Tensor], Tensor],
@@ -191,7 +167,9 @@ def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:
     return None
 
 
-def _prepared_chunks(model: Encoder, pictures: Iterable[Tensor]) -> Iterator[Tensor]:
+def _prepared_chunks(
+    model: PictureModel, pictures: Iterable[Tensor]
+) -> Iterator[Tensor]:
     """Yield what the image tower takes, in the pictures' order."""
     parts: list[Tensor] = []
     for batch in _alike(pictures):

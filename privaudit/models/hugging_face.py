@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 
@@ -19,6 +21,65 @@ def import_peft() -> Any:
     """Import peft, which imports transformers and so needs the same."""
     declare_missing_operators()
     return importlib.import_module("peft")
+
+
+def load_reader(kind: str, what: str, source: str) -> Any:
+    """Load a tokenizer or an image processor.
+
+    Args:
+        kind: Its class in transformers.
+        what: What it is, in words.
+        source: A folder, or a name on the hub.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be used.
+    """
+    return _pretrained(kind, what, source)
+
+
+def load_model(kind: str, what: str, source: str, device: str) -> Any:
+    """Load a model as :func:`load_reader` does, in float32 and frozen."""
+    model = _pretrained(
+        kind,
+        what,
+        source,
+        use_safetensors=True,
+        dtype=torch.float32,
+        attn_implementation="sdpa",
+    )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:
+    loader = getattr(import_transformers(), kind)
+    with loading_errors(what, source):
+        return loader.from_pretrained(source, trust_remote_code=False, **options)
+
+
+_REASONS = {
+    "blip": "its pictures reach the words by attention of its own, into which no "
+    "prefix can be put",
+    "instructblip": "its picture tokens depend on the question, so they cannot be "
+    "computed once",
+}
+
+
+def check_type(source: str, name: str, wanted: str) -> None:
+    """Refuse a model of another type than a family takes.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It is of another type.
+    """
+    config = _pretrained("AutoConfig", "model", source)
+    if config.model_type == wanted:
+        return
+    why = _REASONS.get(config.model_type)
+    raise ConfigError(
+        f"{source!r} is a model of type {config.model_type!r}, and {name} takes those "
+        f"of type {wanted!r}{f': {why}' if why else ''}. Use one of these."
+    )
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
-from privaudit.models.language.captioning_loading import is_captioner
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
@@ -127,9 +126,8 @@ def _planned(
 
 def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     """Refuse what the finished run could not be asked, before it is trained."""
-    writes = is_captioner(config.model)
     for metric in afterwards.metrics:
-        if metric in CAPTIONS and not writes:
+        if metric in CAPTIONS and config.task == "classification":
             raise ConfigError(
                 f"{metric!r} is of generative models, and {config.model} "
                 "classifies. Use a model such as tiny-llava, or local accuracy."
@@ -142,7 +140,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             'non-members to tell members from. Use members = "coin".'
         )
     scenario = find_scenario(afterwards.scenario, shadows=0)
-    readable = scenario.for_task("generation" if writes else "classification").attacks
+    readable = scenario.for_task(config.task).attacks
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:

@@ -21,7 +21,6 @@ from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.training import train
-from privaudit.models.language.captioning_loading import is_captioner
 from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
@@ -157,7 +156,7 @@ def _checked_scenario(plan: SweepPlan) -> Scenario:
 
 def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) -> None:
     """Refuse what finished runs could not be asked, or not be compared by."""
-    kinds: set[bool] = set()
+    tasks: set[str] = set()
     for cell in cells:
         config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
         if config.members == "all":
@@ -165,14 +164,12 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
                 'members = "all" trains on every candidate, so that an attack has no '
                 'non-members to tell members from. Use members = "coin".'
             )
-        kinds.add(writes := is_captioner(config.model))
-        readable = scenario.for_task(
-            "generation" if writes else "classification"
-        ).attacks
+        tasks.add(config.task)
+        readable = scenario.for_task(config.task).attacks
         if plan.attack is not None and plan.attack not in readable:
             what = f"attack that reads what {config.model} answers"
             raise UnknownNameError(what, plan.attack, readable)
-    if len(kinds) > 1:
+    if len(tasks) > 1:
         raise ConfigError(
             "Some cells classify and some write, and their utilities cannot be "
             "compared. Sweep them one kind at a time."

@@ -18,7 +18,8 @@ from privaudit.federated.federation import count_participants
 from privaudit.federated.runs.fields import MOST, RunFields
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AddsNoise
-from privaudit.models.language.captioning_loading import is_captioner
+from privaudit.models.interfaces import TaskKind
+from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
 
 WRITING: Mapping[str, Any] = {
     "dataset": "scenes",
@@ -33,10 +34,6 @@ WRITING: Mapping[str, Any] = {
 }
 """What is different for models that answer in words: FedRand's federation, and utility
 measured once, since writing takes its time."""
-FOLDER_MODELS = ("surrogate", "language")
-"""Kinds of models that are folders."""
-HUB_MODELS = ("llava", "encoder", "vit", "clip", "decoder", "seq2seq", "blip")
-"""Kinds that are folders, or names on the hub."""
 
 
 class RunConfig(RunFields):
@@ -53,6 +50,11 @@ class RunConfig(RunFields):
         """Say whether utility is measured after a round."""
         last = self.measured_rounds
         return last is None or index >= self.rounds - last
+
+    @property
+    def task(self) -> TaskKind:
+        """What the model does."""
+        return find_family(self.model).task
 
     @property
     def is_masked(self) -> bool:
@@ -109,11 +111,11 @@ def make_config(
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
             fields[place] = _full(fields[place])
-    kind, _, folder = str(fields.get("model", "")).partition(":")
-    there = folder and Path(_full(folder)).exists()  # else a hub's name, maybe
-    if folder and (kind in FOLDER_MODELS or (there and kind in HUB_MODELS)):
-        fields["model"] = f"{kind}:{_full(folder)}"
-    if built.task == "generation" or is_captioner(str(fields.get("model", ""))):
+    tasks: list[str] = [built.task]
+    if "model" in fields:
+        fields["model"], task = _known_model(str(fields["model"]))
+        tasks.append(task)
+    if "generation" in tasks:
         fields = {**WRITING, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     if fields.get("randomness", "auto") == "auto":
@@ -131,6 +133,15 @@ def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness
     is_noised = isinstance(trainer, AddsNoise) and trainer.is_noised
     hides = is_noised or fields.get("secure_aggregation") == "masked"
     return "system" if hides and "seed" not in fields else "seed"
+
+
+def _known_model(name: str) -> tuple[str, TaskKind]:
+    """Return a model's name, a folder in it as a full path, and what the model does."""
+    family, (kind, _, source) = find_family(name), name.partition(":")
+    there = family.sources == FOLDER_OR_HUB and Path(_full(source)).exists()
+    if family.sources == FOLDER or there:  # else it is a name on the hub, maybe
+        name = f"{kind}:{_full(source)}"
+    return name, family.task
 
 
 def _full(place: str | Path) -> str:

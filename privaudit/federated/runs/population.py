@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,18 +19,9 @@ from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.trainer import ClientId, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
-from privaudit.models.frozen_model import (
-    backbone_of,
-    encode,
-    known_records,
-    load_frozen,
-)
+from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Classifier, LanguageModel
-from privaudit.models.language.captioning_loading import is_captioner
-from privaudit.models.names import kind_of, reads_texts
-
-if TYPE_CHECKING:
-    from privaudit.models.frozen_model import FrozenModel
+from privaudit.models.registry import find_family, load_frozen
 
 FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
 
@@ -164,10 +154,12 @@ def populate(config: RunConfig) -> Population:
         seeds=Seeds(config.seed),
         split=None if dataset.split is None else dataset.split.numpy(),
         domains=None if dataset.domains is None else dataset.domains.numpy(),
-        known=known_records(model, dataset),
+        known=model.known_records(dataset),
     )
     records = _encode(config, model, dataset)
-    backbone = backbone_of(model, dataset, config.context_tokens)
+    backbone = model.backbone(
+        dataset.class_names, dataset.template, config.context_tokens
+    )
     canaries = _canaries(config, split, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
@@ -256,7 +248,7 @@ def records_elsewhere(
             "non-members. Name another data set."
         )
     refuse_mismatch(config, found)
-    if not is_captioner(config.model):
+    if config.task == "classification":
         found = _with_classes_of(found, own, dataset)
     return _encode(config, _load_frozen(config), found)
 
@@ -283,15 +275,15 @@ def _plain(name: str) -> str:
     return " ".join(re.split(r"[\W_]+", name.casefold())).strip()
 
 
-def _load_frozen(config: RunConfig) -> "FrozenModel":
+def _load_frozen(config: RunConfig) -> FrozenModel:
     return load_frozen(
         config.model, checkpoint=config.checkpoint, targets=config.targets
     )
 
 
-def _encode(config: RunConfig, model: "FrozenModel", dataset: Dataset) -> Records:
+def _encode(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
     tokens = config.build_trainer().image_tokens
-    return encode(model, dataset, image_tokens=tokens)
+    return model.encode(dataset, image_tokens=tokens)
 
 
 def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
@@ -300,31 +292,29 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
     Raises:
         ConfigError: They do not.
     """
-    task, writes = config.build_trainer().task, is_captioner(config.model)
-    if task == ("classification" if writes else "generation"):
-        kind = "generates text" if writes else "classifies"
-        other = "tiny-clip" if writes else "tiny-llava"
+    task, family = config.build_trainer().task, find_family(config.model)
+    if task not in (family.task, "either"):
+        other = "tiny-llava" if task == "generation" else "tiny-clip"
         raise ConfigError(
-            f"{config.trainer} cannot train {config.model}, which {kind}. Use a model "
-            f"such as {other}, or another trainer."
+            f"{config.trainer} trains models for {task}, and {config.model} is for "
+            f"{family.task}. Use a model such as {other}, or another trainer."
         )
-    if task == "classification" and kind_of(config.model) == "classifies":
+    if task == "classification" and family.tuned:
         raise ConfigError(
             f"{config.trainer} learns prompts before class names, and {config.model} "
             "has no such prompts. Train it with fedpt, or use a model such as "
             "tiny-clip."
         )
-    if writes and not dataset.dialogues:
+    if family.task == "generation" and not dataset.dialogues:
         raise ConfigError(
             f"{config.model} answers questions, and {config.dataset} has none "
             "about its records. Use a data set with captions or questions, such as "
             "scenes."
         )
-    texts, reader = isinstance(dataset.images, Texts), reads_texts(config.model)
-    if texts != reader:
-        has, takes = ("texts", "pictures") if texts else ("pictures", "texts")
-        other = "one named encoder:" if texts else "tiny-clip or tiny-llava"
+    has = "texts" if isinstance(dataset.images, Texts) else "pictures"
+    if has != family.records:
+        other = "one named encoder:" if has == "texts" else "tiny-clip or tiny-llava"
         raise ConfigError(
-            f"{config.dataset} has {has}, and {config.model} takes {takes}. Use a "
+            f"{config.dataset} has {has}, and {config.model} takes {family.records}. Use a "
             f"model that takes {has}, such as {other}, or another data set."
         )

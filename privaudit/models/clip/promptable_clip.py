@@ -1,8 +1,7 @@
 """A frozen CLIP whose prompts can be learned."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from hashlib import sha256
+from functools import cached_property, partial
 from typing import Any, Literal, cast
 
 import torch
@@ -11,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.clip.plain_text import plain_prompt_features
 from privaudit.models.clip.prompt_tokens import (
@@ -21,7 +22,10 @@ from privaudit.models.clip.prompt_tokens import (
 )
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import text_tower
-from privaudit.models.language.image_tokens import image_tokens
+from privaudit.models.feature_cache import cached_features, cached_tokens
+from privaudit.models.frozen_model import FeatureModel, weights_hash
+from privaudit.models.interfaces import Classifier
+from privaudit.models.language.image_tokens import image_tokens as tokens_of
 from privaudit.models.transformers.clip_text import ClipTextTower
 
 Precision = Literal["float32", "bfloat16"]
@@ -85,7 +89,7 @@ class ClassPrompts:
         return normalize(features, dim=-1)
 
 
-class PromptableCLIP:
+class PromptableCLIP(FeatureModel):
     """An open_clip model with frozen weights.
 
     Args:
@@ -98,6 +102,8 @@ class PromptableCLIP:
             that is known; they are then nobody's.
         data_hash: Of that data set.
     """
+
+    image_size: int
 
     def __init__(
         self,
@@ -116,9 +122,32 @@ class PromptableCLIP:
         self._prepare = preprocess_batch
         self._tower = text_tower(clip)
         self.width, self.dim = self._tower.width, self._tower.dim
+        self.token_width = self.dim
         self.logit_scale = float(self.clip.logit_scale.exp())
         size = self.clip.visual.image_size
         self.image_size = int(size if isinstance(size, int) else size[0])
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 16
+    ) -> Classifier:
+        """Return the text tower before prompts, and hand-written ones' features."""
+        return Classifier(
+            self.prompts(class_names, context_tokens),
+            self.logit_scale,
+            self.template_features(class_names, template),
+            partial(self.tower, class_names, template),
+        )
+
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return pictures' features, and those of their patches if asked."""
+        features = cached_features(self, dataset.pictures)
+        tokens = cached_tokens(self, dataset.pictures) if image_tokens else None
+        return Records(features, dataset.labels, tokens)
+
+    @property
+    def description(self) -> str:
+        """The image tower: activation and layer-norm epsilon are no weights."""
+        return str(self.clip.visual)
 
     @property
     def device(self) -> torch.device:
@@ -168,8 +197,7 @@ class PromptableCLIP:
             ConfigError: The image tower is of a kind that has no tokens.
         """
         parts = [
-            image_tokens(self.clip, part.to(self.device))
-            for part in pictures.split(batch)
+            tokens_of(self.clip, part.to(self.device)) for part in pictures.split(batch)
         ]
         return normalize(torch.cat(parts), dim=-1)
 
@@ -267,14 +295,9 @@ class PromptableCLIP:
         return self._tower.token_embedding(ids.to(self.device)).detach().clone()
 
     @cached_property
-    def model_hash(self) -> str:
+    def model_hash(self) -> str:  # type: ignore[override]  # large: hashed when asked
         """SHA-256 over the names, types, shapes and bytes of all weights."""
-        digest = sha256()
-        for name, tensor in sorted(self.clip.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            whole = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(whole.view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return weights_hash(self.clip)
 
     def _tokens(self, texts: Sequence[str], context_tokens: int) -> PromptTokens:
         length = int(self.clip.context_length)

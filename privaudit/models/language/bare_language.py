@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import torch
-
-from privaudit.models.hugging_face import import_transformers, loading_errors
+from privaudit.models.hugging_face import load_model, load_reader
 
 
 def load_language(source: str) -> tuple[Any, Any]:
@@ -20,16 +18,6 @@ def load_language(source: str) -> tuple[Any, Any]:
         ConfigError: It cannot be used: see
             :func:`~privaudit.models.hugging_face.loading_errors`.
     """
-    transformers = import_transformers()
-    with loading_errors("language model", source):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source, trust_remote_code=False
-        )
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            source,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            attn_implementation="sdpa",
-        )
-    return model.eval().requires_grad_(False), tokenizer
+    what = "language model"
+    tokenizer = load_reader("AutoTokenizer", what, source)
+    return load_model("AutoModelForCausalLM", what, source, "cpu"), tokenizer

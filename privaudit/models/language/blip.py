@@ -5,11 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privaudit.models.language.captioning_vlm import (
-    CaptioningVLM,
-    PictureTower,
-    weights_hash,
-)
+from privaudit.models.frozen_model import weights_hash
+from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.llava import ProcessorPreparation
 from privaudit.models.language.separate_tokens import PictureFirstTokens, SeparateTokens

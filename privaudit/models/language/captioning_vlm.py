@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue, TokenSequences
+from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.feature_cache import cached_tokens
+from privaudit.models.frozen_model import PictureModel
+from privaudit.models.interfaces import LanguageModel
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
@@ -50,7 +55,7 @@ class VectorProjector:
     parts: int
 
 
-class CaptioningVLM:
+class CaptioningVLM(PictureModel):
     """Pictures in front of a frozen language model.
 
     Args:
@@ -92,9 +97,23 @@ class CaptioningVLM:
         self.name, self.language, self.model_hash = name, language, model_hash
         self.public_indices, self.data_hash = public_indices, data_hash
         self.parts, self.width = eye.parts, language.width
+        self.token_width = self.width
         self.vocabulary = language.vocabulary
         self.image_size = eye.image_size if isinstance(eye, PictureTower) else None
         self._eye, self._dialogue_tokens = eye, dialogue_tokens
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> LanguageModel:
+        """Return the language model: no class is bound to it."""
+        return self.language
+
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return pictures as the language model reads them, and what is said of them."""
+        tokens = cached_tokens(self, dataset.pictures)
+        words = self.words(dataset.dialogues)
+        features = normalize(tokens.mean(dim=1), dim=-1)
+        return Records(features, dataset.labels, tokens, words, dataset.dialogues)
 
     @property
     def device(self) -> torch.device:
@@ -112,7 +131,7 @@ class CaptioningVLM:
         return self._eye.description if isinstance(self._eye, PictureTower) else ""
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
-        """Make pictures into what :meth:`encode_images` takes, without randomness.
+        """Make pictures into what :meth:`encode_tokens` takes, without randomness.
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
@@ -129,7 +148,7 @@ class CaptioningVLM:
         return self._tower().prepare(pictures)
 
     @torch.no_grad()
-    def encode_images(
+    def encode_tokens(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 64
     ) -> Float[Tensor, "n parts width"]:
         """Return each picture's tokens as the language model reads them.
@@ -148,7 +167,7 @@ class CaptioningVLM:
         return torch.cat(chunks)
 
     @torch.no_grad()
-    def encode_bank(
+    def tokens_of_bank(
         self, embeddings: Float[Tensor, "n bank_width"]
     ) -> Float[Tensor, "n parts width"]:
         """Return the same for embeddings that an image tower made elsewhere.
@@ -204,14 +223,3 @@ class CaptioningVLM:
             "pictures. Give it a bank of embeddings, or use a model with an image "
             "tower."
         )
-
-
-def weights_hash(*modules: nn.Module) -> str:
-    """Return a SHA-256 over the names, types, shapes and bytes of all weights."""
-    found = sha256()
-    for module in modules:
-        for name, tensor in sorted(module.state_dict().items()):
-            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            whole = tensor.detach().cpu().contiguous().reshape(-1)
-            found.update(whole.view(torch.uint8).numpy().data)
-    return found.hexdigest()

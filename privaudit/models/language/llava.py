@@ -10,12 +10,9 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
+from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import import_transformers, loading_errors
-from privaudit.models.language.captioning_vlm import (
-    CaptioningVLM,
-    PictureTower,
-    weights_hash,
-)
+from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import StackedLanguageModel

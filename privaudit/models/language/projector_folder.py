@@ -26,13 +26,10 @@ from privaudit.core.storage import (
 from privaudit.datasets.dataset import Dataset, FeatureBank
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.datasets.sources import load_dataset
+from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language.bare_language import load_language
-from privaudit.models.language.captioning_vlm import (
-    CaptioningVLM,
-    VectorProjector,
-    weights_hash,
-)
+from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.projector import (

@@ -10,10 +10,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.feature_cache import cached_features, cached_tokens
+from privaudit.models.frozen_model import FeatureModel, weights_hash
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Classifier, Tower, Tuning
-from privaudit.models.language.captioning_vlm import weights_hash
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.llava import ProcessorPreparation
 from privaudit.models.transformers.tunable_classifiers import (
@@ -24,7 +27,7 @@ from privaudit.models.transformers.tunable_classifiers import (
 from privaudit.models.transformers.vision import ClipVisionTower, VisionTower, ViTTower
 
 
-class PictureClassifier(TunableClassifier):
+class PictureClassifier(TunableClassifier, FeatureModel):
     """An image tower, whose embedded patches are its pictures' tokens.
 
     Args:
@@ -52,7 +55,7 @@ class PictureClassifier(TunableClassifier):
         self.model_hash = weights_hash(texts.model if texts else model)
         self._processor, self._prepare = processor, ProcessorPreparation(processor)
         self.image_size = self._side_of_pictures(int(model.config.image_size))
-        self.width = int(model.config.hidden_size)
+        self.width = self.token_width = int(model.config.hidden_size)
         self.dim = int(model.config.projection_dim) if texts else self.width
 
     def _side_of_pictures(self, trained: int) -> int:
@@ -138,10 +141,17 @@ class PictureClassifier(TunableClassifier):
         """Return the image tower before classes of these names."""
         return self._build(class_names, template)
 
-    def classifier(self, class_names: tuple[str, ...], template: str) -> Classifier:
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return patches of pictures, and whole pictures' features."""
+        features = cached_features(self, dataset.pictures)
+        return Records(features, dataset.labels, cached_tokens(self, dataset.pictures))
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> Classifier:
         """Return what trainers see: no prompts, but class texts where there are any."""
         if self._texts is None:
-            return super().classifier(class_names, template)
+            return super().backbone(class_names, template)
         texts, scale = self._texts(class_names, template)
         return Classifier(
             NoPrompts(), scale, texts, partial(self._build, class_names, template)

@@ -1,15 +1,18 @@
 """Encoders of texts that are tuned to tell classes apart."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.records import Records
+from privaudit.models.feature_cache import cached_text_features
+from privaudit.models.frozen_model import weights_hash
 from privaudit.models.interfaces import Tower, Tuning
-from privaudit.models.language.captioning_vlm import weights_hash
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.text_tokens import TextTokens
 from privaudit.models.transformers.encoder import Pooling, TextEncoderTower
@@ -53,6 +56,18 @@ class TextClassifier(TunableClassifier):
             return self._plain.vectors(some.repeated(1).trimmed(), Tuning())[0]
 
         return normalize(in_batches(encode, words), dim=-1)
+
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return texts as tokens, and their features."""
+        assert isinstance(dataset.images, Texts)
+        words = self.words(dataset.images)
+        features = cached_text_features(
+            (self.model_hash, self.name, self.description),
+            dataset.images,
+            self.dim,
+            partial(self.features, words),
+        )
+        return Records(features, dataset.labels, words=words)
 
     def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
         """Return the encoder with a head for so many classes."""

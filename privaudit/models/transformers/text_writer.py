@@ -7,28 +7,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import PADDING, Dialogue, TokenSequences
-from privaudit.models.language.captioning_vlm import weights_hash
+from privaudit.datasets.records import Records
+from privaudit.models.frozen_model import FrozenModel, weights_hash
+from privaudit.models.interfaces import LanguageModel
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
 
-class TextWriter:
+class TextWriter(FrozenModel):
     """A language model, and how questions and answers are written as its tokens.
 
     Args:
         name: As ``--model`` takes it.
         language: What reads and writes.
         dialogue_tokens: Without places for pictures.
-
-    Attributes:
-        model_hash: SHA-256 of all weights.
-        public_indices: None: what it was trained on is not known.
-        data_hash: None.
     """
-
-    public_indices: tuple[int, ...] | None = None
-    data_hash: str | None = None
 
     def __init__(
         self, name: str, language: StackedLanguageModel, dialogue_tokens: DialogueTokens
@@ -36,6 +31,18 @@ class TextWriter:
         self.name, self.language = name, language
         self._dialogue_tokens = dialogue_tokens
         self.model_hash = weights_hash(language.model)
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> LanguageModel:
+        """Return the language model: no class is bound to it."""
+        return self.language
+
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return questions and answers as tokens, and their mean embeddings."""
+        words = self.words(dataset.dialogues)
+        pictures, features = self.no_pictures(len(dataset)), self.features(words)
+        return Records(features, dataset.labels, pictures, words, dataset.dialogues)
 
     def words(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True

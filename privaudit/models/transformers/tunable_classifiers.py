@@ -1,5 +1,6 @@
 """What transformers that are tuned to tell classes apart have in common."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Classifier, Tower
 
 
@@ -33,28 +35,22 @@ class NoPrompts:
         )
 
 
-class TunableClassifier:
+class TunableClassifier(FrozenModel):
     """A frozen transformer that is tuned to tell classes apart.
 
     Attributes:
-        name: As ``--model`` takes it.
-        model_hash: SHA-256 of all weights.
         dim: Of a record's feature by the frozen model.
-        public_indices: None: what it was trained on is not known.
-        data_hash: None.
     """
 
-    name: str
-    model_hash: str
     dim: int
-    public_indices: tuple[int, ...] | None = None
-    data_hash: str | None = None
 
+    @abstractmethod
     def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
         """Return the transformer behind classes of these names."""
-        raise NotImplementedError
 
-    def classifier(self, class_names: tuple[str, ...], template: str) -> Classifier:
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> Classifier:
         """Return what trainers see: no prompts, and texts that say nothing."""
         return Classifier(
             NoPrompts(),

@@ -4,8 +4,8 @@ from privaudit.cli.list import names_of
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.datasets.images.digits import digits
 from privaudit.datasets.images.drawn_digits import drawn_digits
-from privaudit.models.clip.loading import load_model
 from privaudit.models.feature_cache import encoded_features
+from tests.loaded_models import load_clip
 
 
 def pixels(dataset: Dataset) -> torch.Tensor:
@@ -36,7 +36,7 @@ def test_they_are_the_same_at_every_load_and_none_is_blank_or_twice() -> None:
 
 
 def test_the_untrained_model_reads_them_as_well_as_is_said() -> None:
-    model, drawn = load_model("tiny-clip", None), drawn_digits()
+    model, drawn = load_clip(), drawn_digits()
     features = encoded_features(model, drawn.pictures, range(len(drawn)))
     texts = model.template_features(drawn.class_names, drawn.template)
     right = (features @ texts.T).argmax(dim=1) == drawn.labels

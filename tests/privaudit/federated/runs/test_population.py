@@ -1,5 +1,4 @@
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from privaudit.federated.runs.population import (
 )
 from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.federated.trainer import Records, Task
-from privaudit.models.frozen_model import known_records
+from privaudit.models.registry import load_frozen
 
 LABELS = torch.tensor([0, 0, 1, 1, 0, 0, 1, 2, 0, 1])
 DOMAINS = torch.tensor([0, 0, 0, 1, 0, 1, 0, 0, 1, 1])
@@ -79,15 +78,14 @@ def test_the_mix_is_the_accuracy_on_test_records_dealt_alike(
 def test_records_that_a_model_has_seen_become_public() -> None:
     dataset = load_dataset("digits")
     seen = (3, 5, 1700)
-    known = SimpleNamespace(public_indices=seen, data_hash=dataset.hash)
-    found = known_records(known, dataset)  # type: ignore[arg-type]
+    model = load_frozen("tiny-clip")
+    model.public_indices, model.data_hash = seen, dataset.hash
+    found = model.known_records(dataset)
     assert found is not None
     assert found.tolist() == [3, 5, 1700]
-    for other in (
-        SimpleNamespace(public_indices=seen, data_hash="of another data set"),
-        SimpleNamespace(public_indices=None, data_hash=None),
-    ):
-        assert known_records(other, dataset) is None  # type: ignore[arg-type]
+    model.data_hash = "of another data set"
+    assert model.known_records(dataset) is None
+    assert load_frozen("tiny-clip").known_records(dataset) is None
 
 
 def test_the_digits_are_dealt_as_they_always_were() -> None:

@@ -9,10 +9,10 @@ from privaudit.datasets.dialogues import ANSWER, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens, content_hash
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.bare_language import load_language
-from privaudit.models.language.captioning_loading import is_captioner, load_captioner
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from tests.loaded_models import load_captioner
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +44,9 @@ def test_the_embedded_model_reads_pictures_and_words(
     assert len(tiny.language.generate(tokens[None], prompts, Tuning(), 5)[0]) == 2
 
 
-def test_names_of_captioners_are_told_from_others() -> None:
-    for name in ("tiny-llava", "llava:mine", "language:mine"):
-        assert is_captioner(name)
-    for name in ("tiny-clip", "open_clip:ViT-B-16", "surrogate:mine", "llava"):
-        assert not is_captioner(name)
-
-
 def test_names_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'tiny-llava'"):
         load_captioner("tiny-lava")
-    with pytest.raises(ConfigError, match="names no folder"):
-        load_captioner("llava:")
-    with pytest.raises(ConfigError, match="has its own template"):
-        load_captioner("tiny-llava", precision="bfloat16")
     with pytest.raises(MissingFileError, match="cannot be loaded"):
         load_language(str(tmp_path / "none"))
 

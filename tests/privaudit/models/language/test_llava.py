@@ -12,8 +12,9 @@ from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequenc
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.captioning_loading import load_captioner
 from privaudit.models.language.captioning_vlm import CaptioningVLM
+from privaudit.models.language.llava import load_llava
+from tests.loaded_models import load_captioner
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
 WORDS += ["is", "this", "two"]
@@ -166,7 +167,7 @@ def test_answers_are_those_of_transformers_own_generation(
     folder, original = saved
     model = load_captioner(f"llava:{folder}")
     prompts = model.words(DIALOGUES, with_answers=False)
-    tokens = model.encode_images(model.preprocess_batch(pictures))
+    tokens = model.encode_tokens(model.preprocess_batch(pictures))
     found = model.language.generate_ids(
         tokens[None],
         TokenSequences(prompts.ids[None], prompts.kinds[None]),
@@ -203,9 +204,9 @@ def test_a_target_that_both_towers_have_is_the_language_models(folder: Path) -> 
 def test_sizes_are_known(model: CaptioningVLM, pictures: torch.Tensor) -> None:
     assert (model.image_size, model.parts, model.width) == (24, 9, 16)
     assert (model.vocabulary, model.language.context) == (24, 48)
-    assert model.encode_images(torch.empty(0, 3, 24, 24)).shape == (0, 9, 16)
+    assert model.encode_tokens(torch.empty(0, 3, 24, 24)).shape == (0, 9, 16)
     prepared = model.preprocess_batch(pictures)
-    assert model.encode_images(prepared, batch=1).shape == (2, 9, 16)
+    assert model.encode_tokens(prepared, batch=1).shape == (2, 9, 16)
 
 
 def test_pictures_are_prepared_as_by_the_models_processor(
@@ -225,7 +226,7 @@ def test_the_image_tower_runs_once_for_each_picture(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = cached_tokens(model, PixelImages(pictures), tmp_path)
-    monkeypatch.setattr(model, "encode_images", pytest.fail)
+    monkeypatch.setattr(model, "encode_tokens", pytest.fail)
     assert torch.equal(cached_tokens(model, PixelImages(pictures), tmp_path), first)
 
 
@@ -233,11 +234,9 @@ def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
     write_llava(tmp_path, "Llama", chat=None)
     model = load_captioner(f"llava:{tmp_path}")
     assert model.template == "USER: {image}\n{question} ASSISTANT:"
-    own = load_captioner(
-        f"llava:{tmp_path}", template="{image} {question}", precision="bfloat16"
-    )
+    own = load_llava(str(tmp_path), template="{image} {question}", precision="bfloat16")
     assert own.template == "{image} {question}"
-    assert own.encode_images(torch.zeros(1, 3, 24, 24)).dtype == torch.bfloat16
+    assert own.encode_tokens(torch.zeros(1, 3, 24, 24)).dtype == torch.bfloat16
 
 
 def test_a_record_without_picture_is_refused(model: CaptioningVLM) -> None:

@@ -12,7 +12,6 @@ from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequenc
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.bare_language import load_language
-from privaudit.models.language.captioning_loading import load_captioner
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.projector import (
     ProjectorSettings,
@@ -26,6 +25,7 @@ from privaudit.models.language.projector_folder import (
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.surrogate_clip.public_split import drawn_records
+from tests.loaded_models import load_captioner
 from tests.places import ROOT
 
 STORIES = ROOT / "tests/data/stories260K"
@@ -128,13 +128,13 @@ def test_folder_and_pictures_that_do_not_fit_are_refused(
     with pytest.raises(ConfigError, match="reads embeddings of 12 numbers and no pict"):
         cached_tokens(model, PixelImages(torch.rand(2, 3, 8, 8)))
     with pytest.raises(ConfigError, match="was given embeddings of 13"):
-        model.encode_bank(torch.ones(2, 13))
+        model.tokens_of_bank(torch.ones(2, 13))
     nothing = torch.ones(3, 12)
     nothing[1] = 0
     with pytest.raises(ConfigError, match="Record 1 has no picture"):
-        model.encode_bank(nothing)
+        model.tokens_of_bank(nothing)
     with pytest.raises(ConfigError, match="Record 0 has no picture"):
-        model.encode_bank(torch.full((1, 12), torch.nan))
+        model.tokens_of_bank(torch.full((1, 12), torch.nan))
 
 
 @pytest.mark.parametrize("name", ["projector.safetensors", "language"])

@@ -10,7 +10,7 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
-from privaudit.models.transformers.tunable_loading import load_tunable
+from privaudit.models.registry import load_frozen
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import NAMES, save
@@ -38,7 +38,7 @@ class Family:
     """A model, and how it is run on some of K models' rows."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        loaded: Any = load_tunable(save(folder, name))
+        loaded: Any = load_frozen(save(folder, name))
         self.pictures, self.words = None, None
         if name.startswith(("encoder", "vit", "clip")):
             self.model: Any = loaded.tower(NAMES, "a {}")
@@ -47,8 +47,7 @@ class Family:
         if name.startswith(("vit", "clip", "blip")):
             pixels: Any = picture_data().images
             images = torch.stack([pixels[i] for i in range(K * ROWS)])
-            encode = getattr(loaded, "encode_tokens", loaded.encode_images)
-            tokens = encode(loaded.preprocess_batch(images))
+            tokens = loaded.encode_tokens(loaded.preprocess_batch(images))
             self.pictures = tokens.unflatten(0, (K, ROWS))
         if name.startswith("encoder"):
             self.words = _stacked(loaded.words(text_data(K * ROWS).images))

@@ -5,19 +5,17 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.cli.list import names_of
-from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
 from privaudit.federated.runs.config import make_config
+from privaudit.models.families.decoder import chat_template
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.captioning_loading import is_captioner
 from privaudit.models.language.captioning_vlm import CaptioningVLM
 from privaudit.models.language.dialogue_tokens import DialogueTokens
-from privaudit.models.names import kind_of, reads_texts
+from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.models.transformers.text_writer import TextWriter
-from privaudit.models.transformers.tunable_loading import chat_template, load_tunable
 from tests.small_records import text_data
 from tests.small_transformers import (
     blip_model,
@@ -31,35 +29,9 @@ from tests.small_transformers import (
 ASKED = (Dialogue("what is the film", ("good",)), Dialogue("who", ("it was bad",)))
 
 
-def test_names_tell_what_a_model_does() -> None:
-    for name in ("encoder:mine", "vit:mine", "clip:mine"):
-        assert kind_of(name) == "classifies"
-        assert not is_captioner(name)
-    for name in ("decoder:mine", "seq2seq:mine", "blip:mine"):
-        assert kind_of(name) == "writes"
-        assert is_captioner(name)
-    for name in ("tiny-clip", "clip", "open_clip:ViT-B-16", "llava:mine"):
-        assert kind_of(name) is None
-    assert [n for n in ("encoder:x", "clip:x", "tiny-clip") if reads_texts(n)] == [
-        "encoder:x"
-    ]
-
-
-def test_every_kind_is_listed() -> None:
-    listed = {entry[0].partition(":")[0]: entry[1] for entry in names_of("models")}
-    kinds = ("encoder", "vit", "clip", "decoder", "seq2seq", "blip")
-    assert [listed[kind] for kind in kinds] == ["classifies"] * 3 + [
-        "generates text"
-    ] * 3
-
-
-def test_names_that_are_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="encoder:FOLDER_OR_HUB_NAME"):
-        load_tunable("encode:mine")
-    with pytest.raises(ConfigError, match="names no folder"):
-        load_tunable("encoder:")
+def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_tunable(f"encoder:{tmp_path / 'nowhere'}")
+        load_frozen(f"encoder:{tmp_path / 'nowhere'}")
 
 
 def test_a_folders_name_is_made_whole_and_a_hubs_is_left(tmp_path: Path) -> None:
@@ -76,7 +48,7 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     text_tokenizer("bert").save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises((ConfigError, MissingFileError), match="safetensors"):
-        load_tunable(f"encoder:{tmp_path}")
+        load_frozen(f"encoder:{tmp_path}")
 
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
@@ -87,7 +59,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "own.py").write_text("raise AssertionError('run')\n")
     with pytest.raises(ConfigError, match="runs no such code"):
-        load_tunable(f"encoder:{tmp_path}")
+        load_frozen(f"encoder:{tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +79,7 @@ def test_a_model_of_another_kind_is_refused(
     if kind == "vit":
         save_processor(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        load_tunable(f"{kind}:{tmp_path}")
+        load_frozen(f"{kind}:{tmp_path}")
 
 
 def save_processor(folder: Path) -> None:
@@ -123,22 +95,22 @@ def test_other_blips_are_refused_with_the_reason(
 ) -> None:
     getattr(import_transformers(), f"{kind}Config")().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=why):
-        load_tunable(f"blip:{tmp_path}")
+        load_frozen(f"blip:{tmp_path}")
 
 
 def test_targets_that_fit_nothing_are_refused(tmp_path: Path) -> None:
     name = save(tmp_path, "encoder-distilbert")
-    some: Any = load_tunable(name, targets=["q_lin"])
+    some: Any = load_frozen(name, targets=["q_lin"])
     assert all(n.endswith("q_lin") for n in some.tower(("a",), "{}").targets)
     with pytest.raises(ConfigError, match="No linear layer"):
-        load_tunable(name, targets=["q_proj"])
+        load_frozen(name, targets=["q_proj"])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_a_decoder_reads_and_writes_what_transformers_does(
     kind: str, tmp_path: Path
 ) -> None:
-    model = load_tunable(save(tmp_path, f"decoder-{kind}"))
+    model = load_frozen(save(tmp_path, f"decoder-{kind}"))
     assert isinstance(model, TextWriter)
     words = model.words(ASKED)
     tokenizer = text_tokenizer(kind)
@@ -181,7 +153,7 @@ def test_a_template_without_a_place_for_the_question_is_refused() -> None:
 
 
 def test_features_of_dialogues_are_mean_embeddings(tmp_path: Path) -> None:
-    model = load_tunable(save(tmp_path, "decoder-llama"))
+    model = load_frozen(save(tmp_path, "decoder-llama"))
     assert isinstance(model, TextWriter)
     words = model.words(ASKED)
     table = text_model("llama").get_input_embeddings().weight
@@ -192,11 +164,11 @@ def test_features_of_dialogues_are_mean_embeddings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["opt", "t5"])
 def test_a_blip_says_what_transformers_own_does(kind: str, tmp_path: Path) -> None:
-    model = load_tunable(save(tmp_path, f"blip-{kind}"))
+    model = load_frozen(save(tmp_path, f"blip-{kind}"))
     assert isinstance(model, CaptioningVLM)
     pictures = torch.rand(2, 3, 20, 20, generator=torch.Generator().manual_seed(0))
     pixels = model.preprocess_batch(pictures)
-    tokens = model.encode_images(pixels)
+    tokens = model.encode_tokens(pixels)
     words = model.words(ASKED)
     assert (words.kinds[:, : model.parts] == PICTURE).all()
     found = model.language.logits(tokens[None], words.repeated(1), Tuning())[0]
@@ -230,7 +202,7 @@ def test_an_encoders_head_from_the_hub_is_left_out(tmp_path: Path) -> None:
     import_transformers().utils.logging.disable_progress_bar()
     whole.save_pretrained(tmp_path)
     text_tokenizer("bert").save_pretrained(tmp_path)
-    model = load_tunable(f"encoder:{tmp_path}")
+    model = load_frozen(f"encoder:{tmp_path}")
     assert isinstance(model, TextClassifier)
     images: Any = text_data(4).images
     tower: Any = model.tower(("a", "b"), "{}")

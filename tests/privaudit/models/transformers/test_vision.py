@@ -12,12 +12,12 @@ from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Tuning
+from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.picture_classifier import (
     PictureClassifier,
     clip,
     vit,
 )
-from privaudit.models.transformers.tunable_loading import load_tunable
 from privaudit.models.transformers.vision import ClipVisionTower, VisionTower, ViTTower
 from tests.small_transformers import (
     NAMES,
@@ -99,7 +99,7 @@ def test_untuned_logits_are_clips_own(images: PixelImages) -> None:
         input_ids=written["input_ids"],
         attention_mask=written["attention_mask"],
     ).logits_per_image
-    classifier = model.classifier(NAMES, "a {}")
+    classifier = model.backbone(NAMES, "a {}")
     tower = classifier.tower
     tokens = model.encode_tokens(pixels)[None]
     features = model.encode_images(pixels)
@@ -239,7 +239,7 @@ def test_dinov2_loads_in_the_layout_of_the_hub(
     tmp_path: Path, images: PixelImages
 ) -> None:
     name = saved_as_on_the_hub("Dinov2", tmp_path, HUB)
-    model = load_tunable(name)
+    model = load_frozen(name)
     assert isinstance(model, PictureClassifier)
     assert model.image_size == 224
     pixels = prepared(model, images)
@@ -261,7 +261,7 @@ def test_pictures_that_the_tower_does_not_take_are_refused(
     kind: str, change: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="takes squares of 518"):
-        load_tunable(saved_as_on_the_hub(kind, tmp_path, HUB | change))
+        load_frozen(saved_as_on_the_hub(kind, tmp_path, HUB | change))
 
 
 def test_towers_that_are_built_in_another_way_are_refused() -> None:
@@ -271,7 +271,7 @@ def test_towers_that_are_built_in_another_way_are_refused() -> None:
 
 def test_records_without_patches_and_prompts_are_refused() -> None:
     model = loaded("CLIP")
-    classifier = model.classifier(NAMES, "a {}")
+    classifier = model.backbone(NAMES, "a {}")
     assert isinstance(classifier.tower, ClipVisionTower)
     nothing = torch.zeros(1, 2, 3)
     with pytest.raises(ConfigError, match="without their patches"):

@@ -16,8 +16,7 @@ from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
-from privaudit.models.frozen_model import load_frozen
-from privaudit.models.names import reads_texts
+from privaudit.models.registry import find_family, load_frozen
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import save
@@ -91,7 +90,7 @@ def tried(
     settings = {**SETTINGS, "peft_method": peft_method} if trainer == "fedpt" else {}
     if trainer == "fedpt" and not peft_method:
         settings = {}
-    dataset = "some-texts" if reads_texts(model) else "some-pictures"
+    dataset = f"some-{find_family(model).records}"
     options = {"model": model, "dataset": dataset, **TINY, "settings": settings}
     return train(trainer, folder=folder, **{**options, **others})
 

@@ -1,120 +1,50 @@
-"""Models by name."""
+"""CLIPs of open_clip: ``ARCH``, or ``ARCH@TAG`` whose weights it downloads.
 
-from dataclasses import dataclass
+ARCH is open_clip's name, or the path of one of its configurations (.json).
+"""
+
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
 from privaudit.models.clip.checkpoints import load_checkpoint
-from privaudit.models.clip.picture_preparation import (
-    PicturePreparation,
-    Pictures,
-    as_rgb,
-)
+from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
-from privaudit.models.names import CLASSIFYING
+from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
 
-MODELS = ("tiny-clip", "surrogate:FOLDER", "open_clip:ARCH", "open_clip:ARCH@TAG")
-"""What ``--model`` takes; ARCH and TAG are open_clip's names, FOLDER is what
-``privaudit pretrain surrogate-clip`` wrote."""
 PLAIN = "gelu"
 """A tag for checkpoints of one's own, trained with GELU."""
 
 
-@dataclass(frozen=True)
-class _OpenClipName:
-    architecture: str
-    tag: str | None
+def _load(asked: ModelRequest) -> PromptableCLIP:
+    """Load a model with weights from a checkpoint, or those of the tag's name.
 
-    @classmethod
-    def parse(cls, name: str) -> "_OpenClipName":
-        architecture, _, tag = name.removeprefix("open_clip:").partition("@")
-        return cls(architecture, tag or None)
-
-
-def load_model(
-    name: str = "tiny-clip", checkpoint: Path | None = None, device: str = "cpu"
-) -> PromptableCLIP:
-    """Load a model with its weights, frozen.
-
-    Args:
-        name: "tiny-clip", which comes with the package; "surrogate:FOLDER", which was
-            pretrained on the public part of a data set; "open_clip:ARCH" with weights
-            from ``checkpoint``, where ARCH is open_clip's name or the path of an
-            open_clip configuration (.json); or "open_clip:ARCH@TAG", whose weights
-            open_clip downloads, unless ``checkpoint`` has them: then the tag only says
-            which activation and which picture preparation belong to them. Of an
-            architecture whose published weights are of two activations, a checkpoint
-            needs the tag; "gelu" is one for weights of your own.
-        checkpoint: A .safetensors file, or a torch file of plain tensors.
-        device: Where the model runs, as torch names it.
+    Beside a checkpoint the tag only says which activation and which picture
+    preparation belong to it.
 
     Raises:
-        UnknownNameError: There is no such model, architecture or tag.
+        UnknownNameError: There is no such architecture or tag.
         MissingFileError: There is no such checkpoint, or it could not be downloaded.
         ConfigError: There are no weights, they are another architecture's, or nothing
             says which activation they were trained with.
     """
-    if name == "tiny-clip":
-        return _tiny_clip(checkpoint, device)
-    if name.startswith("surrogate:"):
-        return _surrogate(name.removeprefix("surrogate:"), checkpoint, device)
-    if not name.startswith("open_clip:"):
-        raise UnknownNameError("model", name, (*MODELS, *CLASSIFYING))
-    return _open_clip(name, checkpoint, device)
-
-
-def _tiny_clip(checkpoint: Path | None, device: str) -> PromptableCLIP:
-    if checkpoint is not None:
-        raise ConfigError(
-            f"tiny-clip has its own weights, and a checkpoint is given: {checkpoint}. "
-            "Leave it out, or name the checkpoint's architecture: open_clip:ARCH."
-        )
-    from privaudit.models.tiny_clip.loading import load
-    from privaudit.models.tiny_clip.preprocessing import preprocess_batch
-
-    def prepare(pictures: Pictures) -> Tensor:
-        return preprocess_batch(as_rgb(pictures))
-
-    embedded = load()
-    clip = embedded.model.to(device)
-    return PromptableCLIP("tiny-clip", clip, embedded.tokenizer, prepare)
-
-
-def _surrogate(folder: str, checkpoint: Path | None, device: str) -> PromptableCLIP:
-    if checkpoint is not None:
-        raise ConfigError(
-            f"The surrogate in {folder!r} has its own weights, and a checkpoint is "
-            f"given: {checkpoint}. Leave it out."
-        )
-    from privaudit.models.surrogate_clip.storage import load_surrogate
-
-    if not folder:
-        raise ConfigError(
-            "surrogate: needs the folder of a surrogate, as in surrogate:models/mine. "
-            "Make one with: privaudit pretrain surrogate-clip."
-        )
-    return load_surrogate(Path(folder), device)
-
-
-def _open_clip(name: str, checkpoint: Path | None, device: str) -> PromptableCLIP:
     open_clip: Any = import_open_clip()
-    parsed = _OpenClipName.parse(name)
-    architecture = _known_architecture(open_clip, parsed.architecture)
+    named, _, tag = asked.source.partition("@")
+    architecture, checkpoint = _known_architecture(open_clip, named), asked.checkpoint
     if checkpoint is not None:
-        _check_activation(open_clip, architecture, parsed.tag)
-    tag_options = _tag_options(open_clip, architecture, parsed.tag)
+        _check_activation(open_clip, architecture, tag)
+    tag_options = _tag_options(open_clip, architecture, tag)
     if checkpoint is None:
-        checkpoint = _download(open_clip, name, tag_options)
+        checkpoint = _download(open_clip, asked.name, tag_options)
     clip = _build(open_clip, architecture, tag_options)
     load_checkpoint(clip, checkpoint)
     tokenizer = open_clip.get_tokenizer(architecture)
     prepare = _preparation(clip, tag_options)
-    return PromptableCLIP(name, clip.to(device), tokenizer, prepare)
+    return PromptableCLIP(asked.name, clip.to(asked.device), tokenizer, prepare)
 
 
 def _known_architecture(open_clip: Any, architecture: str) -> str:
@@ -130,13 +60,13 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
     return architecture
 
 
-def _check_activation(open_clip: Any, architecture: str, tag: str | None) -> None:
+def _check_activation(open_clip: Any, architecture: str, tag: str) -> None:
     """Refuse a checkpoint that fits two activations, of which one would be wrong.
 
     No tensor tells GELU from QuickGELU, with which OpenAI's weights were trained: the
     features would come out wrong without an error.
     """
-    if tag is not None or open_clip.get_model_config(architecture).get("quick_gelu"):
+    if tag or open_clip.get_model_config(architecture).get("quick_gelu"):
         return
     tags = open_clip.list_pretrained_tags_by_model(architecture)
     quick = [
@@ -154,9 +84,9 @@ def _check_activation(open_clip: Any, architecture: str, tag: str | None) -> Non
         )
 
 
-def _tag_options(open_clip: Any, architecture: str, tag: str | None) -> dict[str, Any]:
+def _tag_options(open_clip: Any, architecture: str, tag: str) -> dict[str, Any]:
     """Return what open_clip knows of a pretrained tag; nothing where none is named."""
-    if tag is None:
+    if not tag:
         return {}
     if tag == PLAIN:
         return {"quick_gelu": False}
@@ -211,3 +141,14 @@ def _preparation(clip: nn.Module, tag_options: dict[str, Any]) -> PicturePrepara
         interpolation=tag_options.get("interpolation") or "bicubic",
         fit=tag_options.get("resize_mode") or "shortest",
     )
+
+
+MODELS.register("open_clip")(
+    ModelFamily(
+        "classification",
+        _load,
+        ("ARCH", "ARCH@TAG"),
+        tuned=False,
+        takes_checkpoint=True,
+    )
+)

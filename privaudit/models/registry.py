@@ -1,0 +1,135 @@
+"""Models by name, ``KIND`` or ``KIND:SOURCE``: each kind is one file in ``families/``."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.registry import Registry
+from privaudit.models.frozen_model import FrozenModel
+from privaudit.models.interfaces import TaskKind
+from privaudit.models.language.language_targets import TargetNames
+
+FOLDER = ("FOLDER",)
+FOLDER_OR_HUB = ("FOLDER_OR_HUB_NAME",)
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which model of a family is loaded, and how.
+
+    Attributes:
+        name: As ``--model`` takes it.
+        checkpoint: Its weights, where the family takes a file of them.
+        targets: Linear layers that may be changed: "all-linear", or names or endings
+            of names.
+        device: Where the model runs, as torch names it.
+    """
+
+    name: str
+    checkpoint: Path | None = None
+    targets: TargetNames = "all-linear"
+    device: str = "cpu"
+
+    @property
+    def source(self) -> str:
+        """What stands behind the kind: a folder, say."""
+        return self.name.partition(":")[2]
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """Models that are loaded alike.
+
+    Attributes:
+        task: What they do.
+        load: Loads one of them, frozen. No code of a model is run.
+        sources: What a SOURCE is, as lists write it; empty where there is one model.
+        records: What they read.
+        tuned: Whether trainers change their layers, and not a prompt before class
+            names.
+        takes_checkpoint: Whether weights may come from a file beside.
+    """
+
+    task: TaskKind
+    load: Callable[[ModelRequest], FrozenModel]
+    sources: tuple[str, ...] = ()
+    records: Literal["pictures", "texts"] = "pictures"
+    tuned: bool = True
+    takes_checkpoint: bool = False
+
+
+MODELS: Registry[ModelFamily] = Registry("model", "privaudit.models.families")
+
+
+def list_models() -> Iterator[tuple[str, TaskKind]]:
+    """Yield how names of models are written, and what those models do."""
+    families = sorted(MODELS.usable().items(), key=lambda entry: entry[1].task)
+    for kind, family in families:
+        for source in family.sources or ("",):
+            yield f"{kind}:{source}".rstrip(":"), family.task
+
+
+def find_family(name: str) -> ModelFamily:
+    """Return the family of a model.
+
+    Raises:
+        UnknownNameError: There is no such model.
+        ConfigError: The name ends where a source is needed.
+    """
+    kind, colon, source = name.partition(":")
+    try:
+        family = MODELS.find(kind)
+    except UnknownNameError:
+        family = None
+    if family is None or bool(colon) != bool(family.sources):
+        raise UnknownNameError("model", name, [known for known, _ in list_models()])
+    if colon and not source:
+        raise ConfigError(
+            f"{name} names no model. Write {kind}:{family.sources[0]}, for example "
+            f"{name}models/mine."
+        )
+    return family
+
+
+def load_frozen(
+    name: str,
+    *,
+    checkpoint: str | Path | None = None,
+    targets: str | Sequence[str] = "all-linear",
+) -> FrozenModel:
+    """Load a model.
+
+    Args:
+        name: As `privaudit list models` writes it.
+        checkpoint: A .safetensors file, or a torch file of plain tensors.
+        targets: Names or endings of names of the linear layers that are changed, a
+            list or with commas between; or "all-linear".
+
+    Raises:
+        UnknownNameError: There is none of that name.
+        MissingFileError: Its files are not there, or could not be downloaded.
+        ConfigError: They cannot be used, or an option does not go with the model.
+    """
+    family = find_family(name)
+    if checkpoint and not family.takes_checkpoint:
+        raise ConfigError(
+            f"{name} has its own weights, and a checkpoint is given: {checkpoint}. "
+            "Leave it out, or name the checkpoint's architecture: open_clip:ARCH."
+        )
+    if targets != "all-linear" and not family.tuned:
+        raise ConfigError(
+            f"Targets were named, and no layer of {name} is changed. Leave --targets "
+            "out, or use a model that is tuned: `privaudit list models`."
+        )
+    file = Path(checkpoint) if checkpoint else None
+    return family.load(ModelRequest(name, file, _layers(targets)))
+
+
+def _layers(targets: str | Sequence[str]) -> TargetNames:
+    if targets == "all-linear":
+        return "all-linear"
+    if isinstance(targets, str):
+        return [name.strip() for name in targets.split(",")]
+    return targets
