@@ -178,8 +178,8 @@ def asked(run: Run) -> tuple[Any, Any]:
     [
         ("encoder-bert", "promptfl", {}, "learns prompts before class names"),
         ("vit-ViT", "dp-fpl", {}, "Train it with fedpt"),
-        ("decoder-gpt2", "promptfl", {}, "which generates text"),
-        ("encoder-bert", "lora-fedavg", {}, "which classifies"),
+        ("decoder-gpt2", "promptfl", {}, "is for generation"),
+        ("encoder-bert", "lora-fedavg", {}, "is for classification"),
         ("vit-ViT", "fedpt", {"dataset": "some-texts"}, "has texts, and"),
         ("encoder-bert", "fedpt", {"dataset": "digits"}, "has pictures, and"),
         ("decoder-gpt2", "fedpt", {"dataset": "some-pictures"}, "has pictures, and"),
