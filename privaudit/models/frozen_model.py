@@ -109,7 +109,7 @@ class PictureModel(FrozenModel):
             ConfigError: Always.
         """
         raise ConfigError(
-            f"Image tokens were requested from a bank of {len(embeddings)} pooled "
+            f"Image tokens were asked of a bank of {len(embeddings)} pooled "
             "embeddings, which have none. Give the pictures, or use a method that "
             "takes whole pictures."
         )
