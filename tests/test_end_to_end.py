@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run, train
+from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.storage.save import save_audit
 from privaudit.cli.progress import Event
 from privaudit.core.errors import (
@@ -115,7 +116,7 @@ def test_the_report_is_written_beside_the_run(run: Run) -> None:
 def test_a_trainer_that_sends_nothing_leaves_the_server_with_the_public_model() -> None:
     run = train("coop", rounds=1, settings={"epochs": 2})
     audit = Auditor(run).attack(clients=1, shadows=6)
-    assert audit.missing == ("the client's prompt",)
+    assert audit.part(CLOSENESS).missing == ("the client's prompt",)
     assert audit.certified_epsilon == 0
 
 

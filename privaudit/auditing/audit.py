@@ -6,11 +6,9 @@ from typing import Any
 
 from privaudit.auditing.assurance import Assurance, assure
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.parts.closeness import Closeness
-from privaudit.auditing.parts.leakage_by_round import RoundLeak
-from privaudit.auditing.parts.linkage_gain import Linking
-from privaudit.auditing.parts.one_run import OneRunAudit
-from privaudit.auditing.parts.source_inference import SourceInference
+from privaudit.auditing.audit_part import AuditPart, R, audit_parts
+from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.scenario import Scenario
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
@@ -26,34 +24,29 @@ class Audit:
         scenario: Who looked on, and what was tried.
         results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models.
-        missing: What of a client's model the view did not show.
-        staleness: Rounds by which the oldest rebuilt model lags its client.
-        closeness: How close the rebuilt models are to the true ones, where the view
-            does not simply hold them.
         seed: Of the adversary's own randomness.
-        linking: What models without names told beyond the rest of the view, where the
-            adversary had any.
-        aggregate: The same attacks on the server's own model in place of the clients',
-            where the adversary rebuilt those; empty otherwise.
-        rounds: What single rounds tell, where the scenario asks when it leaked.
-        source: How often the right client is named, where the scenario asks whose a
-            record is.
-        one_run: What canaries show about epsilon, where the scenario asks.
+        parts: What else was computed, by the name of the part; see :meth:`part`.
     """
 
     run: Run
     scenario: Scenario
     results: Mapping[str, AttackResult]
     utility: Utility
-    missing: tuple[str, ...]
-    staleness: int
-    closeness: Closeness | None
     seed: int
-    linking: Linking | None = None
-    aggregate: Mapping[str, AttackResult] = field(default_factory=dict)
-    rounds: tuple[RoundLeak, ...] = ()
-    source: SourceInference | None = None
-    one_run: OneRunAudit | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, part: AuditPart[R]) -> R:
+        """Return what a part found; where it does not apply, its nothing."""
+        result: R = self.parts.get(part.name, part.nothing)
+        return result
+
+    @property
+    def scored(self) -> dict[str, AttackResult]:
+        """All attack results, those in parts too, by their names in scores.npz."""
+        found = dict(self.results)
+        for part in audit_parts():
+            found |= part.scored(self.part(part))
+        return found
 
     @property
     def headline(self) -> AttackResult:
@@ -94,12 +87,17 @@ class Audit:
     @property
     def assurance(self) -> Assurance:
         """What is proved in this view, beside what the attacks found."""
-        refuted = self.one_run is not None and self.one_run.refutes
+        found = self.part(ONE_RUN)
+        refuted = found is not None and found.refutes
         return assure(self.claimed_epsilon, self.certificate, refuted=refuted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of audit.json."""
-        utility = self.utility
+        parts = {
+            part.entry: part.to_json(self.part(part))
+            for part in audit_parts()
+            if part.always or part.name in self.parts
+        }
         return {
             "run": self.run.name,
             "scenario": self.scenario.name,
@@ -113,32 +111,12 @@ class Audit:
                 "certified": self.certificate,
             },
             "utility": {
-                "local": utility.local.to_dict(),
-                "neighbour": utility.neighbour and utility.neighbour.to_dict(),
-                "mix": utility.mix.to_dict(),
-                "gain_over_zero_shot": utility.gain.to_dict(),
-                "zero_shot": utility.zero_shot.to_dict(),
-                "metric": utility.metric,
-                "server": utility.server and utility.server.to_dict(),
-                "everywhere": utility.everywhere and utility.everywhere.to_dict(),
-                "captions": {
-                    who: {name: e.to_dict() for name, e in metrics.items()}
-                    for who, metrics in utility.captions.items()
-                },
-                "macro_f1": utility.macro_f1 and utility.macro_f1.to_dict(),
+                **self.utility.to_dict(),
                 "local_last_10_rounds": _last_rounds(self.run),
             },
-            "rebuilt": {
-                "missing": list(self.missing),
-                "staleness": self.staleness,
-                "closeness": self.closeness and self.closeness.to_dict(),
-            },
+            CLOSENESS.entry: parts.pop(CLOSENESS.entry),  # before the attacks
             "leaks": {name: leak.to_dict() for name, leak in self.results.items()},
-            "server_model": {n: leak.to_dict() for n, leak in self.aggregate.items()},
-            "linking": self.linking and self.linking.to_dict(),
-            "rounds": [one.to_dict() for one in self.rounds],
-            "source": self.source and self.source.to_dict(),
-            "one_run": self.one_run and self.one_run.to_dict(),
+            **parts,
         }
 
 

@@ -2,44 +2,38 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal
 
-import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.attacking import Asked, make_attack
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_arguments import USUAL_SHADOWS, check_asked
+from privaudit.auditing.audit_part import audit_parts
+from privaudit.auditing.dominated_views import attack_as_weaker
 from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow_scores
+from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.model_outputs import Array, as_array
-from privaudit.auditing.parts.closeness import measure_closeness
-from privaudit.auditing.parts.dominated_views import as_weaker, attack_in_place
-from privaudit.auditing.parts.leakage_by_round import leak_by_round
-from privaudit.auditing.parts.linkage import link_targets, without_suspects
-from privaudit.auditing.parts.linkage_gain import measure_linking
-from privaudit.auditing.parts.one_run import audit_one_run
-from privaudit.auditing.parts.source_inference import infer_sources
+from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import answering
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import ConfigError, UnknownNameError, shown
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.fields import MOST
 from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.utility import measure_clients
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Reconstruction
+from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import Event, Phase, Watcher
 from privaudit.statistics.roc import auroc as auroc_of
 
 _SIGNALS = "audits/signals"
+USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}
+"""50 are published; each takes minutes of a model that writes."""
 
 
 class Auditor:
@@ -90,109 +84,40 @@ class Auditor:
                 of the scenario takes models of the run's task.
             ViewError: The threat model does not fit the trainer.
         """
-        check_asked(scenario, clients, shadows, seed)
+        _check_arguments(scenario, clients, shadows, seed)
         task = self.run.population.task
         if shadows is None:
             shadows = USUAL_SHADOWS[task.kind]
         plan = find_scenario(scenario, shadows)
         plan = self._as_seen(plan.for_task(task.kind))
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
-        results = self._leaks(plan, adversary, targets, clients)
-        linking, alone = None, without_suspects(adversary, targets)
-        if alone:
-            others = self._leaks(plan, adversary, alone, clients)
-            linking = measure_linking(self.run.transcript, targets, results, others)
-        aggregate: dict[str, AttackResult] = {}
-        common = self._on_server_model(targets)
-        if not common:
-            results |= self._with_less(plan, adversary, targets)
-        elif plan.threat == "server":
-            # Shadows are rebuilt clients: no measure of the server's own model.
-            plain = plan.without_shadows()
-            aggregate = self._leaks(plain, adversary, common, clients)
-        audit = self._judge(plan, adversary, targets, results, seed)
-        audit = replace(audit, linking=linking, aggregate=aggregate)
-        return self._with_more(audit, adversary, targets)
+        played = PlayedScenario(self.run, plan, adversary, targets, clients)
+        played = replace(played, results=played.attack(plan, targets))
+        weaker = attack_as_weaker(played)
+        played = replace(played, results={**played.results, **weaker})
+        return Audit(
+            run=self.run,
+            scenario=plan,
+            results=played.results,
+            utility=measure_clients(
+                self.run.trainer,
+                self.run.population,
+                self.run.personal_models,
+                self.run.own_model,
+            ),
+            seed=seed,
+            parts={
+                part.name: part.compute(played)
+                for part in audit_parts()
+                if part.applies(played)
+            },
+        )
 
     def _as_seen(self, plan: Scenario) -> Scenario:
         plan = plan.where_masked() if self.run.config.is_masked else plan
         tokens = self.run.population.task.public.tokens
         blind = tokens is not None and tokens.shape[1] == 0
         return plan.without_pictures() if blind else plan
-
-    def _with_less(
-        self, plan: Scenario, adversary: Adversary, targets: Sequence[Target]
-    ) -> dict[str, AttackResult]:
-        """Make the named attacks of those who see less."""
-        results: dict[str, AttackResult] = {}
-        for weaker, less, theirs in as_weaker(plan, adversary, targets):
-            attack, made = next(iter(weaker.attacks.items()))
-            name = attack_in_place(attack, weaker.name)
-            made_before = len(plan.attacks) + len(results)
-            less.tell(Phase("", "attack", name, made_before, made_before + 1))
-            results[name] = make_attack(name, made, less, theirs, self._truth(plan))
-        return results
-
-    def _with_more(
-        self, audit: Audit, adversary: Adversary, targets: Sequence[Target]
-    ) -> Audit:
-        """Add when it leaked and of whom, or a bound on epsilon, if it is asked."""
-        plan = audit.scenario
-        if plan.by_round:
-            ledger = self.run.ledger
-            truth = {
-                t.client: ledger.is_member[self._asked(plan, t.client)] for t in targets
-            }
-            audit = replace(
-                audit,
-                rounds=leak_by_round(plan.attacks, adversary, targets, truth),
-                source=infer_sources(adversary, targets, truth),
-            )
-        if plan.one_run:
-            view, canaries = plan.threat, self.run.population.canaries
-            trainer = self.run.trainer
-            scored, attack = audit.headline.clients, audit.headline.attack
-            found = audit_one_run(
-                canaries, targets, scored, attack, self.run.privacy, view, trainer
-            )
-            audit = replace(audit, one_run=found)
-        return audit
-
-    def _asked(self, scenario: Scenario, client: str) -> Int[np.ndarray, " candidates"]:
-        asked = self.run.population.asked_about
-        return asked(client, canaries=scenario.one_run)
-
-    def _on_server_model(self, targets: Sequence[Target]) -> list[Target]:
-        """Return the targets with the server's own model in place of each client's."""
-        model = self.run.own_model
-        if model is None:
-            return []
-        return [
-            replace(target, reconstructed=Reconstruction(model)) for target in targets
-        ]
-
-    def _leaks(
-        self,
-        scenario: Scenario,
-        adversary: Adversary,
-        targets: Sequence[Target],
-        clients: int | Literal["all"],
-    ) -> dict[str, AttackResult]:
-        """Make every attack, and set its scores beside the truth."""
-        some = _choose(targets, clients)
-        results: dict[str, AttackResult] = {}
-        for name, attack in scenario.attacks.items():
-            adversary.tell(
-                Phase("", "attack", name, len(results), len(scenario.attacks))
-            )
-            whom = some if attack.trains_shadows else targets
-            results[name] = make_attack(
-                name, attack, adversary, whom, self._truth(scenario)
-            )
-        return results
-
-    def _truth(self, scenario: Scenario) -> tuple[Asked, Ledger]:
-        return partial(self._asked, scenario), self.run.ledger
 
     def prepare(
         self, scenario: Scenario, *, seed: int = 0, watcher: Watcher | None = None
@@ -233,7 +158,9 @@ class Auditor:
             Target(
                 client,
                 adversary.reconstruct(client),
-                population.pick(self._asked(scenario, client)),
+                population.pick(
+                    population.asked_about(client, canaries=scenario.one_run)
+                ),
             )
             for client in whom
         ]
@@ -255,36 +182,6 @@ class Auditor:
                 "seed": seed,
                 "versions": [version("privaudit"), version("torch")],
             },
-        )
-
-    def _judge(
-        self,
-        scenario: Scenario,
-        adversary: Adversary,
-        targets: Sequence[Target],
-        results: Mapping[str, AttackResult],
-        seed: int,
-    ) -> Audit:
-        run, population = self.run, self.run.population
-        return Audit(
-            run=run,
-            scenario=scenario,
-            results=results,
-            utility=measure_clients(
-                run.trainer,
-                population,
-                run.personal_models,
-                run.own_model,
-            ),
-            missing=(
-                *dict.fromkeys(
-                    part for t in targets for part in t.reconstructed.missing
-                ),
-                *([scenario.note] if scenario.note else []),
-            ),
-            staleness=max(target.reconstructed.staleness for target in targets),
-            closeness=measure_closeness(run, adversary, targets),
-            seed=seed,
         )
 
     @staticmethod
@@ -364,16 +261,38 @@ class Auditor:
         return Auditor.from_scores(scores[truth], scores[~truth])
 
 
-def _choose(
-    targets: Sequence[Target], wanted: int | Literal["all"]
-) -> Sequence[Target]:
-    if wanted == "all":
-        return targets
-    if wanted < 1:
-        raise ConfigError(
-            f"{wanted} clients were to be attacked. Use at least one, or 'all'."
-        )
-    return targets[:wanted]
+def _check_arguments(
+    scenario: str | Scenario,
+    clients: int | Literal["all"],
+    shadows: int | None,
+    seed: int,
+) -> None:
+    """Refuse what no audit could do, before data and models are loaded.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        ConfigError: A number is none, or out of range.
+    """
+    for name, value, fewest in (
+        ("seed", seed, 0),
+        ("shadows", shadows, 0),
+        ("clients", clients, 1),
+    ):
+        if (name, value) in (("shadows", None), ("clients", "all")):
+            continue
+        most = 2**64 - 1 if name == "seed" else MOST
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not fewest <= value <= most
+        ):
+            raise ConfigError(
+                f"An audit with {name} = {shown(value)} was requested. Use a whole "
+                f"number from {fewest} to {most}"
+                f"{', or all' if name == 'clients' else ''}."
+            )
+    usual = USUAL_SHADOWS["classification"]
+    find_scenario(scenario, usual if shadows is None else shadows)
 
 
 def _naming(run: str, watcher: Watcher) -> Watcher:

@@ -13,7 +13,7 @@ lower bounds for differentially private machine learning", IEEE S&P 2021.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,8 @@ class ClaimAudit:
             "canary": self.canary,
             "where": self.where,
             "records": self.records,
-            "bound": self.bound.to_dict(),
-            "verdict": {
-                "kind": self.verdict.kind,
-                "sentence": self.verdict.sentence,
-                "alarm": self.verdict.alarm,
-            },
+            "bound": asdict(self.bound),
+            "verdict": asdict(self.verdict),
             "scores": self.scores.tolist(),
             "is_member": self.is_member.tolist(),
         }

@@ -6,10 +6,9 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit
 from privaudit.report import wording
-from privaudit.report.tables.by_round import round_sentences, source_sentence
-from privaudit.report.tables.one_run_table import one_run_sentences
+from privaudit.report.tables.one_run_table import claim_kind, one_run_sentences
 from privaudit.report.tables.other_attacks import others_sentence
-from privaudit.report.tables.rebuilding import rebuilding
+from privaudit.report.tables.parts import card_paragraphs
 
 
 def summary(audits: Sequence[Audit]) -> str:
@@ -35,7 +34,7 @@ def counted(kinds: Mapping[str, int]) -> str:
 
 def _claims(audits: Sequence[Audit]) -> str:
     """Say what was found about claimed epsilons, where that was asked."""
-    kinds = Counter[str](a.one_run.verdict.kind for a in audits if a.one_run)
+    kinds = Counter[str](filter(None, map(claim_kind, audits)))
     if not kinds:
         return ""
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
@@ -62,15 +61,12 @@ def card(label: str, audit: Audit) -> dict[str, Any]:
         "unproved": audit.assurance.sentence,
         "others": wording.heading(others_sentence(audit)),
         "picked": len(audit.results) > 2,
-        "rounds": [wording.heading(told) for told in round_sentences(audit)],
-        "source": source_sentence(audit),
         "one_run": one_run_sentences(audit),
-        "claim": audit.one_run.verdict.kind if audit.one_run else "",
+        "claim": claim_kind(audit),
         "finding": wording.finding(audit),
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
-        "linking": wording.linking(audit),
-        "rebuilding": rebuilding(audit),
+        "parts": card_paragraphs(audit),
         "use": wording.use(audit),
         "proof": wording.proof(audit),
     }

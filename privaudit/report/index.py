@@ -17,6 +17,7 @@ from privaudit.report import wording
 from privaudit.report.cards import counted
 from privaudit.report.labels import run_labels
 from privaudit.report.page_template import MADE_BY, render
+from privaudit.report.tables.one_run_table import claim_kind
 from privaudit.report.tables.other_attacks import others_sentence
 from privaudit.report.tables.table import TableCell
 from privaudit.statistics.comparisons import holm, p_above_chance
@@ -123,7 +124,7 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "kind": kind.replace(" ", "-"),
         "verdict": heading,
         "another": found != "leaks" and bool(others_sentence(audit)),
-        "claim": audit.one_run.verdict.kind if audit.one_run else "",
+        "claim": claim_kind(audit),
     }
 
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import SHARES, SLICES
+from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.report import wording
@@ -43,6 +44,7 @@ from privaudit.report.tables.attack_table import attack_rows
 from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
 from privaudit.report.tables.leak_by_class import ClassLeak
 from privaudit.report.tables.one_run_table import bound_rows
+from privaudit.report.tables.parts import part_tables
 from privaudit.report.tables.table import TableCell, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
 from privaudit.report.tables.written_table import traffic_rows, written_table
@@ -135,6 +137,7 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "rows": tradeoff_rows(audits),
         "attacks": attack_rows(audits, labels),
         "bounds": bound_rows(audits, labels),
+        "parts": part_tables(audits, labels),
         "grid": grid_tables(audits, labels),
         "slices": SLICES,
         "shares": SHARES,
@@ -180,7 +183,8 @@ def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Marku
 
 def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
     """Return how close an adversary's model of a client is to the client's."""
-    close = audit.closeness
+    fidelity = audit.part(CLOSENESS)
+    close = fidelity.closeness
     pairs = close and (
         (close.cosine, close.cosine_null),
         (close.distance, close.distance_null),
@@ -188,8 +192,8 @@ def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
     )
     return {
         "label": label,
-        "missing": "; ".join(audit.missing) or "nothing",
-        "staleness": audit.staleness,
+        "missing": "; ".join(fidelity.missing) or "nothing",
+        "staleness": fidelity.staleness,
         "measured": [
             (TableCell.of(own), TableCell.of(others)) for own, others in pairs or ()
         ],

@@ -177,29 +177,6 @@ def _odds(leak: AttackResult) -> str:
     )
 
 
-def linking(audit: Audit) -> str:
-    """State what anonymous prompts reveal beyond the average; empty without any."""
-    found = audit.linking
-    if found is None:
-        return ""
-    gain = found.headline.estimate
-    if not gain.excludes(0):
-        learned = "no clear difference from"
-    else:
-        learned = "more than" if gain.value > 0 else "less than"
-    peer = audit.scenario.threat.partition(":")[2]
-    return (
-        f"The adversary is {peer}. A PromptFL client receives only the average, on "
-        f"which “{found.attack}” has an AUROC of {point(found.alone)} "
-        f"{interval(found.alone)}. This one also received {found.suspects} anonymous "
-        "prompts; using the likeliest one for each client changes the AUROC by "
-        f"{point(gain, signed=True)} {interval(gain)}: {learned} what a PromptFL "
-        "client learns. The prompt was linked to the right client in "
-        f"{rate(found.right)} of {sum(found.right.n)} cases (by chance "
-        f"{100 * found.chance:.1f} %)."
-    )
-
-
 def attacked(audit: Audit) -> str:
     """Return the number of attacked clients and records."""
     these, everyone = len(audit.headline.clients), audit.run.config.clients

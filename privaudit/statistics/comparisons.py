@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
@@ -29,10 +28,6 @@ class Comparison:
 
     def __str__(self) -> str:
         return f"{self.estimate}, p = {self.p_value:.2g}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON knows them."""
-        return {"estimate": self.estimate.to_dict(), "p_value": self.p_value}
 
 
 def paired_auroc_difference(

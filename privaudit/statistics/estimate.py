@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from pydantic_core import core_schema
 from scipy.special import stdtrit
 
 from privaudit.core.errors import ConfigError, shown
@@ -100,6 +101,16 @@ class Estimate:
             for name in ("value", "low", "high")
         }
         return cls(**{**entries, **numbers, "n": tuple(entries["n"])})
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: object
+    ) -> core_schema.CoreSchema:
+        """Have pydantic read and write estimates, in other dataclasses too."""
+        return core_schema.no_info_plain_validator_function(
+            cls.from_dict,
+            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_dict),
+        )
 
 
 def unresolved(

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from privaudit import Auditor, train
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.storage.save import save_audit
-from privaudit.report import wording
 from privaudit.report.page import render_report
+from privaudit.report.tables.parts import linkage_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.scenarios.curious_peer import curious_peer
 
@@ -39,12 +40,12 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
     audits: dict[str, Audit], tmp_path: Path
 ) -> None:
     audit = audits["pfedmoap"]
-    found = audit.linking
+    found = audit.part(LINKAGE_GAIN)
     assert found is not None
-    assert {"loss-threshold", "shadow", "lira"} <= set(found.more)
+    assert {"loss-threshold", "shadow", "lira"} <= set(found.auroc_difference)
     assert found.suspects == 6  # three others, two rounds
-    assert found.chance == pytest.approx(1 / 3)
-    gain = audit.auroc.value - found.alone.value
+    assert found.linked_right_by_chance == pytest.approx(1 / 3)
+    gain = audit.auroc.value - found.auroc_without.value
     assert found.headline.estimate.value == pytest.approx(gain)
     stored = json.loads((save_audit(audit, tmp_path) / "audit.json").read_text())
     told = stored["linking"]["auroc_difference"]["loss-threshold"]["estimate"]
@@ -52,7 +53,7 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
 
 
 def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> None:
-    said = wording.linking(audits["pfedmoap"])
+    (said,) = linkage_sentences(audits["pfedmoap"])
     assert "6 anonymous prompts" in said
     assert "what a PromptFL client learns" in said
     assert said in unescape(render_report([audits["pfedmoap"]]))
@@ -63,7 +64,7 @@ def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> N
 
 def test_who_gets_averages_only_has_nothing_to_link(audits: dict[str, Audit]) -> None:
     audit = audits["promptfl"]
-    assert audit.linking is None
+    assert audit.part(LINKAGE_GAIN) is None
     assert audit.to_dict()["linking"] is None
-    assert wording.linking(audit) == ""
+    assert linkage_sentences(audit) == []
     assert "Linkage." not in render_report([audit])

@@ -1,1 +1,1 @@
-"""Parts of an audit: leakage by round, linkage, source inference, one-run bounds."""
+"""Parts of audits, one file each. To add one, copy ``source_inference.py``."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
 from privaudit.federated.query import ask_each
@@ -45,9 +46,21 @@ class Closeness:
     agreement: Estimate
     agreement_null: Estimate
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for audit.json."""
-        return {name: value.to_dict() for name, value in vars(self).items()}
+
+@dataclass(frozen=True)
+class ReconstructionFidelity:
+    """How good the reconstructed models are that the attacks looked at.
+
+    Attributes:
+        missing: What of a client's model the view did not show.
+        staleness: Rounds by which the oldest reconstructed model lags its client.
+        closeness: How close the models are to the true ones, where the view does not
+            simply hold them.
+    """
+
+    missing: tuple[str, ...] = ()
+    staleness: int = 0
+    closeness: Closeness | None = None
 
 
 def measure_closeness(
@@ -166,3 +179,28 @@ def _within(estimate: Estimate, least: float, most: float) -> Estimate:
     value = min(max(estimate.value, least), most)  # rounding goes beyond, too
     low, high = max(estimate.low, least), min(estimate.high, most)
     return replace(estimate, value=value, low=min(low, value), high=max(high, value))
+
+
+def _measure(played: PlayedScenario) -> ReconstructionFidelity:
+    models, note = [t.reconstructed for t in played.targets], played.scenario.note
+    unseen = dict.fromkeys(part for model in models for part in model.missing)
+    return ReconstructionFidelity(
+        missing=(*unseen, *([note] if note else [])),
+        staleness=max(model.staleness for model in models),
+        closeness=measure_closeness(played.run, played.adversary, played.targets),
+    )
+
+
+CLOSENESS = register_part(
+    AuditPart(
+        "closeness",
+        ReconstructionFidelity,
+        applies=lambda played: True,
+        compute=_measure,
+        nothing=ReconstructionFidelity(),
+        title="Reconstructed models",
+        key="rebuilt",
+        place=1,
+        always=True,
+    )
+)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Attack, Target
+from privaudit.auditing.audit_part import AuditPart, register_part
 from privaudit.federated.threat_models import View
 from privaudit.federated.transcript import Message
 from privaudit.statistics.estimate import Estimate
@@ -18,7 +18,7 @@ Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
 
 
 @dataclass(frozen=True)
-class RoundLeak:
+class LeakageByRound:
     """What one attack learned from each round.
 
     Attributes:
@@ -36,21 +36,13 @@ class RoundLeak:
         """The round with the largest AUROC: the most of so many, and so no estimate."""
         return max(self.by_round, key=lambda index: self.by_round[index].value)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for audit.json."""
-        return {
-            "attack": self.attack,
-            "meaning": self.meaning,
-            "by_round": {str(r): e.to_dict() for r, e in self.by_round.items()},
-        }
 
-
-def leak_by_round(
+def leakage_by_round(
     attacks: Mapping[str, Attack],
     adversary: Adversary,
     targets: Sequence[Target],
     truth: Truth,
-) -> tuple[RoundLeak, ...]:
+) -> tuple[LeakageByRound, ...]:
     """Return what rounds tell each attack that trains no shadows.
 
     An attack that looks at uploads says what each round tells by itself. Any other is
@@ -66,7 +58,7 @@ def leak_by_round(
         if not any(told):
             told = _so_far(attack, adversary, targets)
             meaning = "clients as rebuilt from the uploads so far"
-        found.append(RoundLeak(name, meaning, _by_round(targets, told, truth)))
+        found.append(LeakageByRound(name, meaning, _by_round(targets, told, truth)))
     return tuple(found)
 
 
@@ -112,3 +104,20 @@ def _by_round(
         if any(len(members) and len(others) for members, others in groups):
             found[index] = pooled_auroc(groups)
     return found
+
+
+LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = register_part(
+    AuditPart(
+        "leakage_by_round",
+        tuple[LeakageByRound, ...],
+        applies=lambda played: played.scenario.by_round,
+        compute=lambda played: leakage_by_round(
+            played.scenario.attacks, played.adversary, played.targets, played.truth
+        ),
+        nothing=(),
+        title="By round",
+        key="rounds",
+        place=4,
+        always=True,
+    )
+)

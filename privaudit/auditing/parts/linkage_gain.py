@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores
+from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.linkage import without_suspects
+from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcript import Message
@@ -21,48 +23,37 @@ from privaudit.statistics.estimate import Estimate, proportion
 
 
 @dataclass(frozen=True)
-class Linking:
+class LinkageGain:
     """What models without names told beyond what the adversary had anyhow.
 
     Attributes:
         attack: The headline attack, which AUROCs are of.
-        alone: Its AUROC without those models.
-        more: By attack, AUROC with linked models less that without, paired.
-        right: Share of clients that were linked to a model of their own.
-        chance: The same for a link by lot.
+        auroc_without: Its AUROC without those models.
+        auroc_difference: By attack, AUROC with linked models less that without, paired.
+        linked_right: Share of clients that were linked to a model of their own.
+        linked_right_by_chance: The same for a link by lot.
         suspects: How many models there were to choose from.
     """
 
     attack: str
-    alone: Estimate
-    more: Mapping[str, Comparison]
-    right: Estimate
-    chance: float
+    auroc_without: Estimate
+    auroc_difference: Mapping[str, Comparison]
+    linked_right: Estimate
+    linked_right_by_chance: float
     suspects: int
 
     @property
     def headline(self) -> Comparison:
         """What the headline attack gained."""
-        return self.more[self.attack]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for audit.json."""
-        return {
-            "attack": self.attack,
-            "auroc_without": self.alone.to_dict(),
-            "auroc_difference": {n: c.to_dict() for n, c in self.more.items()},
-            "linked_right": self.right.to_dict(),
-            "linked_right_by_chance": self.chance,
-            "suspects": self.suspects,
-        }
+        return self.auroc_difference[self.attack]
 
 
-def measure_linking(
+def measure_linkage_gain(
     messages: Iterable[Message],
     targets: Sequence[Target],
     linked: Mapping[str, AttackResult],
     alone: Mapping[str, AttackResult],
-) -> Linking:
+) -> LinkageGain:
     """Return what linked models told, by truth that no attack has seen.
 
     Args:
@@ -70,19 +61,19 @@ def measure_linking(
         targets: As attacked, with the linked model in place.
         linked: By attack, what it found with them.
         alone: The same for the same clients, as
-            :func:`privaudit.auditing.parts.linkage.without_suspects` has them.
+            :func:`privaudit.auditing.linkage.without_suspects` has them.
     """
     attack = next(iter(linked))
     right, by_chance = _right_links(messages, targets)
-    return Linking(
+    return LinkageGain(
         attack=attack,
-        alone=alone[attack].auroc,
-        more={
-            name: _difference(leak.clients, alone[name].clients)
-            for name, leak in linked.items()
+        auroc_without=alone[attack].auroc,
+        auroc_difference={
+            name: _difference(linked[name].clients, leak.clients)
+            for name, leak in alone.items()
         },
-        right=proportion(sum(right), len(right)),
-        chance=float(np.mean(by_chance)),
+        linked_right=proportion(sum(right), len(right)),
+        linked_right_by_chance=float(np.mean(by_chance)),
         suspects=max(len(target.reconstructed.suspects) for target in targets),
     )
 
@@ -127,3 +118,25 @@ def _right_links(
 def _gap(sent: Tensors, model: Tensors) -> float:
     """Return how far a model is from what an upload holds of it."""
     return math.hypot(*(float((sent[n] - t).norm()) for n, t in model.items()))
+
+
+def _measure(played: PlayedScenario) -> LinkageGain:
+    alone = without_suspects(played.adversary, played.targets)
+    others = played.attack(played.scenario, alone)
+    transcript = played.run.transcript
+    return measure_linkage_gain(transcript, played.targets, played.results, others)
+
+
+LINKAGE_GAIN = register_part(
+    AuditPart(
+        "linkage_gain",
+        LinkageGain | None,
+        applies=lambda p: any(t.reconstructed.suspects for t in p.targets),
+        compute=_measure,
+        nothing=None,
+        title="Linkage",
+        key="linking",
+        place=3,
+        always=True,
+    )
+)

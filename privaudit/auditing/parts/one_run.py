@@ -21,6 +21,8 @@ from scipy.stats import rankdata
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.canaries import Canaries
 from privaudit.federated.trainer import Trainer
@@ -63,20 +65,6 @@ class OneRunAudit:
     def refutes(self) -> bool:
         """Whether more is shown than is claimed, or than is certified."""
         return self.verdict.kind == "REFUTED" or self.verdict.alarm
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for audit.json."""
-        return {
-            "canaries": self.canaries,
-            "scored_by": self.scored_by,
-            "bound": self.bound.to_dict(),
-            "others": [other.to_dict() for other in self.others],
-            "verdict": {
-                "kind": self.verdict.kind,
-                "sentence": self.verdict.sentence,
-                "alarm": self.verdict.alarm,
-            },
-        }
 
 
 def audit_one_run(
@@ -164,3 +152,30 @@ def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
 def _delta(privacy: Mapping[str, Any]) -> float:
     """Return the claim's delta, or what is usual where nothing is claimed."""
     return float(privacy["claimed"]["delta"] or 1e-5)
+
+
+def _audit(played: PlayedScenario) -> OneRunAudit:
+    run, headline = played.run, next(iter(played.results.values()))
+    return audit_one_run(
+        run.population.canaries,
+        played.targets,
+        headline.clients,
+        headline.attack,
+        run.privacy,
+        played.scenario.threat,
+        run.trainer,
+    )
+
+
+ONE_RUN = register_part(
+    AuditPart(
+        "one_run",
+        OneRunAudit | None,
+        applies=lambda played: played.scenario.one_run,
+        compute=_audit,
+        nothing=None,
+        title="Lower bound on ε",
+        place=6,
+        always=True,
+    )
+)

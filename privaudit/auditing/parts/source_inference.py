@@ -12,12 +12,12 @@ relative to its median loss on public records of the class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.audit_part import AuditPart, register_part
 from privaudit.auditing.parts.leakage_by_round import Truth
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.signals import measure_signals
@@ -34,29 +34,14 @@ class SourceInference:
         others: The same of candidates that nobody trained on.
         beyond: The difference: what training gives away of whose a record is.
         chance: One in so many clients.
+        sentence: What may be said.
     """
 
     members: Estimate
     others: Estimate
     beyond: Estimate
     chance: float
-
-    @property
-    def sentence(self) -> str:
-        """What may be said."""
-        if self.beyond.low > 0:
-            return "uploads tell whose a record is, beyond what its class tells"
-        return "no evidence that uploads tell whose a record is, beyond its class"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields for audit.json."""
-        return {
-            "members": self.members.to_dict(),
-            "others": self.others.to_dict(),
-            "beyond": self.beyond.to_dict(),
-            "chance": self.chance,
-            "sentence": self.sentence,
-        }
+    sentence: str
 
 
 def infer_sources(
@@ -73,17 +58,25 @@ def infer_sources(
     member = np.concatenate([truth[target.client] for target in targets])
     if not member.any() or member.all():
         return None
+    beyond = two_proportions(
+        int(right[member].sum()),
+        int(member.sum()),
+        int(right[~member].sum()),
+        int((~member).sum()),
+    )
     return SourceInference(
         _share(right[member]),
         _share(right[~member]),
-        two_proportions(
-            int(right[member].sum()),
-            int(member.sum()),
-            int(right[~member].sum()),
-            int((~member).sum()),
-        ),
+        beyond,
         1 / len(targets),
+        _sentence(beyond),
     )
+
+
+def _sentence(beyond: Estimate) -> str:
+    if beyond.low > 0:
+        return "uploads tell whose a record is, beyond what its class tells"
+    return "no evidence that uploads tell whose a record is, beyond its class"
 
 
 def _guesses(
@@ -109,3 +102,20 @@ def _guesses(
 
 def _share(right: Bool[np.ndarray, " records"]) -> Estimate:
     return success_rate(np.ones(len(right), bool), right)
+
+
+SOURCE_INFERENCE = register_part(
+    AuditPart(
+        "source_inference",
+        SourceInference | None,
+        applies=lambda played: played.scenario.by_round,
+        compute=lambda played: infer_sources(
+            played.adversary, played.targets, played.truth
+        ),
+        nothing=None,
+        title="Source inference",
+        key="source",
+        place=5,
+        always=True,
+    )
+)

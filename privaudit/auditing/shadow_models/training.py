@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.parts.linkage import link
+from privaudit.auditing.linkage import link
 from privaudit.auditing.shadow_models.signal_table import ShadowCache, ShadowTable
 from privaudit.auditing.shadow_models.splits import (
     FederatedShadowSplit,

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.audit_part import stored_parts
 from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
     LimitError,
@@ -23,7 +24,6 @@ from privaudit.federated.runs.runs import AUDITS, Run
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
-SERVER = "server model/"  # before the name of an attack on the server's own model
 CLASS_NAMES = "class names"  # beside the columns
 Column = Shaped[np.ndarray, " candidates"]
 
@@ -56,8 +56,7 @@ class StoredAudit:
             UnknownNameError: The audit holds no such attack.
         """
         self._check_attack(attack)
-        name = attack.removeprefix(SERVER)
-        return self.contents["leaks" if name == attack else "server_model"][name]
+        return _entries(self.contents)[attack]
 
     def clients(self, attack: str) -> list[ClientScores]:
         """Return each attacked client's scores beside the truth.
@@ -100,7 +99,7 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
     try:
         found = dict(read_npz(stored, str(place / "scores.npz")))
         names = tuple(map(str, found.pop(CLASS_NAMES, ())))
-        columns, attacks = _by_attack(found), _names(contents)
+        columns, attacks = _by_attack(found), tuple(_entries(contents))
         audit = StoredAudit(run, scenario, attacks, columns, contents, names)
         _check(audit)
     except LimitError:
@@ -138,9 +137,12 @@ def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
     return found
 
 
-def _names(contents: Mapping[str, Any]) -> tuple[str, ...]:
-    server = [f"{SERVER}{name}" for name in contents["server_model"]]
-    return (*contents["leaks"], *server)
+def _entries(contents: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what audit.json says of each attack, by its name in scores.npz."""
+    found = dict(contents["leaks"])
+    for part in stored_parts(contents):
+        found |= part.scored(contents[part.entry])
+    return found
 
 
 def _check(audit: StoredAudit) -> None:

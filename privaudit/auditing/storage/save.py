@@ -8,7 +8,7 @@ from jaxtyping import Shaped
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES, SERVER
+from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
 from privaudit.federated.runs.runs import AUDITS
 
@@ -22,8 +22,8 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
     ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
     for each candidate; ``server model/<attack>/...`` are the same of attacks on the
-    server's own model. ``class names`` says what the labels mean. It is the truth about
-    membership, so the folder is private.
+    server's own model, a part. ``class names`` says what the labels mean. It is the
+    truth about membership, so the folder is private.
 
     Args:
         audit: What a scenario found out.
@@ -34,7 +34,7 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     """
     columns = {
         f"{name}/{column}": values
-        for name, leak in _named(audit).items()
+        for name, leak in audit.scored.items()
         for column, values in _columns(leak).items()
     }
     columns[CLASS_NAMES] = np.array(audit.run.population.dataset.class_names)
@@ -53,11 +53,6 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     for name, content in contents.items():
         write_bytes(folder / name, content)
     return folder / below
-
-
-def _named(audit: Audit) -> dict[str, AttackResult]:
-    server = {f"{SERVER}{name}": leak for name, leak in audit.aggregate.items()}
-    return {**audit.results, **server}
 
 
 def _columns(leak: AttackResult) -> dict[str, Shaped[np.ndarray, " candidates"]]:

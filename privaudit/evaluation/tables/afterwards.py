@@ -13,6 +13,7 @@ from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.storage import parse_json, to_json
 from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric
@@ -64,7 +65,7 @@ def _leaks(run: Run, scenario: str) -> Found:
         audit = Auditor(run).attack(plan, clients="all")
         return {
             **_aurocs("client", audit.results),
-            **_aurocs("server", audit.aggregate),
+            **_aurocs("server", audit.part(SERVER_MODEL)),
         }
 
     attacks = {name: repr(attack) for name, attack in plan.attacks.items()}

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from pydantic import Field, TypeAdapter
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors
@@ -32,10 +33,10 @@ class Utility:
     Attributes:
         local: On the test records of the client's own classes, and its own domain.
         neighbour: On all others; None if every client owns all.
-        gain: Local score beyond the zero-shot model's, on the same records.
-        zero_shot: The zero-shot model's local score.
         mix: On test records mixed as the client's candidates are, by class and domain:
             what tables on Dirichlet partitions report.
+        gain: Local score beyond the zero-shot model's, on the same records.
+        zero_shot: The zero-shot model's local score.
         metric: What the scores are.
         server: The same as ``mix`` over all test records, of the server's own model;
             None where there is no such model, or nobody asked.
@@ -43,22 +44,32 @@ class Utility:
             server's; None where there is no server's.
         captions: For models that write captions, every metric of captions over all test
             records: of the clients' models on average, and of the server's.
-        all: On all test records, each counting once for every client: what compares
-            one client that has everything with many; None where it was not kept.
         macro_f1: For models that classify, of the clients' models on all test records.
+        all: On all test records, each counting once for every client: what compares
+            one client that has everything with many; not stored.
     """
 
     local: Estimate
     neighbour: Estimate | None
-    gain: Estimate
-    zero_shot: Estimate
     mix: Estimate
+    gain: Annotated[Estimate, Field(alias="gain_over_zero_shot")]
+    zero_shot: Estimate
     metric: str = "accuracy"
     server: Estimate | None = None
     everywhere: Estimate | None = None
     captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
-    all: Estimate | None = None
     macro_f1: Estimate | None = None
+    all: Annotated[Estimate | None, Field(exclude=True)] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for audit.json."""
+        found: dict[str, Any] = STORED_UTILITY.dump_python(
+            self, mode="json", by_alias=True
+        )
+        return found
+
+
+STORED_UTILITY = TypeAdapter(Utility)
 
 
 @dataclass(frozen=True)

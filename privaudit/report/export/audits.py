@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.attack_result import evaluate_scores
+from privaudit.auditing.parts.server_model import SERVER
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import TranscriptError
@@ -25,7 +26,6 @@ from privaudit.report.export.texts import ATTACK
 
 AUDITS = "audits"
 FEWEST = 10  # members, and as many others, in any figure
-_SERVER = "server model/"
 
 
 def public_audit(
@@ -76,7 +76,7 @@ def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
     """Return what each attack found, by clients' models and by the server's own."""
     found: dict[str, dict[str, Any]] = {"leaks": {}, "server_model": {}}
     for attack in stored.attacks:
-        name = attack.removeprefix(_SERVER)
+        name = attack.removeprefix(SERVER)
         part = "leaks" if name == attack else "server_model"
         try:
             leak = _leak(stored, attack, sieve, f"{place}/{part}/{name}")
@@ -95,7 +95,7 @@ def _leak(
     stored: StoredAudit, attack: str, sieve: AllowList, place: str
 ) -> dict[str, Any] | None:
     """Return what an attack found; None if it is unknown, or on too few records."""
-    entry, name = stored.leak(attack), attack.removeprefix(_SERVER)
+    entry, name = stored.leak(attack), attack.removeprefix(SERVER)
     if ATTACK(sieve, name, place) is OMITTED:
         return None
     leak = evaluate_scores(

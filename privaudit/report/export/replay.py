@@ -105,8 +105,7 @@ def _shadows(stored: StoredAudit) -> int:
 
 def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list[str]]:
     """Return how many scores there are, the largest difference, and what is amiss."""
-    server = {f"server model/{name}": leak for name, leak in audit.aggregate.items()}
-    again = {**audit.results, **server}
+    again = audit.scored
     if set(again) != set(stored.attacks):
         odd = ", ".join(sorted(set(again) ^ set(stored.attacks)))
         return 0, math.nan, [f"other attacks are played by this version: {odd}"]

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import get_args
 
-from privaudit.auditing.parts.dominated_views import attack_in_place
+from privaudit.auditing.dominated_views import attack_in_place
 from privaudit.auditing.parts.one_run import KINDS
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.federated.runs.caption_utility import EXACT

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.core.formatting import epsilon
 from privaudit.report.figures.figure_style import (
     COLOURS,
@@ -33,7 +34,7 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
         audits: Those that did not ask for epsilon are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    asked = [(label, audit) for label, audit in pairs if audit.one_run]
+    asked = [(label, audit) for label, audit in pairs if audit.part(ONE_RUN)]
     if not asked:
         return None
     with house_style():
@@ -58,8 +59,9 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
 
 def _bar(axes: Axes, label: str, audit: Audit, place: int) -> None:
     """Draw one run: a bar to what is shown, on a paler one to the ceiling."""
-    assert audit.one_run is not None
-    bound = audit.one_run.bound
+    found = audit.part(ONE_RUN)
+    assert found is not None
+    bound = found.bound
     axes.barh(place, bound.ceiling, 0.5, color=PALE, label="could have been shown")
     ends = [place - 0.25, place + 0.25]
     axes.plot([bound.ceiling] * 2, ends, color=FAINT, linewidth=2, zorder=3)
@@ -106,7 +108,7 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
         for value in (audit.claimed_epsilon, audit.certified_epsilon)
         if value is not None
     ]
-    ceilings = [audit.one_run.bound.ceiling for audit in audits if audit.one_run]
+    ceilings = [found.bound.ceiling for a in audits if (found := a.part(ONE_RUN))]
     top = 1.15 * max(values + ceilings + [1.0])
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(0, top)
@@ -119,10 +121,10 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
 def epsilon_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`epsilon_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: shown {audit.one_run.bound.value:.2f}, ceiling "
-        f"{audit.one_run.bound.ceiling:.2f}, claimed {epsilon(audit.claimed_epsilon)}, "
+        f"{label}: shown {found.bound.value:.2f}, ceiling "
+        f"{found.bound.ceiling:.2f}, claimed {epsilon(audit.claimed_epsilon)}, "
         f"certified {epsilon(audit.certified_epsilon)}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if audit.one_run
+        if (found := audit.part(ONE_RUN))
     ]
     return f"Epsilon from one run. {'; '.join(parts)}."

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -149,7 +150,8 @@ def undrawn(audits: Sequence[Audit]) -> str:
 
 
 def _headlines(audit: Audit) -> list[tuple[str, AttackResult]]:
-    name, common = audit.headline.attack, audit.aggregate.get(audit.headline.attack)
+    name = audit.headline.attack
+    common = audit.part(SERVER_MODEL).get(name)
     server = [(f"{name}, server's own model", common)] if common else []
     return [(f"{name}, clients' models", audit.headline), *server]
 

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -18,7 +20,7 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import spot, told
 from privaudit.report.labels import run_labels, shortened
-from privaudit.report.tables.rebuilding import gain_of_rebuilding
+from privaudit.report.tables.parts import gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
 
 Pair = tuple[Estimate, Estimate]
@@ -113,7 +115,7 @@ def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
     Runs in which no model was an estimate are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    found = [(label, a.closeness) for label, a in pairs if a.closeness]
+    found = [(label, c) for label, a in pairs if (c := a.part(CLOSENESS).closeness)]
     if not found:
         return None
     distance = FigurePanel(
@@ -144,7 +146,7 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
         return None
     panel = FigurePanel(
         "AUROC of the attack   (0.5: chance; right: leaks more)",
-        [(a.auroc, a.aggregate[a.headline.attack].auroc) for _, a in found],
+        [(a.auroc, a.part(SERVER_MODEL)[a.headline.attack].auroc) for _, a in found],
         (0.5,),
         (0.48, 0.56),
     )
@@ -158,7 +160,7 @@ def closeness_alt(audits: Sequence[Audit]) -> str:
         f"{label}: distance {found.distance}, of other clients {found.distance_null}; "
         f"agreement {found.agreement}, of other clients {found.agreement_null}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (found := audit.closeness)
+        if (found := audit.part(CLOSENESS).closeness)
     ]
     return f"Reconstruction quality. {'. '.join(parts)}."
 
@@ -168,6 +170,6 @@ def server_alt(audits: Sequence[Audit]) -> str:
     parts = [
         f"{label}: clients' {audit.auroc}, server's {common.auroc}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (common := audit.aggregate.get(audit.headline.attack))
+        if (common := audit.part(SERVER_MODEL).get(audit.headline.attack))
     ]
     return f"AUROC on clients' and on the server's model. {'; '.join(parts)}."

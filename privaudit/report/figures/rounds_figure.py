@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
 from privaudit.report.figures.figure_style import (
     INK,
     colour,
@@ -30,7 +31,7 @@ def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
         audits: Those without rounds are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    asked = [(label, audit) for label, audit in pairs if audit.rounds]
+    asked = [(label, audit) for label, audit in pairs if audit.part(LEAKAGE_BY_ROUND)]
     if not asked:
         return None
     with house_style():
@@ -55,7 +56,7 @@ def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
 def _panel(axes: Axes, audit: Audit) -> None:
     light_grid(axes)
     axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
-    for index, told_of in enumerate(audit.rounds):
+    for index, told_of in enumerate(audit.part(LEAKAGE_BY_ROUND)):
         rounds = sorted(told_of.by_round)
         found = [told_of.by_round[number] for number in rounds]
         axes.fill_between(
@@ -87,7 +88,7 @@ def rounds_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`rounds_plot` shows, for those who do not see it."""
     parts = []
     for label, audit in zip(run_labels(audits), audits, strict=True):
-        for told_of in audit.rounds:
+        for told_of in audit.part(LEAKAGE_BY_ROUND):
             if not told_of.by_round:
                 continue
             first, last = min(told_of.by_round), max(told_of.by_round)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.one_run import OneRunAudit
+from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit
 from privaudit.core.formatting import percent, small
 from privaudit.statistics.epsilon.bound import EpsilonBound
 
@@ -63,12 +63,18 @@ def _asked(
     audits: Sequence[Audit], labels: Sequence[str]
 ) -> list[tuple[str, OneRunAudit]]:
     pairs = zip(labels, audits, strict=True)
-    return [(label, audit.one_run) for label, audit in pairs if audit.one_run]
+    return [(label, one) for label, audit in pairs if (one := audit.part(ONE_RUN))]
+
+
+def claim_kind(audit: Audit) -> str:
+    """Return the verdict on the claimed epsilon; nothing where that was not asked."""
+    found = audit.part(ONE_RUN)
+    return found.verdict.kind if found else ""
 
 
 def one_run_sentences(audit: Audit) -> list[str]:
     """Return the verdict on the claim, and what the canaries were."""
-    found = audit.one_run
+    found = audit.part(ONE_RUN)
     if found is None:
         return []
     return [

@@ -11,17 +11,14 @@ from rich.text import Text
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent
 from privaudit.report.labels import run_labels
-from privaudit.report.tables.by_round import round_sentences, source_sentence
-from privaudit.report.tables.one_run_table import one_run_sentences
 from privaudit.report.tables.other_attacks import others_sentence
-from privaudit.report.tables.rebuilding import rebuilding
+from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     certified,
     decision,
     guarantee,
     heading,
     interval,
-    linking,
     metric,
     point,
     repeatable,
@@ -149,11 +146,7 @@ def _remarks(audit: Audit) -> list[str]:
         audit.scenario.note,
         repeatable(audit),
         others_sentence(audit),
-        *round_sentences(audit),
-        source_sentence(audit),
-        *one_run_sentences(audit)[:1],
-        linking(audit),
-        rebuilding(audit),
+        *part_remarks(audit),
     ]
     return [remark for remark in told if remark]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, GridCell, places
-from privaudit.report.tables.rebuilding import gain_of_rebuilding
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.report.tables.parts import gain_of_rebuilding
 from privaudit.report.tables.table import TableCell
 
 FIRST = 2.0  # the order that is shown open
@@ -83,7 +84,10 @@ def _grid_table(runs: Sequence[tuple[str, Audit]], alpha: float) -> GridTable:
     rows = [
         GridRow(label, who, tuple(_cell(results, place) for place in _columns(alpha)))
         for label, audit in runs
-        for who, results in (("server", audit.aggregate), ("clients", audit.results))
+        for who, results in (
+            ("server", audit.part(SERVER_MODEL)),
+            ("clients", audit.results),
+        )
         if results
     ]
     return GridTable(_columns(alpha)[0].order, tuple(rows), _named(runs, alpha))
@@ -117,7 +121,7 @@ def headline_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[Headli
         gain, name = gain_of_rebuilding(audit), audit.headline.attack
         if gain is not None:
             server, client = (
-                TableCell.of(audit.aggregate[name].auroc),
+                TableCell.of(audit.part(SERVER_MODEL)[name].auroc),
                 TableCell.of(audit.auroc),
             )
             rows.append(

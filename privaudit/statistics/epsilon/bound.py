@@ -2,9 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
@@ -73,25 +73,6 @@ class EpsilonBound:
             f"delta = {self.delta:g}, n = {self.n[0]} + {self.n[1]}, {self.design}, "
             f"{self.method}{note}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON knows them."""
-        return {**asdict(self), "n": list(self.n)}
-
-    @classmethod
-    def from_dict(cls, entries: Mapping[str, Any]) -> "EpsilonBound":
-        """Return the bound that :meth:`to_dict` wrote.
-
-        Raises:
-            ConfigError: A field is missing or unknown.
-        """
-        names = {field.name for field in fields(cls)}
-        if set(entries) != names:
-            raise ConfigError(
-                f"An epsilon bound has the fields {sorted(names)}, and there are "
-                f"{sorted(entries)}. Was this written by another version?"
-            )
-        return cls(**{**entries, "n": tuple(entries["n"])})
 
 
 @options(frozen=True, kw_only=True)

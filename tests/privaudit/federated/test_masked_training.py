@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
+from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.scenario import MASKED
 from privaudit.cli.progress import Event
 from privaudit.core.errors import ViewError
@@ -133,9 +134,9 @@ def test_the_server_rebuilds_nobody_and_is_told_why(runs: Path) -> None:
     audit = masked.attack("server-reconstruct", shadows=0)
     sums = masked.attack("server-aggregate", shadows=0)
     assert audit.scenario.threat == "server-aggregate"
-    assert MASKED in audit.missing
+    assert MASKED in audit.part(CLOSENESS).missing
     assert audit.auroc == sums.auroc
-    assert MASKED not in sums.missing
+    assert MASKED not in sums.part(CLOSENESS).missing
 
 
 @pytest.mark.slow

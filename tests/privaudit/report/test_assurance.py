@@ -11,6 +11,7 @@ from rich.console import Console
 
 from privaudit.auditing.assurance import Assurance, assure
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.report.cards import card
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.markdown import gate_markdown
@@ -70,11 +71,12 @@ def test_a_refuted_claim_is_red_whatever_the_attack_says(
     make_claimed: MakeAudit, tmp_path: Path
 ) -> None:
     audit = make_claimed(3.0, claimed=1.0)
-    assert audit.one_run is not None
-    assert audit.one_run.verdict.kind == "REFUTED"
-    found = card("run", audit)
+    found = audit.part(ONE_RUN)
+    assert found is not None
+    assert found.verdict.kind == "REFUTED"
+    shown = card("run", audit)
     if audit.headline.verdict.kind != "leaks":
-        assert (found["kind"], "claim refuted" in found["heading"]) == ("refuted", True)
+        assert (shown["kind"], "claim refuted" in shown["heading"]) == ("refuted", True)
     assert audit.assurance.kind == "refuted"
 
 

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.report.page import render_report
-from privaudit.report.tables.by_round import round_sentences, source_sentence
 from privaudit.report.tables.one_run_table import one_run_sentences
 from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.parts import round_sentences, source_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.verdict import judge_leak
 
@@ -80,7 +80,7 @@ def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal(
 ) -> None:
     audit = make_watched()
     html = render_report([audit])
-    for sentence in (*round_sentences(audit), source_sentence(audit)):
+    for sentence in (*round_sentences(audit), *source_sentences(audit)):
         assert sentence in printed(audit)
         assert sentence[1:] in words(html)
     assert 'aria-label="AUROC by round with intervals. promptfl' in html

@@ -9,7 +9,7 @@ from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.auditing.attack import Adversary, Attack, Target
-from privaudit.auditing.parts.leakage_by_round import leak_by_round
+from privaudit.auditing.parts.leakage_by_round import leakage_by_round
 from privaudit.auditing.parts.source_inference import infer_sources
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import find_threat
@@ -56,7 +56,7 @@ def elsewhere(task: Task, train: Train) -> Watched:
 def test_every_round_leaks_where_noise_is_learned_by_heart(learned: Watched) -> None:
     attacks: dict[str, Attack]
     attacks = {"loss": LossThreshold(), "alignment": UpdateAlignment()}
-    loss, alignment = leak_by_round(attacks, *learned)
+    loss, alignment = leakage_by_round(attacks, *learned)
     assert set(loss.by_round) == set(alignment.by_round) == {0, 1, 2}
     assert all(estimate.low > 0.5 for estimate in loss.by_round.values())
     assert loss.meaning.startswith("clients as rebuilt")
@@ -66,14 +66,14 @@ def test_every_round_leaks_where_noise_is_learned_by_heart(learned: Watched) -> 
 def test_no_round_leaks_where_nobody_trained_on_a_candidate(
     elsewhere: Watched,
 ) -> None:
-    for found in leak_by_round({"loss": LossThreshold()}, *elsewhere):
+    for found in leakage_by_round({"loss": LossThreshold()}, *elsewhere):
         assert sum(e.low > 0.5 for e in found.by_round.values()) == 0
 
 
 def test_the_last_round_is_the_whole_attack(learned: Watched) -> None:
     """Rebuilt from all uploads so far is, in the end, rebuilt from all."""
     adversary, targets, truth = learned
-    (found,) = leak_by_round({"loss": LossThreshold()}, *learned)
+    (found,) = leakage_by_round({"loss": LossThreshold()}, *learned)
     scores = LossThreshold()(adversary, targets)
     from privaudit.statistics.roc import pooled_auroc
 
@@ -87,7 +87,7 @@ def test_the_last_round_is_the_whole_attack(learned: Watched) -> None:
 
 
 def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
-    assert leak_by_round({"shadow": Shadow()}, *learned) == ()
+    assert leakage_by_round({"shadow": Shadow()}, *learned) == ()
 
 
 def test_uploads_name_the_client_that_learned_a_record(

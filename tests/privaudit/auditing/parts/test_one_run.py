@@ -8,7 +8,7 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.auditing.parts.one_run import OneRunAudit, audit_one_run
+from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit, audit_one_run
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ConfigError
 from privaudit.federated.trainer import Reconstruction
@@ -84,10 +84,11 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
         measured_rounds=1,
     )
     audit = Auditor(run).attack("one-run")
-    assert audit.one_run is not None
-    assert audit.one_run.bound.value > 0.5
-    assert audit.one_run.verdict.kind == "UNTESTABLE"
-    assert sum(audit.one_run.bound.n) == 180
+    found = audit.part(ONE_RUN)
+    assert found is not None
+    assert found.bound.value > 0.5
+    assert found.verdict.kind == "UNTESTABLE"
+    assert sum(found.bound.n) == 180
     saved = save_audit(audit, tmp_path / "saved")
     assert '"one_run"' in (saved / "audit.json").read_text()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.linkage_gain import Linking
+from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, LinkageGain
 from privaudit.auditing.storage.load import CLASS_NAMES, StoredAudit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
@@ -41,8 +41,10 @@ def stored(audit: Audit, folder: Path, change: Change | None = None) -> StoredAu
 
 def linked(audit: Audit) -> Audit:
     gain = Comparison(Estimate(0.02, -0.01, 0.05, (90, 90), "paired"), 0.2)
-    found = Linking("shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4)
-    return replace(audit, linking=found)
+    found = LinkageGain(
+        "shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4
+    )
+    return replace(audit, parts={**audit.parts, LINKAGE_GAIN.name: found})
 
 
 @pytest.fixture

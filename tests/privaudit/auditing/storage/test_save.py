@@ -6,6 +6,7 @@ import numpy as np
 
 from privaudit import Auditor, Run
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.storage.save import save_audit
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
@@ -65,5 +66,5 @@ def test_scores_on_the_servers_model_are_kept_too(
     audit = make_writer()
     with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
         scores = z["server model/max-renyi/scores"]
-    common = audit.aggregate["max-renyi"].clients
+    common = audit.part(SERVER_MODEL)["max-renyi"].clients
     assert np.array_equal(scores, np.concatenate([c.scores for c in common]))

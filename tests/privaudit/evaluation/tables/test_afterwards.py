@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from privaudit import Auditor
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.datasets import sources
 from privaudit.datasets.scenes import records as scenes
@@ -208,6 +209,6 @@ def test_a_model_that_writes_is_attacked_and_measured_elsewhere(
     assert values == pytest.approx(
         [
             100 * results["token-loss"].auroc.value
-            for results in (audit.aggregate, audit.results)
+            for results in (audit.part(SERVER_MODEL), audit.results)
         ]
     )

@@ -35,7 +35,7 @@ def test_runs_in_which_nothing_was_estimated_are_left_out(
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["fedrand"]
     assert closeness_plot([read_off]) is None
-    assert server_plot([replace(estimated, aggregate={})]) is None
+    assert server_plot([replace(estimated, parts={})]) is None
 
 
 def test_own_and_other_clients_have_a_mark_each(make_writer: MakeAudit) -> None:

@@ -5,6 +5,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.tables.one_run_table import bound_rows, one_run_sentences
 
@@ -15,9 +16,10 @@ def test_the_verdict_comes_first_and_then_what_the_canaries_were(
     make_claimed: MakeAudit,
 ) -> None:
     audit = make_claimed()
-    assert audit.one_run is not None
+    found = audit.part(ONE_RUN)
+    assert found is not None
     verdict, canaries = one_run_sentences(audit)
-    assert verdict == audit.one_run.verdict.sentence
+    assert verdict == found.verdict.sentence
     assert verdict.startswith("UNDERPOWERED: claimed is epsilon 8")
     assert canaries == (
         "Canaries: crafted in gradient space: no real record is as strong. "

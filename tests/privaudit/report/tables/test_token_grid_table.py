@@ -6,7 +6,8 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import GridCell, places
-from privaudit.report.tables.rebuilding import gain_of_rebuilding, rebuilding
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.report.tables.parts import gain_of_rebuilding, rebuilding
 from privaudit.report.tables.table import TableCell
 from privaudit.report.tables.token_grid_table import (
     grid_tables,
@@ -36,7 +37,9 @@ def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
     columns = [(part, k) for part in ("image", "description") for k in (0, 10, 100)]
     for number, (part, share) in enumerate(columns):
         name = GridCell(part, share, 2.0).attack
-        assert server.cells[number] == TableCell.of(audit.aggregate[name].auroc)
+        assert server.cells[number] == TableCell.of(
+            audit.part(SERVER_MODEL)[name].auroc
+        )
         assert clients.cells[number] == TableCell.of(audit.results[name].auroc)
 
 
@@ -46,10 +49,10 @@ def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None
 
 
 def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> None:
-    alone = replace(audit, aggregate={})
+    alone = replace(audit, parts={})
     assert [row.who for row in grid_tables([alone], ["a"])[0].rows] == ["clients"]
     assert headline_rows([alone], ["a"]) == []
-    assert rebuilding(alone) == ""
+    assert rebuilding(alone) == []
 
 
 def test_runs_without_a_grid_have_no_table(make_audit: MakeAudit) -> None:
@@ -70,17 +73,17 @@ def test_the_gain_of_rebuilding_is_the_difference_of_both_aurocs(audit: Audit) -
     """By hand: pairs are weighed alike on both sides, so values subtract."""
     gain, name = gain_of_rebuilding(audit), audit.headline.attack
     assert gain is not None
-    expected = audit.auroc.value - audit.aggregate[name].auroc.value
+    expected = audit.auroc.value - audit.part(SERVER_MODEL)[name].auroc.value
     assert gain.value == pytest.approx(expected)
-    assert "Paired difference on the same records: " in rebuilding(audit)
+    assert "Paired difference on the same records: " in rebuilding(audit)[0]
 
 
 def test_rebuilding_the_very_same_model_gains_nothing(audit: Audit) -> None:
-    same = replace(audit, aggregate=audit.results)
+    same = replace(audit, parts={SERVER_MODEL.name: audit.results})
     gain = gain_of_rebuilding(same)
     assert gain is not None
     assert gain.value == 0
-    assert "no clear difference" in rebuilding(same)
+    assert "no clear difference" in rebuilding(same)[0]
 
 
 def test_clients_without_both_sorts_have_no_gain(audit: Audit) -> None:
@@ -91,7 +94,9 @@ def test_clients_without_both_sorts_have_no_gain(audit: Audit) -> None:
         ]
         leak = replace(audit.headline, clients=clients)
         return replace(
-            audit, results={"max-renyi": leak}, aggregate={"max-renyi": leak}
+            audit,
+            results={"max-renyi": leak},
+            parts={SERVER_MODEL.name: {"max-renyi": leak}},
         )
 
     assert gain_of_rebuilding(members_only(audit)) is None

@@ -1,11 +1,12 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
+from pydantic import TypeAdapter
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import (
@@ -49,9 +50,10 @@ def test_a_bound_reads_as_a_sentence() -> None:
 
 
 def test_a_bound_survives_json() -> None:
-    assert EpsilonBound.from_dict(json.loads(json.dumps(BOUND.to_dict()))) == BOUND
-    with pytest.raises(ConfigError, match="another version"):
-        EpsilonBound.from_dict({"value": 1.0})
+    stored = TypeAdapter(EpsilonBound)
+    assert stored.validate_json(json.dumps(asdict(BOUND))) == BOUND
+    with pytest.raises(ValueError, match="Field required"):
+        stored.validate_python({"value": 1.0})
 
 
 @pytest.mark.parametrize("value", [-0.1, 3.5, np.nan])

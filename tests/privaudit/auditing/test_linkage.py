@@ -8,8 +8,8 @@ import torch
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
-from privaudit.auditing.parts.linkage import link, link_targets, without_suspects
-from privaudit.auditing.parts.linkage_gain import measure_linking
+from privaudit.auditing.linkage import link, link_targets, without_suspects
+from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, measure_linkage_gain
 from privaudit.auditing.shadow_models.signal_table import ShadowTable
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
@@ -140,14 +140,14 @@ def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
     assert all(target.reconstructed.suspects == () for target in alone)
     linked, without = leak_of(looked, looked.targets), leak_of(looked, alone)
     assert linked["loss-threshold"].auroc.low > 0.7
-    found = measure_linking(looked.messages, looked.targets, linked, without)
-    assert found.right.low > found.chance
-    assert found.chance == pytest.approx(1 / 7)
+    found = measure_linkage_gain(looked.messages, looked.targets, linked, without)
+    assert found.linked_right.low > found.linked_right_by_chance
+    assert found.linked_right_by_chance == pytest.approx(1 / 7)
     assert found.suspects == 14  # seven others' prompts of two rounds
     assert found.headline.estimate.low > 0
     gain = linked["loss-threshold"].auroc.value - without["loss-threshold"].auroc.value
     assert found.headline.estimate.value == pytest.approx(gain)
-    assert found.to_dict()["suspects"] == found.suspects
+    assert LINKAGE_GAIN.to_json(found)["suspects"] == found.suspects
 
 
 def test_a_peer_that_saw_the_start_only_learns_nothing(task: Task) -> None:
@@ -163,8 +163,8 @@ def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
     looked = look(replace(memory, experts=1), task, rounds=1)
     assert all(len(target.reconstructed.suspects) == 1 for target in looked.targets)
     leak = leak_of(looked, looked.targets)
-    found = measure_linking(looked.messages, looked.targets, leak, leak)
-    assert found.right.value == found.chance == 0.5
+    found = measure_linkage_gain(looked.messages, looked.targets, leak, leak)
+    assert found.linked_right.value == found.linked_right_by_chance == 0.5
     assert found.headline.estimate.value == 0
 
 

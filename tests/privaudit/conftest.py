@@ -13,10 +13,18 @@ from privaudit.attacks.shadow import Shadow
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import places, token_attacks
-from privaudit.auditing.parts.closeness import Closeness
-from privaudit.auditing.parts.leakage_by_round import RoundLeak
-from privaudit.auditing.parts.one_run import OneRunAudit
-from privaudit.auditing.parts.source_inference import SourceInference
+from privaudit.auditing.parts.closeness import (
+    CLOSENESS,
+    Closeness,
+    ReconstructionFidelity,
+)
+from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
+from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.parts.source_inference import (
+    SOURCE_INFERENCE,
+    SourceInference,
+)
 from privaudit.auditing.scenario import Scenario
 from privaudit.core.signing import OWN, Signer
 from privaudit.datasets.dataset import Dataset, PixelImages
@@ -169,14 +177,20 @@ def make_audit(tmp_path_factory: pytest.TempPathFactory) -> MakeAudit:
                 for i, name in enumerate(attacks)
             },
             utility=Utility(
-                accuracy(local), accuracy(local - 0.2), accuracy(local - 0.6, 0.02),
-                accuracy(0.6), accuracy(local),
+                local=accuracy(local),
+                neighbour=accuracy(local - 0.2),
+                mix=accuracy(local),
+                gain=accuracy(local - 0.6, 0.02),
+                zero_shot=accuracy(0.6),
             ),
-            missing=("the client's own training in its last round",),
-            staleness=0,
-            closeness=Closeness(*pair, *pair, *pair) if closeness else None,
             seed=0,
-        )  # fmt: skip
+            parts={
+                CLOSENESS.name: ReconstructionFidelity(
+                    ("the client's own training in its last round",),
+                    closeness=Closeness(*pair, *pair, *pair) if closeness else None,
+                )
+            },
+        )
 
     return make
 
@@ -193,18 +207,16 @@ def make_watched(make_audit: MakeAudit) -> MakeAudit:
             2 * k: Estimate(value, value - 0.05, value + 0.05, (200, 200), "AUROC")
             for k, value in enumerate(by_round or (0.5, 0.52, 0.6, 0.62, 0.58))
         }
-        return replace(
-            audit,
-            rounds=(
-                RoundLeak("update-alignment", "this round's uploads alone", found),
-            ),
-            source=SourceInference(
-                proportion(60, 200),
-                proportion(40, 200),
-                two_proportions(60, 200, 40, 200),
-                0.2,
-            ),
+        rounds = LeakageByRound("update-alignment", "this round's uploads alone", found)
+        source = SourceInference(
+            proportion(60, 200),
+            proportion(40, 200),
+            two_proportions(60, 200, 40, 200),
+            0.2,
+            "uploads tell whose a record is, beyond what its class tells",
         )
+        parts = {LEAKAGE_BY_ROUND.name: (rounds,), SOURCE_INFERENCE.name: source}
+        return replace(audit, parts={**audit.parts, **parts})
 
     return make
 
@@ -234,7 +246,7 @@ def make_claimed(make_audit: MakeAudit) -> MakeAudit:
             (lower_bound(shown + 0.5, 5.0, refutes=False),),
             judge_claim(guarantee, None, bound),
         )
-        return replace(audit, one_run=found)
+        return replace(audit, parts={**audit.parts, ONE_RUN.name: found})
 
     return make
 
@@ -278,8 +290,10 @@ def make_writer(make_audit: MakeAudit) -> MakeAudit:
         return replace(
             audit,
             utility=utility,
-            aggregate=server.results,
-            staleness=4,
+            parts={
+                CLOSENESS.name: replace(audit.part(CLOSENESS), staleness=4),
+                SERVER_MODEL.name: server.results,
+            },
             scenario=replace(audit.scenario, attacks=token_attacks()),
         )
 

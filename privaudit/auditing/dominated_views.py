@@ -12,11 +12,14 @@ from dataclasses import replace
 import torch
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.parts.linkage import link_targets
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.linkage import link_targets
+from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import Answers, answering
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
 from privaudit.federated.threat_models import find_threat
+from privaudit.statistics.progress import Phase
 
 Place = tuple[Scenario, Adversary, list[Target]]
 
@@ -29,6 +32,26 @@ def attack_in_place(attack: str, weaker: str) -> str:
         'loss-threshold as server-aggregate'
     """
     return f"{attack} as {weaker}"
+
+
+def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
+    """Make the named attack of each adversary that sees less, by its name.
+
+    None is made where the server has a model of its own: attacks on that one show what
+    all clients sum up to.
+    """
+    results: dict[str, AttackResult] = {}
+    if played.run.own_model is not None:
+        return results
+    for weaker, less, theirs in as_weaker(
+        played.scenario, played.adversary, played.targets
+    ):
+        attack, made = next(iter(weaker.attacks.items()))
+        name = attack_in_place(attack, weaker.name)
+        made_before = len(played.results) + len(results)
+        less.tell(Phase("", "attack", name, made_before, made_before + 1))
+        results[name] = played.attack_once(name, made, less, theirs)
+    return results
 
 
 def as_weaker(

@@ -6,13 +6,14 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
 from privaudit.report.figures.figure_style import colour
 from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
-from privaudit.report.tables.by_round import (
+from privaudit.report.tables.parts import (
     corrected,
     first_round_above,
     round_sentences,
-    source_sentence,
+    source_sentences,
 )
 from privaudit.statistics.comparisons import p_above_chance
 
@@ -34,7 +35,9 @@ def test_a_round_must_stand_out_among_as_many_as_there_are(
     make_watched: MakeAudit, count: int
 ) -> None:
     """0.551 [0.501, 0.601] alone has p = 0.046: enough of one round, not of two."""
-    (told,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).rounds
+    (told,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).part(
+        LEAKAGE_BY_ROUND
+    )
     assert corrected(told)[0] == pytest.approx(count * p_above_chance(told.by_round[0]))
     assert first_round_above(told) == (0 if count == 1 else None)
 
@@ -47,7 +50,7 @@ def test_where_no_round_stands_out_none_is_named(make_watched: MakeAudit) -> Non
 
 
 def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> None:
-    told = source_sentence(make_watched())
+    (told,) = source_sentences(make_watched())
     assert "for 30.0 % [23.7, 36.9] of 200 members" in told
     assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in told
     assert "(by chance 20.0 %)" in told
@@ -58,7 +61,7 @@ def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> N
 def test_audits_that_did_not_ask_say_nothing(make_audit: MakeAudit) -> None:
     audit = make_audit()
     assert round_sentences(audit) == []
-    assert source_sentence(audit) == ""
+    assert source_sentences(audit) == []
     assert rounds_plot([audit]) is None
 
 

@@ -1,0 +1,105 @@
+"""The interface of an audit's parts, and the list of them.
+
+Beside what its attacks found, an audit holds parts: what single rounds tell, what one
+run shows about epsilon, and so on. Each is a file in :mod:`privaudit.auditing.parts`,
+which registers its part here; none is named anywhere else. The parts are computed after
+the attacks, stored in audit.json, read back from there, and shown in the report.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.core.registry import Registry
+
+R = TypeVar("R", covariant=True)
+
+
+@dataclass(frozen=True)
+class AuditPart(Generic[R]):
+    """One kind of result that an audit may hold beside its attacks.
+
+    Attributes:
+        name: In :attr:`privaudit.auditing.audit.Audit.parts`; that of its module.
+        kind: The type of a result: dataclasses, estimates, numbers, texts, and tuples
+            and mappings of them. pydantic writes and reads it by its fields.
+        applies: Whether a scenario that was played has this part.
+        compute: Returns the result where the part applies.
+        nothing: The result where it does not.
+        title: Heads the part in the report.
+        key: In audit.json; by default the name.
+        place: Among the other parts, when computed, stored and shown; new ones last.
+        always: Whether audit.json has the key where the part does not apply, too, as
+            files of the first version do.
+        scores: Before the names of attacks in scores.npz, for a part whose result is a
+            mapping of attack results: scores are kept, and figures made from them anew.
+    """
+
+    name: str
+    kind: Any
+    applies: Callable[[PlayedScenario], bool]
+    compute: Callable[[PlayedScenario], R]
+    nothing: R
+    title: str
+    key: str = ""
+    place: int = 100
+    always: bool = False
+    scores: str = ""
+
+    @property
+    def entry(self) -> str:
+        """The key in audit.json."""
+        return self.key or self.name
+
+    def scored(self, result: Any) -> dict[str, Any]:
+        """Return what a result, or its entry, holds of attacks, as scores.npz names them."""
+        return (
+            {f"{self.scores}{n}": r for n, r in result.items()} if self.scores else {}
+        )
+
+    def to_json(self, result: Any) -> Any:
+        """Return a result as audit.json holds it."""
+        if self.scores:
+            return {name: one.to_dict() for name, one in result.items()}
+        return self._adapter.dump_python(result, mode="json", by_alias=True)
+
+    def from_json(self, entry: Any, scored: Mapping[str, AttackResult]) -> Any:
+        """Return the result that :meth:`to_json` wrote.
+
+        Args:
+            entry: What audit.json holds.
+            scored: All attack results of the audit, by their names in scores.npz.
+
+        Raises:
+            ValueError: The entry is damaged, or of another version.
+        """
+        if self.scores:
+            return {name: scored[f"{self.scores}{name}"] for name in entry}
+        return self._adapter.validate_python(entry)
+
+    @cached_property
+    def _adapter(self) -> Any:
+        return TypeAdapter(self.kind)
+
+
+PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.parts")
+
+
+def register_part(part: AuditPart[R]) -> AuditPart[R]:
+    """Enter a part into the list under its name, and return it."""
+    return PARTS.register(part.name)(part)
+
+
+def audit_parts() -> list[AuditPart[Any]]:
+    """Return all parts in their order."""
+    return sorted(PARTS.usable().values(), key=lambda p: (p.place, p.name))
+
+
+def stored_parts(contents: Mapping[str, Any]) -> list[AuditPart[Any]]:
+    """Return the parts that an audit.json holds, or must hold."""
+    return [p for p in audit_parts() if p.always or p.entry in contents]

@@ -1,0 +1,39 @@
+"""What the attacks find out about the server's own model, in place of the clients'.
+
+Where models write, the server has a model of its own: the average of all clients'. The
+attacks on it are the yardstick for what reconstructing each client adds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.federated.trainer import Reconstruction
+
+SERVER = "server model/"  # before an attack's name in scores.npz
+
+
+def _attack(played: PlayedScenario) -> Mapping[str, AttackResult]:
+    model = played.run.own_model
+    assert model is not None  # where the part applies
+    common = Reconstruction(model)
+    targets = [replace(target, reconstructed=common) for target in played.targets]
+    # Shadows are reconstructed clients: no measure of the server's own model.
+    return played.attack(played.scenario.without_shadows(), targets)
+
+
+SERVER_MODEL: AuditPart[Mapping[str, AttackResult]] = register_part(
+    AuditPart(
+        "server_model",
+        Mapping[str, AttackResult],
+        applies=lambda p: p.scenario.threat == "server" and p.run.own_model is not None,
+        compute=_attack,
+        nothing={},
+        title="Reconstruction",
+        place=2,
+        always=True,
+        scores=SERVER,
+    )
+)

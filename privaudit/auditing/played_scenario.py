@@ -1,0 +1,102 @@
+"""A scenario as it was played on a run: attacks are made, and scores meet the truth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from privaudit.auditing.attack import Adversary, Attack, Scores, Target
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
+from privaudit.auditing.scenario import Scenario
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.runs import Run
+from privaudit.statistics.progress import Phase
+
+
+@dataclass(frozen=True)
+class PlayedScenario:
+    """What the parts of an audit are computed from.
+
+    Attributes:
+        run: The run, with the truth about members.
+        scenario: As played: with those attacks that can read the run's models.
+        adversary: Who attacks.
+        targets: All attacked clients, as the adversary reconstructed them.
+        clients: How many of them shadow models are trained for.
+        results: What the attacks found, by name; the first one carries the verdict.
+    """
+
+    run: Run
+    scenario: Scenario
+    adversary: Adversary
+    targets: Sequence[Target]
+    clients: int | Literal["all"] = "all"
+    results: Mapping[str, AttackResult] = field(default_factory=dict)
+
+    @property
+    def truth(self) -> dict[str, Bool[np.ndarray, " candidates"]]:
+        """By client, which of its candidates were trained on."""
+        is_member = self.run.ledger.is_member
+        return {t.client: is_member[self._records(t.client)] for t in self.targets}
+
+    def attack(
+        self, scenario: Scenario, targets: Sequence[Target]
+    ) -> dict[str, AttackResult]:
+        """Return what a scenario's attacks find out about targets, by attack."""
+        results: dict[str, AttackResult] = {}
+        for name, attack in scenario.attacks.items():
+            self.adversary.tell(
+                Phase("", "attack", name, len(results), len(scenario.attacks))
+            )
+            some = self._choose(targets) if attack.trains_shadows else targets
+            results[name] = self.attack_once(name, attack, self.adversary, some)
+        return results
+
+    def attack_once(
+        self,
+        name: str,
+        attack: Attack,
+        adversary: Adversary,
+        targets: Sequence[Target],
+    ) -> AttackResult:
+        """Return what one attack finds out.
+
+        Args:
+            name: Of the attack, as it is reported.
+            attack: It sees the adversary and the targets, and nothing else.
+            adversary: Who makes it.
+            targets: Who is attacked.
+
+        Raises:
+            ConfigError: A score is not finite.
+        """
+        scores = attack(adversary, targets)
+        pairs = list(zip(targets, scores, strict=True))
+        for target, some in pairs:
+            if not np.isfinite(some.scores).all():
+                raise ConfigError(
+                    f"The attack {name!r} gave scores for {target.client} that are not "
+                    "finite. That is a fault of the attack: fix it, and audit again."
+                )
+        joined = [self._beside_truth(target, some) for target, some in pairs]
+        return evaluate_scores(name, repr(attack), attack.threshold, joined)
+
+    def _choose(self, targets: Sequence[Target]) -> Sequence[Target]:
+        return targets if self.clients == "all" else targets[: self.clients]
+
+    def _records(self, client: str) -> Int[np.ndarray, " candidates"]:
+        asked_about = self.run.population.asked_about
+        return asked_about(client, canaries=self.scenario.one_run)
+
+    def _beside_truth(self, target: Target, scores: Scores) -> ClientScores:
+        records = self._records(target.client)
+        return ClientScores(
+            client=target.client,
+            records=records,
+            labels=target.candidates.labels.numpy(),
+            scores=scores.scores.astype(np.float64),
+            guesses=scores.guesses,
+            is_member=self.run.ledger.is_member[records],
+        )

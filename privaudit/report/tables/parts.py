@@ -1,0 +1,214 @@
+"""What the parts of an audit say: sentences, and tables of those without any here."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.audit_part import AuditPart, audit_parts
+from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
+from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
+from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
+from privaudit.core.formatting import p_value
+from privaudit.report.tables.one_run_table import one_run_sentences
+from privaudit.report.tables.other_attacks import ALPHA
+from privaudit.report.wording import heading, interval, point, rate, setting
+from privaudit.statistics.comparisons import (
+    holm,
+    p_above_chance,
+    pooled_paired_auroc_difference,
+)
+from privaudit.statistics.estimate import Estimate
+
+
+def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
+    """Return headings and sentences of the parts that a run's card tells of.
+
+    Epsilon from one run is none of them: it leads the card.
+    """
+    return [
+        (part.title, heading(told))
+        for part in audit_parts()
+        if part.name in _SENTENCES and part.name != ONE_RUN.name
+        for told in _SENTENCES[part.name](audit)
+    ]
+
+
+def part_remarks(audit: Audit) -> list[str]:
+    """Return what the parts say in the terminal: sentences, or else their numbers."""
+    remarks: list[str] = []
+    for part in audit_parts():
+        if part.name in _SENTENCES:
+            remarks += _SENTENCES[part.name](audit)
+        elif part.name in audit.parts:
+            told = [f"{name} {value}" for name, value in _numbers(audit, part)]
+            remarks.append(f"{part.title}: {'; '.join(told)}")
+    return remarks
+
+
+def part_tables(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Return tables of the parts that have no sentences here, by title.
+
+    Their rows are a run's label, the name of a number and the number.
+    """
+    return {
+        part.title: [
+            (label, name, value)
+            for label, audit in zip(labels, audits, strict=True)
+            for name, value in _numbers(audit, part)
+        ]
+        for part in audit_parts()
+        if part.name not in _SENTENCES and any(part.name in a.parts for a in audits)
+    }
+
+
+def _numbers(audit: Audit, part: AuditPart[Any]) -> list[tuple[str, str]]:
+    return list(_leaves(audit.part(part), ""))
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of all numbers in a result."""
+    if isinstance(value, AttackResult):
+        value = value.auroc
+    if isinstance(value, Mapping):
+        below = dict(value)
+    elif is_dataclass(value) and not isinstance(value, Estimate):
+        below = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, list | tuple):
+        below = dict(enumerate(value, start=1))
+    else:
+        yield name.strip().replace("_", " "), setting(value)
+        return
+    for key, entry in below.items():
+        yield from _leaves(entry, f"{name} {key}")
+
+
+def round_sentences(audit: Audit) -> list[str]:
+    """Say of each attack when it leaked; nothing where single rounds were not asked."""
+    return [_when(told) for told in audit.part(LEAKAGE_BY_ROUND) if told.by_round]
+
+
+def first_round_above(told: LeakageByRound) -> int | None:
+    """Return the first round whose AUROC lies above 0.5.
+
+    Rounds are tested together by Holm's method: where none leaks, at most one audit in
+    twenty names any. None if none does.
+    """
+    above = [index for index, p in corrected(told).items() if p <= ALPHA]
+    return min(above, default=None)
+
+
+def corrected(told: LeakageByRound) -> dict[int, float]:
+    """Return each round's p-value of an AUROC of 0.5, corrected for their number."""
+    rounds = sorted(told.by_round)
+    adjusted = holm([p_above_chance(told.by_round[index]) for index in rounds])
+    return {index: float(p) for index, p in zip(rounds, adjusted, strict=True)}
+
+
+def _when(told: LeakageByRound) -> str:
+    """Say when one attack leaked, and what the largest round is: no estimate."""
+    count, worst, first = len(told.by_round), told.worst, first_round_above(told)
+    p_values = corrected(told)
+    over = f"Holm-corrected over {count} rounds"
+    if first is None:
+        least = p_value(min(p_values.values()))
+        when = f"no round can be named, {over} (smallest p {least})"
+    else:
+        when = (
+            f"first above 0.5 in round {first}, {over} (p {p_value(p_values[first])})"
+        )
+    return (
+        f"{told.attack}, {told.meaning}: {when}. The largest of {count} rounds, "
+        f"{told.by_round[worst].value:.3f} in round {worst}, is a maximum, not an "
+        "unbiased estimate."
+    )
+
+
+def source_sentences(audit: Audit) -> list[str]:
+    """Say how often the right client is named; nothing where that was not asked."""
+    found = audit.part(SOURCE_INFERENCE)
+    if found is None:
+        return []
+    return [
+        f"The right client is guessed for {rate(found.members)} of "
+        f"{found.members.n[0]} members, and for {rate(found.others)} of "
+        f"{found.others.n[0]} candidates that no client trained on (by chance "
+        f"{100 * found.chance:.1f} %). Training adds "
+        f"{point(found.beyond, signed=True)} {interval(found.beyond)}: "
+        f"{found.sentence}."
+    ]
+
+
+def linkage_sentences(audit: Audit) -> list[str]:
+    """State what anonymous prompts reveal beyond the average; empty without any."""
+    found = audit.part(LINKAGE_GAIN)
+    if found is None:
+        return []
+    gain = found.headline.estimate
+    if not gain.excludes(0):
+        learned = "no clear difference from"
+    else:
+        learned = "more than" if gain.value > 0 else "less than"
+    peer = audit.scenario.threat.partition(":")[2]
+    return [
+        f"The adversary is {peer}. A PromptFL client receives only the average, on "
+        f"which “{found.attack}” has an AUROC of {point(found.auroc_without)} "
+        f"{interval(found.auroc_without)}. This one also received {found.suspects} "
+        "anonymous prompts; using the likeliest one for each client changes the AUROC "
+        f"by {point(gain, signed=True)} {interval(gain)}: {learned} what a PromptFL "
+        "client learns. The prompt was linked to the right client in "
+        f"{rate(found.linked_right)} of {sum(found.linked_right.n)} cases (by chance "
+        f"{100 * found.linked_right_by_chance:.1f} %)."
+    ]
+
+
+def rebuilding(audit: Audit) -> list[str]:
+    """State what reconstruction reveals beyond the server's model, if both exist."""
+    gain = gain_of_rebuilding(audit)
+    if gain is None:
+        return []
+    if not gain.excludes(0):
+        learned = "no clear difference"
+    else:
+        more = "more" if gain.value > 0 else "less"
+        learned = f"reconstructed clients leak {more}"
+    server = audit.part(SERVER_MODEL)[audit.headline.attack].auroc
+    return [
+        f"On the server's own model, the average of all clients', “"
+        f"{audit.headline.attack}” has an AUROC of {point(server)} {interval(server)}; "
+        f"on the reconstructed clients {point(audit.auroc)} {interval(audit.auroc)}. "
+        f"Paired difference on the same records: {point(gain, signed=True)} "
+        f"{interval(gain)}, {learned}."
+    ]
+
+
+def gain_of_rebuilding(audit: Audit) -> Estimate | None:
+    """Return the headline attack's AUROC on clients less that on the server's model.
+
+    Paired by record; None where the server's model was not attacked, or no client has
+    both members and others.
+    """
+    common = audit.part(SERVER_MODEL).get(audit.headline.attack)
+    if common is None:
+        return None
+    both = zip(audit.headline.clients, common.clients, strict=True)
+    groups = [(own.scores, server.scores, own.is_member) for own, server in both]
+    if not any(truth.any() and not truth.all() for *_, truth in groups):
+        return None
+    return pooled_paired_auroc_difference(groups).estimate
+
+
+_SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
+    CLOSENESS.name: lambda audit: [],  # has a section of its own
+    SERVER_MODEL.name: rebuilding,
+    LINKAGE_GAIN.name: linkage_sentences,
+    LEAKAGE_BY_ROUND.name: round_sentences,
+    SOURCE_INFERENCE.name: source_sentences,
+    ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
+}

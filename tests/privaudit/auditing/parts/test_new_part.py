@@ -1,0 +1,137 @@
+"""A part that only this file knows: computed, stored, read back and shown."""
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from privaudit import Audit, Auditor, Run
+from privaudit.auditing import parts
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.audit_part import PARTS, AuditPart, audit_parts, register_part
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.report.export.allow_list import AllowList
+from privaudit.report.export.audits import recorded
+from privaudit.report.page import render_report
+from privaudit.report.tables.table import print_table
+from privaudit.statistics.estimate import Estimate, proportion
+
+NAME = "server-reconstruct"
+
+
+@dataclass(frozen=True)
+class MemberShare:
+    """How many candidates are members.
+
+    Attributes:
+        share: Of all candidates.
+        by_client: How many, by client.
+    """
+
+    share: Estimate
+    by_client: Mapping[str, int]
+
+
+def count_members(played: PlayedScenario) -> MemberShare:
+    counts = {client: int(truth.sum()) for client, truth in played.truth.items()}
+    total = sum(len(truth) for truth in played.truth.values())
+    return MemberShare(proportion(sum(counts.values()), total), counts)
+
+
+MEMBER_SHARE = AuditPart(
+    "member_share",
+    MemberShare | None,
+    applies=lambda played: played.scenario.name == NAME,
+    compute=count_members,
+    nothing=None,
+    title="Members among candidates",
+)
+AGAIN: AuditPart[Mapping[str, AttackResult]] = AuditPart(
+    "again",
+    Mapping[str, AttackResult],
+    applies=lambda played: True,
+    compute=lambda played: played.attack(played.scenario, played.targets[:1]),
+    nothing={},
+    title="The same on one client",
+    scores="again/",
+)
+
+
+@pytest.fixture
+def entered() -> Iterator[None]:
+    for part in (MEMBER_SHARE, AGAIN):
+        register_part(part)
+    yield
+    for part in (MEMBER_SHARE, AGAIN):
+        del PARTS._entries[part.name]
+
+
+def stored(folder: Path) -> tuple[Audit, Audit]:
+    """Audit a run, and return what was found and what is read back."""
+    audit = Auditor(Run(folder)).attack(NAME, shadows=0)
+    save_audit(audit)
+    return audit, restore_audit(read_audit(Run(folder), NAME))
+
+
+@pytest.mark.usefixtures("entered")
+def test_a_part_is_one_file(whole: Path) -> None:
+    audit, again = stored(whole)
+    found = audit.part(MEMBER_SHARE)
+    assert found is not None
+    assert sum(found.by_client.values()) == found.share.value * found.share.n[0]
+    assert again.part(MEMBER_SHARE) == found
+    assert again.to_dict() == audit.to_dict()
+    page = unescape(render_report([again]))
+    assert "<h2>Members among candidates</h2>" in page
+    assert f"<td>share</td><td>{found.share}</td>" in page
+    assert f"<td>by client client-0</td><td>{found.by_client['client-0']}</td>" in page
+    console = Console(width=400, record=True, file=io.StringIO())
+    print_table([again], console)
+    assert f"Members among candidates: share {found.share}" in console.export_text()
+
+
+@pytest.mark.usefixtures("entered")
+def test_a_part_of_attacks_keeps_their_scores(whole: Path) -> None:
+    audit, again = stored(whole)
+    attack = audit.headline.attack
+    kept = read_audit(Run(whole), NAME)
+    (one,) = kept.clients(f"again/{attack}")
+    assert one.scores.tolist() == audit.part(AGAIN)[attack].clients[0].scores.tolist()
+    assert again.part(AGAIN)[attack].auroc == audit.part(AGAIN)[attack].auroc
+    assert f"{attack}</td><td>{audit.part(AGAIN)[attack].auroc}" in render_report(
+        [audit]
+    )
+
+
+@pytest.mark.usefixtures("entered")
+def test_nothing_of_it_leaves_before_somebody_allows_it(whole: Path) -> None:
+    stored(whole)
+    sieve, contents = AllowList(), read_audit(Run(whole), NAME).contents
+    assert not {"member_share", "again"} & set(recorded(contents, sieve, "x"))
+    assert {"x/member_share", "x/again"} <= set(sieve.unknown)
+
+
+def test_audits_of_before_and_after_are_read(
+    whole: Path, request: pytest.FixtureRequest
+) -> None:
+    audit, _ = stored(whole)
+    assert "member_share" not in audit.to_dict()
+    request.getfixturevalue("entered")
+    again = restore_audit(read_audit(Run(whole), NAME))
+    assert again.to_dict() == audit.to_dict()
+    assert again.part(MEMBER_SHARE) is None
+    assert "Members among candidates" not in render_report([again])
+
+
+def test_each_file_holds_the_part_of_its_name() -> None:
+    folder = Path(str(parts.__file__)).parent
+    assert {path.stem for path in folder.glob("[!_]*.py")} == set(PARTS.names())
+    first = ["rebuilt", "server_model", "linking", "rounds", "source", "one_run"]
+    assert [part.entry for part in audit_parts()][: len(first)] == first
