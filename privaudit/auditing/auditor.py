@@ -37,7 +37,7 @@ USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}
 
 
 class Auditor:
-    """Attacks a run as a scenario says, and says what came of it.
+    """Runs a scenario's attacks on a run, and evaluates their scores.
 
     Example:
         >>> from privaudit import train
@@ -67,7 +67,7 @@ class Auditor:
         seed: int = 0,
         watcher: Watcher | None = None,
     ) -> Audit:
-        """Play a scenario on the run.
+        """Run a scenario's attacks on the run, and return the audit.
 
         Args:
             scenario: Its name, or one of your own.

@@ -96,24 +96,27 @@ def audit_claim(
     population: Population | None = None,
     **fields: Any,
 ) -> ClaimAudit:
-    """Train many federations of two clients, and hold what shows against the claim.
+    """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
+
+    Each run is a federation of two clients; a fair coin inserts the canary into
+    client 0. The bound is Clopper-Pearson's, at a split-sample threshold.
 
     Args:
-        trainer: A private one that takes canaries in gradient space.
-        settings: Its parameters, an epsilon among them.
-        canary: What the coin puts in or leaves out.
-        where: Who looks on.
-        runs: Independent ones, at least 20; a few hundred show something.
-        records: Ordinary ones of each client, at least 1.
-        seed: Of coins, starts, batches and noise.
-        progress: Called with the runs that are done, and all.
-        population: Of the same configuration, to spare loading it again.
-        **fields: Of :class:`privaudit.federated.runs.config.RunConfig`: dataset, data, model,
-            checkpoint, context_tokens, rounds. The others are of no use here.
+        trainer: Name of a DP trainer that accepts gradient canaries.
+        settings: Its parameters, including epsilon.
+        canary: The record that the coin inserts.
+        where: The adversary's view: "peer" or "released".
+        runs: Independent runs, at least 20; a bound above 0 takes a few hundred.
+        records: Other records per client, at least 1.
+        seed: Seed of coins, initialisation, batches and noise.
+        progress: Called with the number of finished runs, and of all.
+        population: Loaded records of the same configuration, to save time.
+        **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`: dataset, data,
+            model, checkpoint, context_tokens, rounds.
 
     Raises:
-        ConfigError: A field is of no use, nothing is claimed, the trainer cannot take
-            the canary, or there are too few runs.
+        ConfigError: A field has no effect here, nothing is claimed, the trainer cannot
+            take the canary, or there are too few runs.
     """
     _refuse_useless(fields)
     config = make_config(trainer, settings, clients=2, seed=seed, **fields)

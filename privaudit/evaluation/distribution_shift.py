@@ -69,26 +69,26 @@ def measure_shift(
     most: int = 300,
     seed: int = 0,
 ) -> list[Shift]:
-    """Attack a run with non-members from another data set.
+    """Attack a run with non-members from another data set, with two controls.
 
-    Each foreign record is used for one client only, so that clients stay independent.
+    The controls are the untuned model and a blind baseline without any model. Each
+    foreign record is used for one client only, so clients stay independent.
 
     Args:
-        run: Finished.
-        dataset: Where non-members come from; None takes ``drawn-digits`` for
+        run: A finished run.
+        dataset: Data set of the foreign non-members; by default ``drawn-digits`` for
             classification, and ``scenes-far`` for generation.
-        data: Where it lies.
-        scenario: Who looks on.
-        attacks: Of the scenario's, without those that train shadow models; None takes
-            all that take classifiers, or two of those that take models that write.
-        most: Foreign records at most; 300 are published.
-        seed: Draws foreign records, deals them to clients, and the blind attacker's
-            folds.
+        data: Path of that data set.
+        scenario: Name of the scenario.
+        attacks: Names of the scenario's attacks, without those that train shadow
+            models; by default all on classifiers, or two on generative models.
+        most: Maximum number of foreign records.
+        seed: Seed of the foreign records, their split among clients, and the folds of
+            the blind baseline.
 
     Raises:
-        ConfigError: The run cannot be attacked, the foreign records are the run's own
-            or of classes that its model does not know, or an attack does not ask the
-            model.
+        ConfigError: The run cannot be attacked, the foreign data set is the run's own
+            or has classes unknown to the model, or an attack does not query the model.
         UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
     kind = run.population.task.kind

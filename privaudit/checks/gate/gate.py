@@ -136,20 +136,23 @@ def gate(
     *,
     folder: str | Path | None = None,
 ) -> GateResult:
-    """Return whether a run leaks more than its baseline, or more than it may.
+    """Check a run against a baseline and absolute limits: pass, regression, underpowered.
+
+    Non-inferiority tests at the settings' margins, with Holm's correction over all
+    checks; epsilons are compared exactly.
 
     Args:
-        run: A finished and audited run; the latest by default.
-        baseline: A file of :func:`write_baseline`, an audit card or audit.json (then
-            nothing is paired), or another run; by default the settings' one.
-        configured: What is asked; by default :class:`GateSettings`.
-        folder: Where runs are kept.
+        run: A finished and audited run; by default the latest.
+        baseline: A file of :func:`write_baseline`, an audit card or audit.json (both
+            unpaired), or another run; by default that of the settings.
+        configured: Metrics, margins and limits; by default :class:`GateSettings`.
+        folder: Folder of all runs; by default ``./runs``.
 
     Raises:
-        MissingFileError: There is no such run, audit or baseline.
-        UnknownNameError: The audit holds no such attack.
-        ConfigError: The two cannot be compared; the text says by what they differ. Or
-            nothing is asked.
+        MissingFileError: A run, audit or baseline is missing.
+        UnknownNameError: The audit has no such attack.
+        ConfigError: The two cannot be compared (the message says by what they differ),
+            or there is nothing to check.
         TranscriptError: An audit or the baseline is damaged.
     """
     asked = configured or GateSettings()

@@ -33,12 +33,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def lint(run: Run | Evidence) -> list[Finding]:
-    """Return what all rules find in a finished run, in the rules' order.
+    """Check a finished run against its DP claim; return the findings of all rules.
 
-    Where no epsilon is claimed there is nothing to hold a run to: one note says so.
+    If the run claims no epsilon, the only finding is a note that says so.
 
     Args:
-        run: A run, or what was read of one.
+        run: A finished run, or the evidence read from one.
 
     Raises:
         ConfigError: The run was interrupted.

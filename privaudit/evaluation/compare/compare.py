@@ -139,32 +139,32 @@ def compare(
     utility: bool = True,
     folder: str | Path | None = None,
 ) -> RunComparison:
-    """Return how the first run's audit differs from another's, first less other.
+    """Compare two audited runs: the paired difference of each metric, first minus other.
 
-    For each attack the AUROC (DeLong's paired difference within clients, averaged by
-    pairs) and the share of right guesses; then utility on the clients' own classes.
-    Attacks that only some clients' shadow models were trained for are compared on the
-    clients that both audits attacked.
+    Metrics: the AUROC of each attack (DeLong, "Comparing the areas under two or more
+    correlated ROC curves", Biometrics 1988; within clients, averaged by pairs), the
+    share of correct guesses, and utility on the clients' own classes. An attack with
+    shadow models for some clients is compared on the clients that both audits attacked.
 
     Args:
-        first: A run or its name, or several of one setting with different seeds.
-        against: A run of the same data set, deal and coin; or as many, with the same
-            seeds: then seeds are replicates, with Student's t.
-        scenario: Both must have been audited under it.
-        attacks: Some of the audits', all of them primary. By default the AUROC of the
-            headline attack and utility are primary, and what else the audits share is
-            secondary. Holm's correction counts every metric of its kind, so name few.
-        margin: The largest difference in leakage that does not matter, in (0, 1).
-        utility_margin: Likewise in utility.
-        alpha: In (0, 1): the chance of any false claim about primary metrics, and
-            likewise about secondary ones.
-        utility: Whether to ask the models again for their utility.
-        folder: Where runs are kept.
+        first: A run or its name; or several of one setting, with different seeds.
+        against: A run with the same data set, split and membership; or as many, with
+            the same seeds: then seeds are the replicates, with Student's t.
+        scenario: Name of the scenario; both runs need an audit of it.
+        attacks: Names of attacks, all primary. By default the AUROC of the headline
+            attack and utility are primary, and all other shared metrics secondary.
+            Holm's correction counts every metric of its kind, so name few.
+        margin: Equivalence margin of AUROC and success rate, in (0, 1).
+        utility_margin: Equivalence margin of utility, in (0, 1).
+        alpha: Family-wise error rate, in (0, 1), of the primary metrics, and likewise
+            of the secondary ones.
+        utility: Whether to query the models again for their utility.
+        folder: Folder of all runs; by default ``./runs``.
 
     Raises:
-        MissingFileError: There is no such run, or no such audit of it.
-        UnknownNameError: The audits hold no such attack.
-        ConfigError: The runs cannot be paired; the text says by what they differ.
+        MissingFileError: A run, or its audit, is missing.
+        UnknownNameError: The audits have no such attack.
+        ConfigError: The runs cannot be paired; the message says by what they differ.
         TranscriptError: An audit is damaged, or of an earlier run.
     """
     ours, theirs = _load(first, folder), _load(against, folder)

@@ -48,32 +48,35 @@ def sweep(
     folder: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Tradeoff:
-    """Train and attack every combination, and say which are dominated by test.
+    """Sweep trainers, privacy budgets and settings: leakage (AUROC) against utility.
+
+    Every combination is trained and attacked with every seed; a test over seeds says
+    which combinations are dominated (Student's t on paired differences, with Holm).
 
     Args:
         trainers: Names; those without an epsilon have no budgets and no modes.
-        epsilons: Budgets; None is no noise. By default None, 8, 4, 1, 0.4 and 0.1.
-        modes: Of trainers that have modes; by default "published-paper" and "sound".
+        epsilons: Privacy budgets; None: no noise. By default None, 8, 4, 1, 0.4, 0.1.
+        modes: Modes of DP trainers; by default "published-paper" and "sound".
         seeds: Replicates; by default 10 to 14. Fewer than three decide nothing.
-        vary: Values by name, of parameters or of fields of a run; all are combined.
-        report_seeds: Others, to report the cells on that nothing dominates.
-        scenario: Who attacks; each audit is saved with its run as it is made.
-        attack: Which of its attacks carries the numbers, named beforehand; by default
-            the headline.
-        clients: How many are attacked with shadow models.
-        shadows: Shadow models for each; 0 leaves shadow attacks out.
-        settings: Parameters, for those trainers that have them.
-        fields: Of :class:`privaudit.federated.runs.config.RunConfig`, for all runs.
-        margin: The largest difference in AUROC that does not matter, in (0, 1).
-        utility_margin: Likewise in utility.
-        alpha: The chance of calling any cell dominated that is not, in (0, 1).
-        against_first: Whether differences in the table are all to its first row.
-        folder: Where runs are kept.
+        vary: Values by name, of trainer parameters or run settings; all combinations.
+        report_seeds: Other seeds, at least 5, to report the cells that are not
+            dominated.
+        scenario: Name of the scenario; each audit is saved with its run.
+        attack: Attack to compare by, chosen beforehand; by default the headline.
+        clients: Number of clients attacked with shadow models.
+        shadows: Shadow models per client; 0 leaves shadow attacks out.
+        settings: Trainer parameters, for those trainers that have them.
+        fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, for all runs.
+        margin: Margin of AUROC, in (0, 1): a smaller difference does not matter.
+        utility_margin: Margin of utility, in (0, 1).
+        alpha: Family-wise error rate of the dominance tests, in (0, 1).
+        against_first: Whether the table compares every row with its first.
+        folder: Folder of all runs; by default ``./runs``.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
-            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
+            :class:`privaudit.cli.progress.CellDone` after it, and the run's own events.
 
     Raises:
-        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+        ConfigError: Nothing to sweep, a duplicate, or an invalid value; nothing has run.
 
     Example:
         >>> small = {"clients": 2, "test_share": 0.45}

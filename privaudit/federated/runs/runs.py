@@ -321,14 +321,14 @@ class Run:
 
 
 def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
-    """Return a run by name or path; the latest by default.
+    """Load a run from disk, and verify its signature.
 
     Args:
-        run: A name is looked for among the runs first, then as a path.
-        folder: Where runs are kept.
+        run: Name of a run in ``folder``, or a path; by default the latest run.
+        folder: Folder of all runs; by default ``./runs``.
 
     Raises:
-        MissingFileError: There is none.
+        MissingFileError: There is no such run.
     """
     if run is None:
         return latest_runs(folder)[-1]

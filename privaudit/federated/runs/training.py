@@ -86,24 +86,25 @@ def train(
     watcher: Watcher | None = None,
     **fields: Any,
 ) -> Run:
-    """Train federatedly, record all that is sent, and return the run.
+    """Train with federated learning, record every message, and return the run.
 
     The same configuration again returns the finished run: equal seeds, equal bytes.
 
     Args:
         trainer: A name from ``privaudit list trainers``.
-        folder: Where runs are kept.
-        name: The run's own folder; by default made from the configuration.
-        resume: Go on with an interrupted run.
-        fresh: Throw an interrupted or finished run away and start anew.
-        settings: The trainer's parameters.
+        folder: Folder of all runs; by default ``./runs``.
+        name: Name of the run's folder; by default made from the configuration.
+        resume: Continue an interrupted run.
+        fresh: Delete an interrupted or finished run and start over.
+        settings: Trainer parameters.
         watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round.
-        **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or of the trainer.
+        **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or trainer
+            parameters.
 
     Raises:
-        ConfigError: A value no run could use, or the run is interrupted or in use.
-        TranscriptError: The run to be resumed is damaged; nothing of it is changed.
-        TrainingError: A loss is not finite; the rounds before are kept.
+        ConfigError: A value is invalid, or the run is interrupted or in use.
+        TranscriptError: The run to resume is damaged; nothing is changed.
+        TrainingError: A loss is not finite; earlier rounds are kept.
         StorageError: The folder cannot be written.
 
     Example:
