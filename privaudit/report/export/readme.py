@@ -1,4 +1,4 @@
-"""The text beside a card: what is here, what is not, and what it still tells."""
+"""The README.txt beside a card: what is included, what is not, what it still reveals."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,19 +9,19 @@ from privaudit.report.export.audits import AUDITS, FEWEST
 
 README = "README.txt"
 _TELLS = """\
-What a card still tells
-  It is made of the truth, so it is not differentially private. It says how many
-  candidates were members, though of no one whether it was: no figure of an attack is
-  on fewer than {fewest} members or {fewest} others. Who knows all candidates but one,
-  with their scores, may learn about that one from any exact figure. Who has the data
-  and can guess the run's seed can train again, compare, and so know all members: seeds
-  below 4294967296 can be tried one by one. Hashes named "sealed" are under a key that
-  stayed with the run; without it they test no guess.
+What a card still reveals
+  It is computed from the true membership, so it is not differentially private. It
+  reveals the number of members, but no single one: no result is on fewer than {fewest}
+  members or {fewest} non-members. Someone who knows all candidates but one, with their
+  scores, may learn about that one from any exact number. Someone with the data who
+  guesses the run's seed can train again, compare, and identify all members: seeds
+  below 4294967296 can be tried one by one. Hashes named "sealed" are HMACs under a key
+  that stayed with the run; without it they confirm no guess.
 """
 
 
 def readme(card: Mapping[str, Any], left: AllowList, files: Mapping[str, int]) -> str:
-    """Return the text for people."""
+    """Return the text of README.txt."""
     return "\n".join([*_lines(card, left, files), "", _TELLS.format(fewest=FEWEST)])
 
 
@@ -29,14 +29,14 @@ def _lines(
     card: Mapping[str, Any], left: AllowList, files: Mapping[str, int]
 ) -> Iterator[str]:
     config = card["run"]["config"]
-    yield "A privacy audit by privaudit, without what has to stay private"
+    yield "A privacy audit by privaudit, without its private parts"
     yield ""
     yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
     yield f"  transcript {card['run']['progress']['head']}"
     yield f"  card {card['sha256']}"
     if any(map(is_repeatable, card["privacy"].get("certified", {}).values())):
         yield ""
-        yield f"  {REPEATABLE.capitalize()}: its noise follows from a seed. Certified"
+        yield f"  {REPEATABLE.capitalize()}: its noise derives from a seed. Certified"
         yield "  epsilons are what the same run would have under a secret key."
     for scenario, audit in card[AUDITS].items():
         yield ""
@@ -44,17 +44,17 @@ def _lines(
         yield from (f"  {line}" for line in _verdicts(audit, scenario))
         yield f"  {_proof(card['privacy'], audit)}"
     yield ""
-    yield "Here"
+    yield "Included"
     yield "  card.json: estimates with intervals and n, verdicts, settings, claimed"
     yield "  and certified epsilon, versions, hashes. `privaudit verify card.json`"
-    yield "  checks it where the run is."
+    yield "  checks it against the run."
     yield ""
     yield "Left out: files"
     yield from (f"  {count:4d}  {kind}" for kind, count in files.items())
     yield ""
-    yield "Left out: entries of the files that are here in part"
-    yield f"  {len(left.withheld):4d}  known, and private or said elsewhere"
-    yield f"  {len(left.few):4d}  figures on fewer than {FEWEST} members or others"
+    yield "Left out: entries of the included files"
+    yield f"  {len(left.withheld):4d}  known, and private or given elsewhere"
+    yield f"  {len(left.few):4d}  results on fewer than {FEWEST} members or non-members"
     yield f"  {len(left.unknown):4d}  unknown keys"
     yield f"  {len(left.odd):4d}  values of an unknown form"
 
@@ -71,6 +71,6 @@ def _proof(privacy: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
 def _verdicts(audit: Mapping[str, Any], scenario: str) -> Iterator[str]:
     """Yield one line for each attack on clients' models, the headline first."""
     if not audit["leaks"]:
-        yield f"{scenario}: no figure is on enough records"
+        yield f"{scenario}: no result is on enough records"
     for attack, leak in audit["leaks"].items():
         yield f"{attack}: {leak['verdict']['sentence']}"
