@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
@@ -69,11 +69,11 @@ class Adversary:
         """Its trainer, which says what a view shows of a client.
 
         Raises:
-            ConfigError: It does not say.
+            AttackError: It does not say.
         """
         if isinstance(self.trainer, Reconstructs):
             return self.trainer
-        raise ConfigError(
+        raise AttackError(
             f"{type(self.trainer).__name__} was attacked, and it does not say what a "
             "view shows of a client. Give it `reconstruct`, or the base BaseTrainer."
         )

@@ -18,7 +18,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import answering
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
-from privaudit.core.errors import ConfigError, UnknownNameError, shown
+from privaudit.core.errors import AttackError, ConfigError, UnknownNameError, shown
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.fields import MOST
@@ -50,7 +50,7 @@ class Auditor:
     def __init__(self, run: Run | str | None = None) -> None:
         found = run if isinstance(run, Run) else load_run(run)
         if found.config.members == "all":
-            raise ConfigError(
+            raise AttackError(
                 f"{found.name} was trained on all candidates, so there are no "
                 "non-members to tell members from. Train it with --members coin."
             )
@@ -149,7 +149,7 @@ class Auditor:
         trained = trained_clients(run, scenario.threat)
         whom = [client for client in trained if client != who]
         if not whom:
-            raise ConfigError(
+            raise AttackError(
                 f"{run.name} has nobody to attack: no sum that its server got holds "
                 "anybody else. Train more rounds, or with a smaller --dropout."
             )

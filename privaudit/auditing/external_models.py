@@ -20,7 +20,7 @@ from privaudit.auditing.model_outputs import (
     as_tensor,
 )
 from privaudit.auditing.signals.signals import SignalTable, class_signals
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals
 from privaudit.statistics.shadow_comparison import (
@@ -215,13 +215,13 @@ def _check(
         )
     both = is_in.any(axis=0) & ~is_in.all(axis=0)
     if attack != "lira-offline" and not both.any():
-        raise ConfigError(
+        raise AttackError(
             f"{attack} compares shadows with a record and without it, and none of "
             f"{len(target)} records has both. Deal the records to shadows by coins, or "
             "take lira-offline if no shadow has any."
         )
     if attack == "lira-offline" and is_in.all():
-        raise ConfigError(
+        raise AttackError(
             "lira-offline compares with shadows that were not trained on a record, and "
             "all were trained on all. Train them on others."
         )

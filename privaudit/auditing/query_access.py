@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import Records, Signal, Signals, Task, Trainer
 
@@ -21,12 +21,12 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
     Shadow models answer alike, so an attack learns what bare labels tell, too.
 
     Raises:
-        ConfigError: Its models answer in words, and a label was asked for.
+        AttackError: Its models answer in words, and a label was asked for.
     """
     if answers == "probabilities":
         return trainer
     if trainer.task == "generation":
-        raise ConfigError(
+        raise AttackError(
             "Labels alone were asked of generative models. Use the scenario "
             "prompt-release for them."
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from privaudit.auditing.attack import Attack
 from privaudit.auditing.query_access import Answers
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
 from privaudit.models.interfaces import TaskKind
 
@@ -53,11 +53,11 @@ class Scenario:
         """Return the scenario with those attacks that take models of a task.
 
         Raises:
-            ConfigError: There is none.
+            AttackError: There is none.
         """
         found = {n: a for n, a in self.attacks.items() if a.task in (kind, "either")}
         if not found:
-            raise ConfigError(
+            raise AttackError(
                 f"No attack of {self.name} takes models of {kind}: "
                 f"{', '.join(self.attacks)}. Add one that does."
             )

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.batches import Batch
@@ -62,7 +62,7 @@ class Bench:
         order = seeds.stream("ordinary records").permutation(len(task.public))
         mine, others, rest = np.split(order, [records, 2 * records])
         if not len(rest):
-            raise ConfigError(
+            raise TooFewRecordsError(
                 f"{records} ordinary records for each of two clients were "
                 f"requested, but {len(task.public)} are public. Use fewer."
             )

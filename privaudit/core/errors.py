@@ -1,16 +1,20 @@
 """What privaudit raises on purpose.
 
 PrivauditError
-├── ConfigError          a value that no run could use
+├── ConfigError                a value that no run could use
 │   ├── UnknownNameError
-│   └── LimitError       a file that would take too much memory
-├── MissingFileError     something that must be there first: a checkpoint, a run
-├── TranscriptError      a record that was cut, altered or written by another version
-├── TrustError           a record signed by a key that nobody here trusts
-├── PluginError          code of another package that cannot be used
-├── TrainingError        a run that had to stop: a loss that is not finite
-├── StorageError         a folder that cannot be written
-└── ViewError            an attack asks for more than its threat model shows
+│   ├── LimitError             a file that would take too much memory
+│   ├── DatasetError           files or records of a data set that cannot be used
+│   ├── TooFewRecordsError     fewer records, or canaries, than a number needs
+│   ├── IncompatibleRunsError  runs, or a run and a baseline, that cannot be compared
+│   └── AttackError            an attack that these models or records do not allow
+├── MissingFileError           something that must be there first: a checkpoint, a run
+├── TranscriptError            a record that was cut, altered or written by another version
+├── TrustError                 a record signed by a key that nobody here trusts
+├── PluginError                code of another package that cannot be used
+├── TrainingError              a run that had to stop: a loss that is not finite
+├── StorageError               a folder that cannot be written
+└── ViewError                  an attack asks for more than its threat model shows
 """
 
 from collections.abc import Iterable
@@ -65,6 +69,22 @@ class UnknownNameError(ConfigError):
 
 class LimitError(ConfigError):
     """A file that would take too much memory; see :mod:`privaudit.core.limits`."""
+
+
+class DatasetError(ConfigError):
+    """Files or records of a data set that cannot be used as they are."""
+
+
+class TooFewRecordsError(ConfigError):
+    """Fewer records, or canaries, than a number needs."""
+
+
+class IncompatibleRunsError(ConfigError):
+    """Runs, or a run and a baseline, that cannot be compared."""
+
+
+class AttackError(ConfigError):
+    """An attack that these models or records do not allow, or that gave no scores."""
 
 
 class MissingFileError(PrivauditError):

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 
 CanaryKind = Literal["mislabelled", "gradient"]
@@ -57,11 +57,11 @@ class Canaries:
         """Choose so many of each client's candidates, without a look at any coin.
 
         Raises:
-            ConfigError: A client has fewer candidates.
+            TooFewRecordsError: A client has fewer candidates.
         """
         fewest = min(map(len, candidates))
         if fewest < per_client:
-            raise ConfigError(
+            raise TooFewRecordsError(
                 f"{per_client} canaries were requested in each client, and one has "
                 f"{fewest} candidates. Use fewer, or for fewer clients."
             )

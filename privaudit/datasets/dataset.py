@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, DatasetError
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import digest
 from privaudit.datasets.dialogues import Dialogue, check_dialogues
@@ -105,7 +105,7 @@ class Texts:
         texts: Each record's, one or two: a sentence, or a premise and a hypothesis.
 
     Raises:
-        ConfigError: A record has no text, a blank one, or more than two.
+        DatasetError: A record has no text, a blank one, or more than two.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -113,7 +113,7 @@ class Texts:
     def __post_init__(self) -> None:
         for number, parts in enumerate(self.texts):
             if len(parts) not in (1, 2) or not all(part.strip() for part in parts):
-                raise ConfigError(
+                raise DatasetError(
                     f"Record {number} has the texts {list(parts)}. Give each record "
                     "one or two texts, none of them blank, or leave it out."
                 )
@@ -219,13 +219,13 @@ class Dataset:
 
 def _check_numbers(what: str, numbers: Tensor, records: int, names: int) -> None:
     if len(numbers) != records or records == 0:
-        raise ConfigError(
+        raise DatasetError(
             f"There are {records} records and {len(numbers)} numbers of their {what}. "
             "Give one number for each record, and at least one record."
         )
     low, high = int(numbers.min()), int(numbers.max())
     if low < 0 or high >= names:
-        raise ConfigError(
+        raise DatasetError(
             f"The {what} numbers go from {low} to {high}, and there are {names} names: "
             f"they should go from 0 to {names - 1}. Fix the numbers or the names."
         )
@@ -237,7 +237,7 @@ def _check_names(what: str, names: tuple[str, ...]) -> None:
         if not name.strip():
             raise ConfigError(f"The name of {what} {index} is blank. Give it a name.")
         if seen.setdefault(name, index) != index:
-            raise ConfigError(
+            raise DatasetError(
                 f"{what.capitalize()} {seen[name]} and {what} {index} are both called "
                 f"{name!r}. Rename one, or make them one."
             )

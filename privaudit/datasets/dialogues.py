@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 
 PADDING, PICTURE, INSTRUCTION, ANSWER = 0, 1, 2, 3
 """What one position of a sequence of tokens is."""
@@ -74,18 +74,18 @@ def check_dialogues(dialogues: Sequence[Dialogue], records: int) -> None:
     """Refuse dialogues that nobody could be trained on.
 
     Raises:
-        ConfigError: Their number is not that of the records, or a question or an
+        DatasetError: Their number is not that of the records, or a question or an
             answer is blank.
     """
     if len(dialogues) != records:
-        raise ConfigError(
+        raise DatasetError(
             f"There are {records} records and {len(dialogues)} dialogues about them. "
             "Give one dialogue for each record."
         )
     for number, dialogue in enumerate(dialogues):
         texts = (dialogue.question, *dialogue.answers)
         if not dialogue.answers or not all(text.strip() for text in texts):
-            raise ConfigError(
+            raise DatasetError(
                 f"Record {number} is asked {dialogue.question!r} and answered "
                 f"{list(dialogue.answers)}: nothing of that may be blank, and there "
                 "must be an answer. Write one, or leave the record out."

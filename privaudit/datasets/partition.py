@@ -8,7 +8,7 @@ from jaxtyping import Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, DatasetError
 
 FEWEST_CANDIDATES = 2  # of a client: members cannot be told from others in fewer
 DRAWS = 100  # tries of a Dirichlet partition until every client has so many
@@ -132,7 +132,7 @@ def _spread(
     """Yield each domain's records and clients."""
     found = np.unique(domains) if domains is not None else np.zeros(0)
     if domains is None or len(found) < 2:
-        raise ConfigError(
+        raise DatasetError(
             f"A partition by domains was requested, but the data set has {len(found)} "
             "of them. Use a data set with domains, or --partition dirichlet."
         )

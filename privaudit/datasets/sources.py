@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
-from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
 from privaudit.datasets.dataset import DATASETS, Dataset
 
 
@@ -70,14 +70,14 @@ def _load(name: str, path: Path | None) -> Dataset:
     try:
         return entry(path)
     except OSError as error:  # a name that a list holds, and no system takes
-        raise ConfigError(
+        raise DatasetError(
             f"The data set in {path} cannot be used: {shown(str(error.filename))}: "
             f"{reason_of(error)}. Fix the list, or the file."
         ) from None
     except ConfigError as error:
         if str(path) in str(error):
             raise
-        raise ConfigError(f"The data set in {path} cannot be used. {error}") from None
+        raise DatasetError(f"The data set in {path} cannot be used. {error}") from None
 
 
 def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Path:
@@ -126,7 +126,7 @@ def only_file(path: Path, pattern: str, missing: str) -> Path:
 
     Raises:
         MissingFileError: There is none.
-        ConfigError: There are several.
+        DatasetError: There are several.
     """
     if path.is_file():
         return path
@@ -134,7 +134,7 @@ def only_file(path: Path, pattern: str, missing: str) -> Path:
     if not found:
         raise MissingFileError(missing)
     if len(found) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
         )
     return found[0]

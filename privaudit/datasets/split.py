@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import TEST_SPLIT, VALIDATION
 from privaudit.datasets.partition import FEWEST_CANDIDATES, Partition
@@ -87,11 +87,11 @@ def split_records(
             own records should look to the model as the candidates do.
 
     Raises:
-        ConfigError: The shares leave no candidates, no test record or hardly a public
+        TooFewRecordsError: The shares leave no candidates, no test record or hardly a public
             one, or a client would have too few.
     """
     if clients * FEWEST_CANDIDATES > len(labels):  # before anything is drawn for each
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"{clients:,} clients were requested, but the {len(labels):,} records are "
             f"fewer than {FEWEST_CANDIDATES} for each. Take fewer clients."
         )
@@ -165,7 +165,7 @@ def _refuse_shares(
 ) -> None:
     given = [share for share in (shares.test, shares.public) if share is not None]
     if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"{clients} clients, a test share of {test:g} and a public share of "
             f"{public:g} leave no candidates. Use at least one client, and "
             "shares above 0 whose sum is below 1."
@@ -174,7 +174,7 @@ def _refuse_shares(
 
 def _refuse_tiny(tests: int, publics: int, records: int) -> None:
     if tests < 1 or publics < FEWEST_PUBLIC:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"The shares of {records} records leave {tests} for tests and {publics} "
             f"public ones, and 1 and {FEWEST_PUBLIC} are needed at least. Raise "
             "test_share or public_share."
@@ -184,7 +184,7 @@ def _refuse_tiny(tests: int, publics: int, records: int) -> None:
 def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
     counts = np.bincount(owner[owner >= 0], minlength=clients)
     if counts.min() < FEWEST_CANDIDATES:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"Client {int(counts.argmin())} of {clients} got {int(counts.min())} "
             f"candidates, and at least {FEWEST_CANDIDATES} are needed to tell members "
             "from others. Use fewer clients, a larger alpha, more shots or another "

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit, logit, ndtr
 from scipy.stats import rankdata
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.statistics.comparisons import (
     Comparison,
@@ -127,7 +127,7 @@ def _deal_folds(
     members = int(is_member.sum())
     fewer = min(members, len(is_member) - members)
     if fewer < 2:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"The blind baseline trains on some records and scores others, but "
             f"there are {members} members and {len(is_member) - members} non-members. "
             "Give at least two of each."

@@ -29,7 +29,11 @@ from torch import Tensor
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import (
+    AttackError,
+    TooFewRecordsError,
+    UnknownNameError,
+)
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.evaluation.blind_baseline import (
@@ -147,7 +151,7 @@ def _strangers(
     """Deal foreign records to clients."""
     foreign = records_elsewhere(run.config, dataset, data)
     if min(len(foreign), most) < clients:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
             f"and {clients} clients need one each at least. Use more."
         )
@@ -257,7 +261,7 @@ def _refuse_deaf(
     watched.was_read = False  # checks of types may have looked
     attack(replace(adversary, task=replace(adversary.task, public=public)), [few])
     if not watched.was_read:
-        raise ConfigError(
+        raise AttackError(
             f"{name} does not ask its target's model, so it says the same of an "
             "untuned one, and shift cannot be told from membership so. Name attacks "
             "that do, such as loss-threshold."

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from scipy.special import bdtr, logit, ndtr, stdtr, stdtrit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.delong import Placements, delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import check_confidence, normal_quantile, wilson
@@ -74,7 +74,7 @@ def pooled_paired_auroc_difference(
         confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ConfigError: Lengths differ within a client, no client has members and
+        TooFewRecordsError: Lengths differ within a client, no client has members and
             non-members, or a score is not finite.
     """
     check_confidence(confidence)
@@ -84,7 +84,7 @@ def pooled_paired_auroc_difference(
         if _same_length(a, b, truth) and truth.any() and not truth.all()
     ]
     if not usable:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"None of {len(groups)} groups has both members and non-members. "
             "Add candidates of the class that is missing."
         )

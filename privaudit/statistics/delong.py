@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import expit, logit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.intervals import normal_quantile
 
 
@@ -125,7 +125,7 @@ def checked_scores(
             "each model, one row, such as confidence[0]."
         )
     if not len(members) or not len(others):
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"Members can be told only from non-members, and there are {len(members)} "
             f"members and {len(others)} non-members. Add candidates of the class that "
             "is missing."

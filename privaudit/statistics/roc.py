@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
     AurocVariance,
@@ -100,7 +100,7 @@ def pooled_auroc(
         confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ConfigError: No client has members and non-members, or a score is not finite.
+        TooFewRecordsError: No client has members and non-members, or a score is not finite.
 
     Example:
         >>> alice = np.array([2.0, 0.0]), np.array([1.0])
@@ -115,7 +115,7 @@ def pooled_auroc(
         if len(members) and len(others)
     ]
     if not clients:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"None of {len(groups)} clients has both members and non-members. "
             "Give the clients more candidates."
         )

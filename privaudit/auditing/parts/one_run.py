@@ -23,7 +23,7 @@ from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit_part import AuditPart, register_part
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.datasets.canaries import Canaries
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
@@ -119,7 +119,7 @@ def audit_one_run(
 def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
     count = len(scores.scores)
     if count < FEWEST:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"{count} canaries are too few: at least {FEWEST} are needed, and some "
             "hundred to show anything. Plant more, or let every candidate be one."
         )

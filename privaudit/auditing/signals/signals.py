@@ -22,7 +22,7 @@ from privaudit.auditing.signals.token_scores import (
     min_k,
     min_k_plus_plus,
 )
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors, stacks
 from privaudit.federated.query import MODELS_AT_ONCE, ask_each
 from privaudit.federated.trainer import Records, Task, Trainer
@@ -60,13 +60,13 @@ class SignalTable:
         """Return a quantity by name, such as "margin" or, of texts, "min-k".
 
         Raises:
-            ConfigError: These models have none of that name.
+            AttackError: These models have none of that name.
         """
         if name in self.tokens:
             return self.tokens[name]
         if name not in QUANTITIES:
             known = ", ".join([*QUANTITIES, *self.tokens])
-            raise ConfigError(
+            raise AttackError(
                 f"The signal {name!r} was requested, but these models have {known}. "
                 "Use one of them."
             )
@@ -171,7 +171,7 @@ class SignalTable:
 
     def _classes(self) -> Float[Tensor, "models records classes"]:
         if self.log_probabilities is None:
-            raise ConfigError(
+            raise AttackError(
                 "Probabilities of classes were requested, but these models generate "
                 "text. Use an attack on words, such as token-loss."
             )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signals.thresholds import public_threshold
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.trainer import Records
 from privaudit.models.token_statistics import ALPHAS
@@ -97,7 +97,7 @@ def _ask(
     adversary: Adversary, records: Records, model: Tensors, wanted: str
 ) -> TokenTable:
     if records.words is None:
-        raise ConfigError(
+        raise AttackError(
             "An attack on token distributions was requested, but these records hold no "
             "words. Use a data set with questions or captions, and a model that "
             "generates text."

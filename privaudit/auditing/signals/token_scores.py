@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.models.token_table import Slice, TokenTable, WordSlice
 
 RecordScores = Float[Tensor, " n"]
@@ -78,10 +78,10 @@ def perplexity_zlib(
         all_positions: Whether the slice's first token counts, too.
 
     Raises:
-        ConfigError: There is not one text for each record.
+        AttackError: There is not one text for each record.
     """
     if len(texts) != len(table):
-        raise ConfigError(
+        raise AttackError(
             f"There are {len(table)} records and {len(texts)} texts, and perplexity by "
             "zlib needs the text of each. Give the records their dialogues."
         )

@@ -30,6 +30,7 @@ from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
     ConfigError,
+    IncompatibleRunsError,
     LimitError,
     MissingFileError,
     TranscriptError,
@@ -292,18 +293,18 @@ def check_attacks(baseline: Baseline, audit: StoredAudit, asked: Sequence[str]) 
 
     Raises:
         UnknownNameError: The run's audit holds no such attack.
-        ConfigError: The baseline does not, or with other parameters.
+        IncompatibleRunsError: The baseline does not, or with other parameters.
     """
     for name in asked:
         ours, theirs = audit.leak(name)["settings"], baseline.attacks.get(name)
         if theirs is None:
-            raise ConfigError(
+            raise IncompatibleRunsError(
                 f"The baseline of {baseline.run} holds no {name}: it has "
                 f"{', '.join(baseline.attacks)}. Attack that run again and write its "
                 "baseline again, or ask for one of these."
             )
         if ours != theirs:
-            raise ConfigError(
+            raise IncompatibleRunsError(
                 f"{name} was made as {ours} on {audit.run.name} and as {theirs} on "
                 f"{baseline.run}, so that a difference would say nothing about the "
                 "runs. Attack both alike."

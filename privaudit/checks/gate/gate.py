@@ -48,7 +48,7 @@ from privaudit.checks.gate.unpaired_baseline import (
     parse_numbers,
     unpaired,
 )
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.comparable import score_tests
 from privaudit.evaluation.compare.paired_metrics import (
     Measured,
@@ -247,7 +247,7 @@ def _load_baseline(
         return parse_numbers(contents, scenario, path)
     found = parse_baseline(contents, path)
     if found.scenario != scenario:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{path} is a baseline of the scenario {found.scenario}, and the gate asks "
             f"about {scenario}. Choose one."
         )

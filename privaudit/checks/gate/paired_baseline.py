@@ -16,7 +16,7 @@ from privaudit.checks.gate.baseline import (
     hashes_of,
     record_keys,
 )
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import IncompatibleRunsError
 from privaudit.evaluation.compare.comparable import TestScores, score_tests
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
@@ -49,7 +49,7 @@ def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> 
         if ours[name] != theirs.get(name)
     ]
     guess = "with equal settings, so the seeds or the versions differ"
-    raise ConfigError(
+    raise IncompatibleRunsError(
         f"{run.name} and the baseline of {baseline.run} {what} "
         f"({'; '.join(unlike) or guess}), so that no record can be compared with "
         "itself. Train both alike and with the same seed, write the baseline again, or "
@@ -88,17 +88,17 @@ def joined_tests(run: Run, baseline: Baseline) -> tuple[TestScores, TestScores]:
     """Return the run's and the baseline's scores on the same test records.
 
     Raises:
-        ConfigError: The baseline was written without utility, or measures another.
+        IncompatibleRunsError: The baseline was written without utility, or measures another.
     """
     if baseline.metric is None:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"The baseline of {baseline.run} was written without utility. Write it "
             'again, or leave "utility" out of the metrics.'
         )
     ours = score_tests(run)
     scores, own = baseline.arrays[UTILITY], baseline.arrays[OWN]
     if ours.metric != baseline.metric or ours.scores.shape != scores.shape:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{run.name} measures {ours.metric} of {ours.scores.shape} clients and "
             f"test records, and the baseline {baseline.metric} of {scores.shape}. "
             'Leave "utility" out of the metrics, or write the baseline again.'

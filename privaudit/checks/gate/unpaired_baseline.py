@@ -25,7 +25,7 @@ from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.checks.gate.questions import auroc_at, success_at, use_name, utility_at
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.arrays import DAMAGE
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.comparable import score_tests
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
@@ -79,7 +79,7 @@ def parse_numbers(
             "`privaudit gate RUN --write-baseline FILE`, or `privaudit export`."
         )
     if found.get("scenario", scenario) != scenario:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{path} is an audit of {found['scenario']}, and the gate asks about "
             f"{scenario}. Choose one."
         )
@@ -109,12 +109,12 @@ def unpaired(
     """Yield a question for each metric that is asked for, without pairing.
 
     Raises:
-        ConfigError: The numbers are of another data set, or one is missing or no
+        IncompatibleRunsError: The numbers are of another data set, or one is missing or no
             estimate.
     """
     ours = audit.run.config.dataset
     if numbers.dataset not in (None, ours):
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{audit.run.name} was trained on {ours}, and {numbers.name} is of a run "
             f"on {numbers.dataset}. Compare runs on one data set."
         )
@@ -139,7 +139,7 @@ def _use(
     before = _estimate(numbers, "utility", "local")
     metric = numbers.contents["utility"].get("metric", tests.metric)
     if metric != tests.metric:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{audit.run.name} measures {tests.metric}, and {numbers.name} {metric}. "
             'Leave "utility" out of the metrics.'
         )

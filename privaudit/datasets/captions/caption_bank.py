@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from privaudit.core.arrays import read_npy, read_npz
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, DatasetError, MissingFileError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, Dataset, FeatureBank
 from privaudit.datasets.dialogues import Dialogue
@@ -51,18 +51,18 @@ def read_caption_bank(
 
     Raises:
         MissingFileError: A file is missing.
-        ConfigError: A file is damaged, the two differ in length, a caption is blank,
+        DatasetError: A file is damaged, the two differ in length, a caption is blank,
             or a vector has no direction.
     """
     vectors = _read_vectors(_find_vectors(path))
     captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
     if len(captions) != len(vectors):
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {len(vectors)} vectors and {len(captions)} captions. Give "
             "one caption for each vector, in the same order."
         )
     if "" in captions:
-        raise ConfigError(
+        raise DatasetError(
             f"Caption {captions.index('')} in {path / CAPTIONS} is blank. Write it, or "
             "take it out together with its vector."
         )
@@ -86,7 +86,7 @@ def _find_vectors(path: Path) -> Path:
             f"There is no .npy and no .npz in {path}. Put one there."
         )
     if len(found) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {', '.join(file.name for file in found)}. Leave the one "
             f"whose captions are in {CAPTIONS}."
         )
@@ -104,7 +104,7 @@ def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
         raise
     except (*DAMAGE, zipfile.BadZipFile, StopIteration):
         # numpy's own text says to load what is not trusted with pickle.
-        raise ConfigError(
+        raise DatasetError(
             f"{file} cannot be read: it is damaged, holds Python objects, which are "
             f"never read, or is an .npz without {ARRAYS[0]}. Write the vectors with "
             "numpy.save."
@@ -115,14 +115,14 @@ def _check_vectors(
     raw: Shaped[np.ndarray, "..."], file: Path
 ) -> Float[np.ndarray, "n dim"]:
     if raw.ndim != 2 or raw.dtype.kind != "f" or not len(raw):
-        raise ConfigError(
+        raise DatasetError(
             f"The vectors in {file} are {raw.dtype} of shape {raw.shape}. Store them "
             "as floats, [records, size]."
         )
     vectors = raw.astype(np.float32)
     bad = ~np.isfinite(vectors).all(axis=1) | (vectors == 0).all(axis=1)
     if bad.any():
-        raise ConfigError(
+        raise DatasetError(
             f"Vector {int(bad.argmax())} in {file} is all zeros or not finite, and has "
             "no direction. Compute it again, or take the record out."
         )
@@ -172,7 +172,7 @@ def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
     holders: dict[str, set[str]] = {}
     for row in rows[1:]:
         if len(row) != 2:
-            raise ConfigError(
+            raise DatasetError(
                 f"{file} has the line {row}. Each is a picture and a caption, behind "
                 "a comma. Get it again."
             )

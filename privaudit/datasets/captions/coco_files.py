@@ -11,7 +11,7 @@ from typing import NotRequired
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.datasets.files.checked_json import read_checked
 
 
@@ -85,27 +85,27 @@ def read_captions(path: Path) -> list[Captioned]:
 
     Raises:
         MissingFileError: There is no such file.
-        ConfigError: It is not in COCO's form, a picture is there twice or has no
+        DatasetError: It is not in COCO's form, a picture is there twice or has no
             caption, a caption is blank, or one is of an unknown picture.
     """
     content = read_checked(path, CAPTION_FILE)
     found: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
     if not found or len(found) < len(content["images"]):
-        raise ConfigError(
+        raise DatasetError(
             f"{path} lists {len(content['images'])} pictures under {len(found)} "
             "numbers. List at least one, and each once. Get it again."
         )
     for entry in content["annotations"]:
         number, caption = entry["image_id"], entry["caption"].strip()
         if number not in found or not caption:
-            raise ConfigError(
+            raise DatasetError(
                 f"{path} gives picture {number} the caption {caption!r}; captions are "
                 "not blank, and their pictures are listed. Fix it, or take it out."
             )
         found[number].append(caption)
     bare = next((number for number, captions in found.items() if not captions), None)
     if bare is not None:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} lists picture {bare}, and no caption of it. Add one, or take the "
             "picture out."
         )
@@ -123,14 +123,14 @@ def largest_things(path: Path) -> dict[int, str]:
 
     Raises:
         MissingFileError: There is no such file.
-        ConfigError: It is not in COCO's form, or an object's category is unknown.
+        DatasetError: It is not in COCO's form, or an object's category is unknown.
     """
     content = read_checked(path, INSTANCE_FILE)
     names = {category["id"]: category["name"] for category in content["categories"]}
     largest: dict[int, Thing] = {}
     for thing in content["annotations"]:
         if thing["category_id"] not in names:
-            raise ConfigError(
+            raise DatasetError(
                 f"{path} has an object of category {thing['category_id']} in picture "
                 f"{thing['image_id']}, and no such category. Get it again."
             )

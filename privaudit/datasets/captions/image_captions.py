@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from privaudit.core.bounded_files import read_lines
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.dialogues import Dialogue
@@ -92,7 +92,7 @@ def _read_lines(file: Path) -> list[tuple[str, Line]]:
             _refuse_unknown(content, where)
             found.append((where, parse_checked(content, LINE, where)))
     if not found:
-        raise ConfigError(f"{file} is empty. Write one line for each picture.")
+        raise DatasetError(f"{file} is empty. Write one line for each picture.")
     return found
 
 
@@ -104,7 +104,7 @@ def _refuse_unknown(content: bytes, where: str) -> None:
         return
     unknown = [key for key in keys if key not in KEYS] if isinstance(keys, dict) else []
     if unknown:
-        raise ConfigError(
+        raise DatasetError(
             f"{where} has the key {unknown[0]!r}. There are {', '.join(KEYS)}: take "
             "one of these, or leave it out."
         )
@@ -114,11 +114,11 @@ def _dialogue(line: Line, question: str, where: str) -> Dialogue:
     asked = line.get("question", question)
     if ("answer" in line) == ("captions" in line):
         found = "both answer and" if "answer" in line else "neither answer nor"
-        raise ConfigError(f"{where} has {found} captions. Give one of the two.")
+        raise DatasetError(f"{where} has {found} captions. Give one of the two.")
     given = line["answer"] if "answer" in line else line["captions"]
     answers = (given,) if isinstance(given, str) else tuple(given)
     if not answers or not all(text.strip() for text in (asked, *answers)):
-        raise ConfigError(
+        raise DatasetError(
             f"{where} asks {asked!r} and has the answers {list(answers)}: nothing of "
             "that may be blank, and there must be an answer. Write one, or take the "
             "line out."
@@ -126,7 +126,7 @@ def _dialogue(line: Line, question: str, where: str) -> Dialogue:
     if "choices" not in line:
         return Dialogue(asked.strip(), tuple(text.strip() for text in answers))
     if len(answers) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{where} has choices and {len(answers)} answers. Give the one that is "
             "right."
         )
@@ -142,7 +142,7 @@ def _told(lines: list[tuple[str, Line]], key: str) -> list[str]:
         (where for (where, _), text in zip(lines, told, strict=True) if not text), ""
     )
     if bare:
-        raise ConfigError(
+        raise DatasetError(
             f"{bare} has no {key}, and {sum(map(bool, told))} of {len(told)} lines "
             "have one. Give it to all, or to none."
         )
@@ -153,7 +153,7 @@ def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
     told = [text.lower() for text in _told(lines, "split")]
     unknown = next((i for i, text in enumerate(told) if text not in SPLITS), None)
     if unknown is not None:
-        raise ConfigError(
+        raise DatasetError(
             f"{lines[unknown][0]} is of the split {told[unknown]!r}. Use train, val "
             "or test."
         )

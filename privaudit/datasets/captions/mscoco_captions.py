@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.captions.coco_files import (
     Captioned,
     below,
@@ -88,7 +88,7 @@ def _kind(file: Path, files: Sequence[Path]) -> int:
     own = file.stem.removeprefix("captions_")
     part = next((part for part in PARTS if own.startswith(part)), None)
     if part is None or sum(stem.startswith(part) for stem in stems) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{file.parent} holds {', '.join(other.name for other in files)}. Leave "
             "one for train and one for val, or name one of them."
         )
@@ -99,7 +99,7 @@ def _read_part(root: Path, file: Path, kind: int) -> CocoFile:
     things = largest_things(file.with_name(file.name.replace("captions", "instances")))
     pictures = [one for one in read_captions(file) if one.number in things]
     if not pictures:
-        raise ConfigError(
+        raise DatasetError(
             f"No picture of {file} has an object in the instances_*.json beside it. "
             "Get both again, of the same part."
         )
@@ -118,7 +118,7 @@ def _join(root: Path, parts: Sequence[CocoFile]) -> tuple[Store, list[str]]:
     names: list[str] = []
     for part in parts:
         if not isinstance(part.store, FolderStore):
-            raise ConfigError(
+            raise DatasetError(
                 f"The pictures of one part are in the archive {part.store.path}. "
                 "Extract it, or name one caption file."
             )

@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
@@ -79,13 +79,13 @@ def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]
     listed = [(part, pid) for part, pids in parts for pid in pids]
     gone = next((pid for _, pid in listed if pid not in problems), None)
     if gone is not None:
-        raise ConfigError(
+        raise DatasetError(
             f"{path / 'pid_splits.json'} names the question {gone}, which is not among "
             f"the {len(problems)} of problems.json. Get both again."
         )
     found = [(part, pid) for part, pid in listed if problems[pid]["image"]]
     if not found:
-        raise ConfigError(
+        raise DatasetError(
             f"None of the {len(listed)} questions in {path} has a picture. Get "
             "problems.json again."
         )
@@ -95,7 +95,7 @@ def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]
 def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:
     where, choices = f"Question {pid} of {path / 'problems.json'}", problem["choices"]
     if not 0 <= problem["answer"] < min(len(choices), len(LETTERS)):
-        raise ConfigError(
+        raise DatasetError(
             f"{where} has {len(choices)} choices, and its answer is number "
             f"{problem['answer']}. They count from 0. Get it again."
         )

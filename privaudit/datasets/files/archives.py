@@ -8,7 +8,11 @@ from os import walk
 from pathlib import Path, PurePosixPath
 
 from privaudit.core.bounded_files import open_regular, read_bounded
-from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.core.errors import (
+    DatasetError,
+    MissingFileError,
+    PrivauditError,
+)
 from privaudit.core.limits import check_limit
 from privaudit.core.zip_files import open_zip
 from privaudit.datasets.files.tar_files import COMPRESSED, open_tar
@@ -43,14 +47,14 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
 
     Raises:
         MissingFileError: There is nothing.
-        ConfigError: It is neither folder nor archive, damaged, or too large.
+        DatasetError: It is neither folder nor archive, damaged, or too large.
     """
     if path.is_dir():
         return FolderStore(path, wanted)
     if not path.exists():
         raise MissingFileError(f"There is no {path}. Name a folder or an archive.")
     if not is_archive(path):
-        raise ConfigError(
+        raise DatasetError(
             f"{path} is neither a folder nor an archive. Name a folder, or a file that "
             f"ends in {', '.join(ARCHIVES)}."
         )
@@ -59,7 +63,7 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
     except PrivauditError:
         raise
     except DAMAGE as error:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} cannot be read as an archive ({error or type(error).__name__}). "
             "Download it again, or extract it and name the folder."
         ) from None
@@ -154,7 +158,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     Links are followed, but not to a folder that holds them, and not without end.
 
     Raises:
-        ConfigError: A folder cannot be read, or a link leads in a circle.
+        DatasetError: A folder cannot be read, or a link leads in a circle.
         LimitError: There are too many folders.
     """
     for count, found in enumerate(walk(path, onerror=_refuse, followlinks=True)):
@@ -165,7 +169,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
         for name in folders:
             link = Path(folder) / name
             if link.is_symlink() and os.path.realpath(link) in above:
-                raise ConfigError(
+                raise DatasetError(
                     f"The link {link} leads to a folder that holds it. Remove it."
                 )
         yield found
@@ -173,7 +177,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def _refuse(error: OSError) -> None:
     """Stop where a folder cannot be read; walk would leave it out in silence."""
-    raise ConfigError(
+    raise DatasetError(
         f"{error.filename} cannot be read ({error.strerror}). Make it a folder that "
         "you may read, or take it out."
     )

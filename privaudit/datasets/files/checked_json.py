@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from pydantic import ValidationError
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes
 
@@ -42,7 +42,7 @@ def parse_checked(content: bytes, form: Form[T], where: str) -> T:
 
     Raises:
         LimitError: It would take too much memory.
-        ConfigError: It is not JSON, or not of that form.
+        DatasetError: It is not JSON, or not of that form.
     """
     check_json(content, where, numbers=False)
     try:
@@ -50,7 +50,7 @@ def parse_checked(content: bytes, form: Form[T], where: str) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     at = ".".join(map(str, first["loc"]))
-    raise ConfigError(
+    raise DatasetError(
         f"{where} is not as it should be{f' at {at}' if at else ''}: {first['msg']}. "
         "Fix it, or get it again."
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, PixelImages
 from privaudit.datasets.files.archives import is_archive
 from privaudit.datasets.images.class_folders import readable, require_classes
@@ -67,7 +67,7 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
 
     Raises:
         MissingFileError: A file is missing.
-        ConfigError: It is the Python version, whose pickles are never read, or it is
+        DatasetError: It is the Python version, whose pickles are never read, or it is
             damaged, or has another number of classes.
     """
 
@@ -76,7 +76,7 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
 
     store = store_in(_chosen(path, layout), wanted)
     if not store.names:
-        raise ConfigError(
+        raise DatasetError(
             f"{store.path} holds no pictures, and none of {', '.join(layout.files)}. "
             "CIFAR's Python version is not read: its pickles can run any code. "
             f"Download the binary version, {layout.archive}, from {PAGE}."
@@ -85,7 +85,7 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
         return _read_binary(store, layout)
     dataset = sort_by_class(store)
     if len(dataset.class_names) != layout.classes:
-        raise ConfigError(
+        raise DatasetError(
             f"{store.path} holds {len(dataset.class_names)} classes, and CIFAR-"
             f"{layout.classes} has {layout.classes}. Name its folder or archive, or "
             "use image-folder."
@@ -124,7 +124,7 @@ def _rows(store: Store, name: str, layout: Layout) -> UInt8[np.ndarray, "n row"]
     row = layout.label_bytes + PIXELS
     content = np.frombuffer(store.read(name), dtype=np.uint8)
     if len(content) == 0 or len(content) % row:
-        raise ConfigError(
+        raise DatasetError(
             f"{name} in {store.path} has {len(content)} bytes, which is no multiple "
             f"of {row}: it was cut. Download {layout.archive} from {PAGE} again."
         )

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.store import Store
@@ -29,23 +29,23 @@ def levels_of(store: Store, wanted: int) -> Levels:
             same for all pictures.
 
     Raises:
-        ConfigError: There are no pictures, a folder has none, or a picture lies in too
+        DatasetError: There are no pictures, a folder has none, or a picture lies in too
             few folders.
     """
     if isinstance(store, FolderStore) and (empty := store.empty_folders()):
-        raise ConfigError(
+        raise DatasetError(
             f"The folder {empty[0]} in {store.path} holds no picture. Fill it, or "
             "remove it."
         )
     names = store.names
     levels = [tuple(name.split("/")) for name in names]
     if not levels:
-        raise ConfigError(f"There are no pictures in {store.path}. Put some there.")
+        raise DatasetError(f"There are no pictures in {store.path}. Put some there.")
     while min(map(len, levels)) > wanted + 1 and len({x[0] for x in levels}) == 1:
         levels = [parts[1:] for parts in levels]
     for parts, name in zip(levels, names, strict=True):
         if len(parts) <= wanted:
-            raise ConfigError(
+            raise DatasetError(
                 f"{name} in {store.path} lies in {len(parts) - 1} folders of its own, "
                 f"and {wanted} are needed to tell its kind. Put it there, or remove it."
             )
@@ -84,17 +84,17 @@ def require_classes(
     """Check that there are two classes or more, and that none is empty.
 
     Raises:
-        ConfigError: A class has no record, or there is only one.
+        DatasetError: A class has no record, or there is only one.
     """
     if len(names) < 2:
-        raise ConfigError(
+        raise DatasetError(
             f"{where} holds {len(names)} class: {', '.join(names)}. Nothing can be "
             "told apart: give at least two."
         )
     present = set(labels.tolist())
     gone = next((label for label in range(len(names)) if label not in present), None)
     if gone is not None and present <= set(range(len(names))):  # else: Dataset says so
-        raise ConfigError(
+        raise DatasetError(
             f"Class {gone} ({names[gone]!r}) has no record in {where}. Add some, or "
             "take it out."
         )

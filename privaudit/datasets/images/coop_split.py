@@ -13,7 +13,12 @@ from typing import Any
 
 import torch
 
-from privaudit.core.errors import ConfigError, LimitError, MissingFileError, shown
+from privaudit.core.errors import (
+    DatasetError,
+    LimitError,
+    MissingFileError,
+    shown,
+)
 from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
@@ -137,7 +142,7 @@ def _find_split(path: Path, pattern: str) -> Path:
     if not found:
         raise MissingFileError(f"There is no {pattern} in {path}. Get it from {GUIDE}.")
     if len(found) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {len(found)} splits: {', '.join(f.name for f in found)}. "
             "Name one of them."
         )
@@ -153,12 +158,12 @@ def _read_split(path: Path) -> dict[str, list[Row]]:
     except LimitError:
         raise
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} is no split ({error}). It should hold train, val and test, each a "
             "list of [file, label, class name]. Get it again."
         ) from None
     if not parts["train"]:
-        raise ConfigError(f"{path} lists no picture under train. Get it again.")
+        raise DatasetError(f"{path} lists no picture under train. Get it again.")
     return parts
 
 
@@ -175,13 +180,13 @@ def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:
     names: dict[int, str] = {}
     for file, label, name in rows:
         if names.setdefault(label, name) != name:
-            raise ConfigError(
+            raise DatasetError(
                 f"{path} calls class {label} {names[label]!r}, and at {file} {name!r}. "
                 "Make it one name."
             )
     gone = set(range(len(names))) - names.keys()
     if gone:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} numbers {len(names)} classes from {min(names)} to {max(names)}, "
             f"and has no record of class {min(gone)}. Number them from 0 on, without "
             "gaps."

@@ -10,7 +10,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from privaudit.core.arrays import read_npz
-from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+from privaudit.core.errors import (
+    DatasetError,
+    LimitError,
+    MissingFileError,
+)
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import (
     DATASETS,
@@ -42,7 +46,7 @@ def read_feature_bank(path: Path) -> Dataset:
 
     Raises:
         MissingFileError: There is none.
-        ConfigError: It is damaged, an array is missing, or they do not go together.
+        DatasetError: It is damaged, an array is missing, or they do not go together.
     """
     file = _find(path)
     try:
@@ -51,7 +55,7 @@ def read_feature_bank(path: Path) -> Dataset:
         raise
     except (*DAMAGE, zipfile.BadZipFile, AttributeError, TypeError):
         # numpy's own text says to load what is not trusted with pickle.
-        raise ConfigError(
+        raise DatasetError(
             f"{file} cannot be read: it is damaged, no npz file, or holds Python "
             "objects, which are never read. Write it with numpy.savez, names as "
             "strings and numbers as numbers."
@@ -63,7 +67,7 @@ def read_feature_bank(path: Path) -> Dataset:
     domains, domain_names = _domains(arrays, file)
     for what, numbers in (("split", split), ("domains", domains)):
         if numbers is not None and len(numbers) != len(labels):
-            raise ConfigError(
+            raise DatasetError(
                 f"{file} holds {len(labels)} labels, and {what} for {len(numbers)} "
                 "records. Give one for each record."
             )
@@ -85,7 +89,7 @@ def _find(path: Path) -> Path:
     if not found:
         raise MissingFileError(f"There is no .npz file in {path}. Put one there.")
     if len(found) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {len(found)} .npz files: "
             f"{', '.join(file.name for file in found[:5])}. Name one of them."
         )
@@ -96,7 +100,7 @@ def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
     for known in (name, *OTHER_NAMES[name]):
         if known in arrays:
             return arrays[known]
-    raise ConfigError(
+    raise DatasetError(
         f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, and no {name}. Add it."
     )
 
@@ -104,12 +108,12 @@ def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
 def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
     raw = _take(arrays, "embeddings", file)
     if raw.ndim != 2 or raw.dtype.kind not in "fu":
-        raise ConfigError(
+        raise DatasetError(
             f"The embeddings in {file} are {raw.dtype} of shape {raw.shape}. Store "
             "them as floats or unsigned bytes, [records, size]."
         )
     if raw.dtype.kind == "u" and "scale" not in arrays:
-        raise ConfigError(
+        raise DatasetError(
             f"The embeddings in {file} are {raw.dtype}, and there is no scale to "
             "multiply them by. Add it, as one number."
         )
@@ -117,7 +121,7 @@ def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
     found = torch.from_numpy(raw.astype(np.float32) * scale)
     bad = ~found.isfinite().all(dim=1) | (found == 0).all(dim=1)
     if bad.any():
-        raise ConfigError(
+        raise DatasetError(
             f"Embedding {int(bad.int().argmax())} in {file} is all zeros or not "
             "finite, and has no direction. Compute it again, or take the record out."
         )
@@ -126,7 +130,7 @@ def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
 
 def _whole(raw: Shaped[np.ndarray, "..."], what: str, file: Path) -> Int[Tensor, " n"]:
     if raw.ndim != 1 or raw.dtype.kind not in "iu":
-        raise ConfigError(
+        raise DatasetError(
             f"The {what} in {file} are {raw.dtype} of shape {raw.shape}. Store one "
             "whole number for each record."
         )
@@ -142,7 +146,7 @@ def _split(arrays: Arrays, file: Path) -> Int[Tensor, " n"] | None:
     texts = [str(text).lower() for text in raw.astype(str).ravel()]
     unknown = next((text for text in texts if text not in SPLITS), None)
     if unknown is not None:
-        raise ConfigError(
+        raise DatasetError(
             f"The split in {file} holds {unknown!r}. Use train, val and test."
         )
     return torch.tensor([SPLITS.get(text, TRAIN) for text in texts])
@@ -165,7 +169,7 @@ def _domains(
     if each.dtype.kind in "US":
         names, each = np.unique(each.astype(str), return_inverse=True)
     if names is None:
-        raise ConfigError(
+        raise DatasetError(
             f"{file} numbers the domains, and does not name them. Add domain_names."
         )
     numbers = _whole(np.asarray(each), "domains", file)

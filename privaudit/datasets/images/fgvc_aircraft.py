@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
 from privaudit.datasets.images.class_folders import require_classes
@@ -25,7 +25,7 @@ def read_aircraft(path: Path) -> Dataset:
 
     Raises:
         MissingFileError: A list or a picture is missing.
-        ConfigError: A list names an unknown variant.
+        DatasetError: A list names an unknown variant.
     """
     if path.is_file() or any(path.glob("split_zhou_*.json")):
         return read_coop_split(path)
@@ -36,7 +36,7 @@ def read_aircraft(path: Path) -> Dataset:
         for line in _lines(path / f"images_variant_{part}.txt"):
             number, _, name = line.partition(" ")
             if name not in index:
-                raise ConfigError(
+                raise DatasetError(
                     f"{path / f'images_variant_{part}.txt'} gives picture {number} the "
                     f"variant {name!r}, which is not in variants.txt. Get both again."
                 )

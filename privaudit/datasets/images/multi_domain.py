@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset
 from privaudit.datasets.images.class_folders import levels_of, number, require_classes
@@ -25,7 +25,7 @@ def read_multi_domain(path: Path) -> Dataset:
 
     Raises:
         MissingFileError: There is nothing.
-        ConfigError: There is one domain only, or a class is empty.
+        DatasetError: There is one domain only, or a class is empty.
     """
     store = store_in(path)
     levels, names = levels_of(store, wanted=2), store.names
@@ -35,7 +35,7 @@ def read_multi_domain(path: Path) -> Dataset:
         levels, names = [levels[i] for i in kept], [names[i] for i in kept]
     domains, domain_names = number([parts[0] for parts in levels])
     if len(domain_names) < 2:
-        raise ConfigError(
+        raise DatasetError(
             f"{store.path} holds one domain only, {domain_names[0]!r}. Give several, "
             "or use image-folder."
         )
@@ -59,7 +59,7 @@ def _listed_split(store: Store, domains: list[str]) -> dict[str, int]:
             found |= {line.rsplit(" ", 1)[0]: kind for line in lines if line.strip()}
     gone = next((name for name in found if name not in store), None)
     if gone is not None:
-        raise ConfigError(
+        raise DatasetError(
             f"{gone} stands in a list in {store.path}, and is not there. Put it there, "
             "or remove the lists to do without a split."
         )

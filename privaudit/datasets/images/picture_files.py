@@ -14,7 +14,11 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+from privaudit.core.errors import (
+    DatasetError,
+    LimitError,
+    MissingFileError,
+)
 from privaudit.core.limits import check_limit
 from privaudit.datasets.files.archives import FolderStore, is_archive, open_store
 from privaudit.datasets.store import Store, Wanted, is_picture
@@ -45,7 +49,7 @@ class PictureFiles:
         """Return one picture in RGB, as it lies there: nothing is turned or scaled.
 
         Raises:
-            ConfigError: The file is no picture, or a broken one.
+            DatasetError: The file is no picture, or a broken one.
         """
         name = self.names[index]
         content = io.BytesIO(self.store.read(name))
@@ -57,7 +61,7 @@ class PictureFiles:
         except LimitError:
             raise
         except BROKEN as error:
-            raise ConfigError(
+            raise DatasetError(
                 f"{name} in {self.store.path} is not a picture, or a broken one "
                 f"({error}). Fix it, or take it out."
             ) from None
@@ -97,13 +101,13 @@ def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
 
     Raises:
         MissingFileError: There is nothing.
-        ConfigError: There are several archives, or it is no archive.
+        DatasetError: There are several archives, or it is no archive.
     """
     if not path.is_dir() or any(_folders(path)):
         return open_store(path, wanted)
     archives = sorted(file for file in path.iterdir() if is_archive(file))
     if len(archives) > 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {len(archives)} archives: "
             f"{', '.join(file.name for file in archives[:5])}. Name one of them, or "
             "extract them."
@@ -122,7 +126,7 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
     """
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise ConfigError(f"{name!r} in {folder} leaves the folder. Fix the list.")
+            raise DatasetError(f"{name!r} in {folder} leaves the folder. Fix the list.")
     for place in (folder, *_folders(folder)):
         folder_store = FolderStore(place)
         if names[0] in folder_store:

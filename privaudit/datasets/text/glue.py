@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.images.class_folders import require_classes
 from privaudit.datasets.sources import OnDisk
@@ -105,13 +105,13 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
 
     Raises:
         MissingFileError: A file is missing.
-        ConfigError: A line is broken, a text is blank, or a label is unknown.
+        DatasetError: A line is broken, a text is blank, or a label is unknown.
     """
     files = (_find(path, ("train", "multinli_1.0_train")), _find(path, task.tests))
     parts = [list(_records(file, task)) for file in files]
     for file, part in zip(files, parts, strict=True):
         if not part:
-            raise ConfigError(f"{file} has no record with a label. Get it again.")
+            raise DatasetError(f"{file} has no record with a label. Get it again.")
     texts = [own for part in parts for own, _ in part]
     labels = [label for part in parts for _, label in part]
     sizes = torch.tensor(list(map(len, parts)))
@@ -132,7 +132,7 @@ def _find(path: Path, stems: tuple[str, ...]) -> Path:
     if (found := first_there(path, names)) is not None:
         return found
     if first := next(path.glob(f"{stems[0].partition('_')[0]}*.parquet"), None):
-        raise ConfigError(
+        raise DatasetError(
             f"{path} holds {first.name}, and no {' or '.join(names[:2])}. Parquet is "
             "not read: write it as .jsonl with `to_json` of the datasets library."
         )
@@ -155,7 +155,7 @@ def _number(told: str, row: TextRow, task: GlueTask) -> int:
     known = {str(number): number for number in range(len(task.classes))}
     known |= {name: number for number, name in enumerate(task.classes)}
     if told not in known:
-        raise ConfigError(
+        raise DatasetError(
             f"{row.where} has the label {told!r}. There are "
             f"{', '.join(known)}: write one of these, or take the line out."
         )

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.files.checked_json import parse_checked, read_checked
 from privaudit.datasets.images.class_folders import (
@@ -127,7 +127,7 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
 
     Raises:
         MissingFileError: There is no table.
-        ConfigError: A line is broken, a column is missing or blank, a label is
+        DatasetError: A line is broken, a column is missing or blank, a label is
             unknown, or no row has a class.
     """
     folder = path if path.is_dir() else path.parent
@@ -145,7 +145,7 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
         and (told := _class_of(row, columns)) is not None
     ]
     if not found:
-        raise ConfigError(
+        raise DatasetError(
             f"No row of {', '.join(str(file) for _, file in files)} has a class. Look "
             f"at what {COLUMNS_FILE} says of columns, of where and of uncertain labels."
         )
@@ -162,7 +162,7 @@ def _read_columns(folder: Path, usual: Mapping[str, Any]) -> Columns:
     columns = parse_checked(ENTRIES.dump_json({**usual, **said}), COLUMNS, str(file))
     named = [name for name in _NAMING if getattr(columns, name)]
     if len(named) != 1 or len(set(columns.labels)) == 1:
-        raise ConfigError(
+        raise DatasetError(
             f"{file} says {' and '.join(named) or 'nothing'} of the class. Say one of "
             "label (a column of names), target (a column of 1, 0 and -1) and labels "
             "(two or more of that kind)."
@@ -185,7 +185,7 @@ def _find_tables(path: Path) -> list[tuple[int, Path]]:
 def _part(row: TextRow, columns: Columns) -> int:
     told = row.take(columns.split or "").lower()
     if told not in SPLITS:
-        raise ConfigError(
+        raise DatasetError(
             f"{row.where} is of the split {told!r}. Use train, val or test."
         )
     return SPLITS[told]
@@ -214,7 +214,7 @@ def _truth(row: TextRow, name: str, columns: Columns) -> int | None:
     """Return 0 or 1 by the policy for uncertain labels; None for a row to ignore."""
     told = row.take(name)
     if told not in TRUTHS:
-        raise ConfigError(
+        raise DatasetError(
             f"{row.where} has {told!r} under {name}. There are 1, 0, -1 (uncertain) "
             "and nothing: write one of these."
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import DatasetError
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.exact_match import LETTERS, chosen
 
@@ -44,18 +44,18 @@ def multiple_choice(
         context: What to know for it.
 
     Raises:
-        ConfigError: There are more or fewer choices, one is blank, or the answer is
+        DatasetError: There are more or fewer choices, one is blank, or the answer is
             none of them.
     """
     blank = not all(choice.strip() for choice in choices)
     if blank or not 2 <= len(choices) <= len(LETTERS):
-        raise ConfigError(
+        raise DatasetError(
             f"{where} has the choices {list(choices)}. Give from 2 to {len(LETTERS)}, "
             "and none blank."
         )
     place = chosen(answer, choices)
     if place is None:
-        raise ConfigError(
+        raise DatasetError(
             f"{where} has the answer {answer!r}, which is none of the choices "
             f"{options(choices)}. Give one of them, or its letter."
         )

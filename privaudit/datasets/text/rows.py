@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.bounded_files import bounded_lines
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit
 
 ENDINGS = (".tsv", ".csv", ".jsonl")
@@ -30,12 +30,12 @@ class TextRow:
         """Return what stands in the first of these columns that is there, trimmed.
 
         Raises:
-            ConfigError: None is there.
+            DatasetError: None is there.
         """
         for name in names:
             if name in self.fields:
                 return self.fields[name].strip()
-        raise ConfigError(
+        raise DatasetError(
             f"{self.where} has the columns {', '.join(self.fields)}, and no "
             f"{' or '.join(names)}. Name one so, or get the file again."
         )
@@ -44,11 +44,11 @@ class TextRow:
         """Return the same, which may not be blank.
 
         Raises:
-            ConfigError: No such column is there, or nothing stands in it.
+            DatasetError: No such column is there, or nothing stands in it.
         """
         found = self.take(*names)
         if not found:
-            raise ConfigError(
+            raise DatasetError(
                 f"{self.where} has nothing under {' or '.join(names)}. Write it, or "
                 "take the record out."
             )
@@ -64,13 +64,13 @@ def read_rows(file: Path) -> Iterator[TextRow]:
 
     Raises:
         MissingFileError: There is no such file, or it is not readable.
-        ConfigError: It ends otherwise, or a row is broken; the text names its line.
+        DatasetError: It ends otherwise, or a row is broken; the text names its line.
     """
     if file.suffix == ".jsonl":
         return _counted(_json_rows(file), file)
     if file.suffix in (".tsv", ".csv"):
         return _counted(_separated_rows(file), file)
-    raise ConfigError(
+    raise DatasetError(
         f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write it "
         "as one of these (a parquet file with `to_json` of the datasets library)."
     )
@@ -86,13 +86,13 @@ def _separated_rows(file: Path) -> Iterator[TextRow]:
     rows = _tab_separated(file) if file.suffix == ".tsv" else _comma_separated(file)
     _, names = next(rows, (0, []))
     if len(set(names)) < len(names) or not any(names):
-        raise ConfigError(
+        raise DatasetError(
             f"{file} begins with {names}. Begin with the name of each column, each "
             "another one."
         )
     for line, cells in rows:
         if len(cells) != len(names):
-            raise ConfigError(
+            raise DatasetError(
                 f"Line {line} of {file} has {len(cells)} fields, and its first line "
                 f"names {len(names)} columns. Fix the line, or take it out."
             )
@@ -112,7 +112,7 @@ def _comma_separated(file: Path) -> Iterator[tuple[int, list[str]]]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise ConfigError(
+            raise DatasetError(
                 f"The record that begins in line {first} of {file} is broken ({error})."
                 " Fix its double quotes, or take it out."
             ) from None
@@ -133,11 +133,11 @@ def _flat(text: str, where: str) -> Mapping[str, str]:
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
+        raise DatasetError(
             f"{where} is not JSON ({error}). Fix the line, or get the file again."
         ) from None
     if not isinstance(found, dict):
-        raise ConfigError(
+        raise DatasetError(
             f"{where} holds a {type(found).__name__} in place of a JSON object. Write "
             'one, such as {"text": "...", "label": 0}.'
         )
@@ -162,7 +162,7 @@ def _decode(content: bytes, line: int, file: Path) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(
+        raise DatasetError(
             f"Line {line} of {file} is not UTF-8 ({error.reason} at byte "
             f"{error.start}). Save the file as UTF-8."
         ) from None

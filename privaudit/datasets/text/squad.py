@@ -15,7 +15,7 @@ import torch
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
@@ -151,7 +151,7 @@ def _read(file: Path) -> list[SquadRecord]:
         for asked, answers in _questions(paragraph, file)
     ]
     if not found:
-        raise ConfigError(f"{file} asks nothing. Get it again from {PAGE}.")
+        raise DatasetError(f"{file} asks nothing. Get it again from {PAGE}.")
     return found
 
 
@@ -163,13 +163,13 @@ def _questions(
         impossible = asked.get("is_impossible", False)
         texts = [answer["text"].strip() for answer in asked["answers"]]
         if impossible != (not texts) or not all(texts):
-            raise ConfigError(
+            raise DatasetError(
                 f"Question {asked['id']} of {file} has the answers {texts}, and "
                 f"{'none' if impossible else 'at least one'} is expected, none blank. "
                 "Get the file again, or take the question out."
             )
         if not paragraph["context"].strip():
-            raise ConfigError(
+            raise DatasetError(
                 f"Question {asked['id']} of {file} is about a blank paragraph. Get the "
                 "file again, or take it out."
             )

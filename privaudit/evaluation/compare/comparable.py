@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import IncompatibleRunsError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
 
@@ -39,11 +39,11 @@ def check_pairable(first: Run, second: Run) -> None:
     """Raise unless the same clients own and trained on the same records.
 
     Raises:
-        ConfigError: The data sets, the deals or the membership coins differ.
+        IncompatibleRunsError: The data sets, the deals or the membership coins differ.
     """
     names = f"{first.name} and {second.name}"
     if first.header["data_hash"] != second.header["data_hash"]:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{names} were trained on other data ({first.config.dataset} and "
             f"{second.config.dataset}, by their hashes), so that no record can be "
             "compared with itself. Train both on one data set."
@@ -59,7 +59,7 @@ def check_pairable(first: Run, second: Run) -> None:
             f"deal their records differently: {int(shared.sum())} of "
             f"{int((ours.owner >= 0).sum())} candidates belong to the same client"
         )
-    raise ConfigError(
+    raise IncompatibleRunsError(
         f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
         "Train both with the same seed and partition; or give several runs of each "
         "setting, which are paired by seed."
@@ -79,12 +79,12 @@ def pair_clients(
     """Return the clients that were attacked in both runs.
 
     Raises:
-        ConfigError: There is none, or a client's records are not the same.
+        IncompatibleRunsError: There is none, or a client's records are not the same.
     """
     theirs = {client.client: client for client in second}
     pairs = [ClientPair(c, theirs[c.client]) for c in first if c.client in theirs]
     if not pairs:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{attack} was made on {', '.join(c.client for c in first)} in one audit "
             f"and on {', '.join(theirs)} in the other: there is nothing to pair. Make "
             "the audits again with the same --clients."
@@ -92,7 +92,7 @@ def pair_clients(
     for pair in pairs:
         same = np.array_equal(pair.first.records, pair.second.records)
         if not same or not np.array_equal(pair.is_member, pair.second.is_member):
-            raise ConfigError(
+            raise IncompatibleRunsError(
                 f"{attack} scored {len(pair.first.records)} candidates of "
                 f"{pair.first.client} in one audit and {len(pair.second.records)} "
                 "in the other, and they are not the same. Audit both runs again."
@@ -129,11 +129,11 @@ def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
     """Return both runs' scores on the same test records.
 
     Raises:
-        ConfigError: The runs measure other things, or on other records.
+        IncompatibleRunsError: The runs measure other things, or on other records.
     """
     ours, theirs = score_tests(first), score_tests(second)
     if ours.metric != theirs.metric or ours.scores.shape != theirs.scores.shape:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"{first.name} measures {ours.metric} on {ours.scores.shape[1]} test "
             f"records, and {second.name} {theirs.metric} on {theirs.scores.shape[1]}. "
             "Compare without utility."

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privaudit.auditing.storage.load import read_audit, shared_attacks
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import IncompatibleRunsError
 from privaudit.evaluation.compare.comparable import check_pairable
 from privaudit.evaluation.compare.paired_metrics import (
     About,
@@ -223,7 +223,7 @@ def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]
         return [(ours[0], theirs[0])]
     seeds = [sorted(run.config.seed for run in runs) for runs in (ours, theirs)]
     if seeds[0] != seeds[1] or len(set(seeds[0])) < len(seeds[0]):
-        raise ConfigError(
+        raise IncompatibleRunsError(
             f"Several runs are paired by seed, and there are the seeds {seeds[0]} "
             f"and {seeds[1]}. Give each setting once for each seed."
         )
@@ -238,7 +238,7 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
     for run, setting in zip(runs, settings, strict=True):
         unlike = [name for name in setting if setting[name] != settings[0][name]]
         if unlike:
-            raise ConfigError(
+            raise IncompatibleRunsError(
                 f"{run.name} and {runs[0].name} differ in {', '.join(unlike)}, and "
                 "replicates differ in their seed alone. Compare one setting with one."
             )

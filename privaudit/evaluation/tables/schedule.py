@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.auditing.scenario import find_scenario
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import AttackError, ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
@@ -135,7 +135,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     if not afterwards.scenario:
         return
     if config.members == "all":
-        raise ConfigError(
+        raise AttackError(
             'members = "all" trains on every candidate, so that an attack has no '
             'non-members to tell members from. Use members = "coin".'
         )
@@ -144,7 +144,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:
-            raise ConfigError(
+            raise AttackError(
                 f"{attack!r} cannot read what {config.model} answers. Those that can: "
                 f"{', '.join(readable)}."
             )

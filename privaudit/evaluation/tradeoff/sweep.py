@@ -14,7 +14,11 @@ from typing import Any, Literal
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import (
+    AttackError,
+    IncompatibleRunsError,
+    UnknownNameError,
+)
 from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
@@ -163,7 +167,7 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
     for cell in cells:
         config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
         if config.members == "all":
-            raise ConfigError(
+            raise AttackError(
                 'members = "all" trains on every candidate, so that an attack has no '
                 'non-members to tell members from. Use members = "coin".'
             )
@@ -173,7 +177,7 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
             what = f"attack that reads what {config.model} answers"
             raise UnknownNameError(what, plan.attack, readable)
     if len(tasks) > 1:
-        raise ConfigError(
+        raise IncompatibleRunsError(
             "Some cells classify and some write, and their utilities cannot be "
             "compared. Sweep them one kind at a time."
         )

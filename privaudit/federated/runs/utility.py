@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, TypeAdapter
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.core.tensors import Tensors
 from privaudit.federated.query import ask_each
 from privaudit.federated.runs.caption_utility import EXACT, LIKENESS, measure_writing
@@ -189,11 +189,11 @@ def mean_accuracy(
         confidence: Coverage, in (0, 1).
 
     Raises:
-        ConfigError: No record counts for any client.
+        TooFewRecordsError: No record counts for any client.
     """
     used = counted.any(axis=1)
     if not used.any():
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"None of {counted.shape[1]} test records counts for any of "
             f"{counted.shape[0]} clients, so that there is no accuracy. Use a larger "
             "test_share, or data whose test records are of the clients' classes."

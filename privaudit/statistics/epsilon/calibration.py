@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.statistics.epsilon.bound import EpsilonMethod
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
@@ -70,10 +70,10 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
         delta: Above 0, for the two that assume a Gaussian mechanism.
 
     Raises:
-        ConfigError: n is too small.
+        TooFewRecordsError: n is too small.
     """
     if n < 10:
-        raise ConfigError(
+        raise TooFewRecordsError(
             f"{n} canaries leave none to guess at in a fifth of them. Use 10 or more."
         )
     side = {"guesses_in": n // 10, "guesses_out": n // 10}

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtrc, expit, gammaln, log_expit, logit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.epsilon.bound import OneRunMethod, largest_rejected
 from privaudit.statistics.intervals import clopper_pearson
 
@@ -91,7 +91,7 @@ class RankedGuesses(OneRunMethod):
 
     def _check(self, canaries: int) -> None:
         if canaries < self.guesses:
-            raise ConfigError(
+            raise TooFewRecordsError(
                 f"{self.guesses} guesses need as many canaries, and there are "
                 f"{canaries}. Insert more, or guess fewer."
             )

@@ -18,7 +18,7 @@ from privaudit import (
 )
 from privaudit.auditing.external_models import ShadowAttack
 from privaudit.auditing.signals.token_scores import max_renyi, mean_log_likelihood
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.models.token_statistics import token_statistics
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 
@@ -283,9 +283,9 @@ def test_what_no_attack_could_use_is_refused(rng: np.random.Generator) -> None:
     target, shadows, is_in, is_member = simulate(rng, 20, 6)
     with pytest.raises(ConfigError, match="4 shadow models"):
         shadow_scores(target, shadows[:4], is_in[:4])
-    with pytest.raises(ConfigError, match="none of 20 records has both"):
+    with pytest.raises(AttackError, match="none of 20 records has both"):
         shadow_scores(target, shadows, is_in & False)
-    with pytest.raises(ConfigError, match="all were trained on all"):
+    with pytest.raises(AttackError, match="all were trained on all"):
         shadow_scores(target, shadows, is_in | True, "lira-offline")
     with pytest.raises(ConfigError, match="20 signals 1 are not finite"):
         shadow_scores(np.where(np.arange(20) == 2, np.inf, target), shadows, is_in)

@@ -8,7 +8,7 @@ from privaudit.attacks.lira import Lira
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.query_access import answering
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
@@ -40,7 +40,7 @@ def test_probabilities_are_the_model_s_own() -> None:
 
 
 def test_models_that_write_have_no_labels_to_give() -> None:
-    with pytest.raises(ConfigError, match="generative models"):
+    with pytest.raises(AttackError, match="generative models"):
         answering(LoraFedAvg(), "labels")
 
 

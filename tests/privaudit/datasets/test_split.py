@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
@@ -118,12 +118,12 @@ def test_all_candidates_are_members_where_the_rule_says_so() -> None:
 
 
 def test_a_split_without_a_training_part_leaves_no_candidates() -> None:
-    with pytest.raises(ConfigError, match="got 0 candidates"):
+    with pytest.raises(TooFewRecordsError, match="got 0 candidates"):
         split(split=np.where(SPLIT == TRAIN, TEST_SPLIT, SPLIT))
 
 
 def test_too_few_shots_for_the_clients_are_refused() -> None:
-    with pytest.raises(ConfigError, match="got 1 candidates"):
+    with pytest.raises(TooFewRecordsError, match="got 1 candidates"):
         split(SplitSizes(shots=1), Pathological(), clients=5)
 
 
@@ -148,9 +148,9 @@ def test_one_client_for_each_domain_gets_all_of_it() -> None:
 
 
 def test_domains_that_are_missing_or_do_not_divide_the_clients_are_refused() -> None:
-    with pytest.raises(ConfigError, match="data set has 0 of them"):
+    with pytest.raises(DatasetError, match="data set has 0 of them"):
         split(partition=ByDomain())
-    with pytest.raises(ConfigError, match="data set has 1 of them"):
+    with pytest.raises(DatasetError, match="data set has 1 of them"):
         split(partition=ByDomain(), domains=np.zeros(300, dtype=int))
     with pytest.raises(ConfigError, match=r"4 clients cannot .* over 3 domains"):
         split(partition=ByDomain(), clients=4, domains=np.arange(300) % 3)

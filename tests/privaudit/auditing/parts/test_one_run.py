@@ -10,7 +10,7 @@ from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit, audit_one_run
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.federated.trainer import Reconstruction
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
@@ -65,7 +65,7 @@ def test_clients_are_ranked_apart() -> None:
 
 
 def test_too_few_canaries_are_refused() -> None:
-    with pytest.raises(ConfigError, match="8 canaries are too few"):
+    with pytest.raises(TooFewRecordsError, match="8 canaries are too few"):
         audited(np.arange(8.0), np.arange(8) % 2 == 0)
 
 

@@ -13,7 +13,7 @@ from privaudit.auditing.signals.signals import (
     measure_signals,
 )
 from privaudit.auditing.signals.token_attack import table_of as table_said
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError, ConfigError
 from privaudit.federated.trainer import Task
 from tests.attacks.word_world import attacked
 from tests.places import SHARED
@@ -95,7 +95,7 @@ def test_logit_confidence_is_the_golden_one() -> None:
 def test_a_model_that_writes_has_no_classes() -> None:
     told = SignalTable(torch.tensor([0, 1]), torch.tensor([[-1.0, -2.0]]))
     torch.testing.assert_close(told.confidence, told.log_likelihood)
-    with pytest.raises(ConfigError, match="generate text"):
+    with pytest.raises(AttackError, match="generate text"):
         _ = told.entropy
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from privaudit.attacks.max_renyi import MaxRenyi
 from privaudit.attacks.mod_renyi import ModRenyi
 from privaudit.auditing.signals.token_attack import table_of
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.federated.trainer import Task
 from tests.attacks.word_world import attacked
 
@@ -32,7 +32,7 @@ def test_a_table_is_made_once_for_one_model_and_one_set_of_records(
 def test_records_without_words_are_refused(task: Task) -> None:
     adversary, targets, _ = attacked(task, results=True)
     blank = replace(targets[0].candidates, words=None)
-    with pytest.raises(ConfigError, match="hold no words"):
+    with pytest.raises(AttackError, match="hold no words"):
         MaxRenyi()(adversary, [replace(targets[0], candidates=blank)])
 
 

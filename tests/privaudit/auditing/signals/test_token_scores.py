@@ -16,7 +16,7 @@ from privaudit.auditing.signals.token_scores import (
     perplexity,
     perplexity_zlib,
 )
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.models.token_table import (
     CLAMPED_TOKENS,
@@ -152,5 +152,5 @@ def test_the_gap_of_probabilities_is_at_most_one() -> None:
 
 
 def test_texts_must_be_there_for_zlib() -> None:
-    with pytest.raises(ConfigError, match="12 records and 0 texts"):
+    with pytest.raises(AttackError, match="12 records and 0 texts"):
         perplexity_zlib(ragged(12, 9), "description", [])

@@ -15,6 +15,7 @@ from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import (
     ConfigError,
+    IncompatibleRunsError,
     MissingFileError,
     TranscriptError,
     UnknownNameError,
@@ -66,7 +67,9 @@ def test_other_data_and_other_coins_are_refused(
 
 def test_another_scenario_is_refused(runs: Path, tmp_path: Path) -> None:
     path = altered(runs, tmp_path, scenario="curious-peer")
-    with pytest.raises(ConfigError, match="a baseline of the scenario curious-peer"):
+    with pytest.raises(
+        IncompatibleRunsError, match="a baseline of the scenario curious-peer"
+    ):
         gate("broken", path)
 
 
@@ -83,7 +86,9 @@ def test_an_attack_that_was_not_made_is_refused(runs: Path, tmp_path: Path) -> N
     with pytest.raises(UnknownNameError, match="Did you mean 'loss-threshold'"):
         gate("broken", None, GateSettings(attacks=("los-threshold",), max_auroc=1.0))
     path = altered(runs, tmp_path, attacks={"entropy": "Entropy()"})
-    with pytest.raises(ConfigError, match="holds no loss-threshold: it has entropy"):
+    with pytest.raises(
+        IncompatibleRunsError, match="holds no loss-threshold: it has entropy"
+    ):
         gate("broken", path)
 
 
@@ -92,7 +97,9 @@ def test_an_attack_made_with_other_parameters_is_refused(
 ) -> None:
     attacks = make_baseline(load_run("plain"), "server-reconstruct").attacks
     other = {**attacks, "loss-threshold": "LossThreshold(other=1)"}
-    with pytest.raises(ConfigError, match=r"and as LossThreshold\(other=1\) on plain"):
+    with pytest.raises(
+        IncompatibleRunsError, match=r"and as LossThreshold\(other=1\) on plain"
+    ):
         gate("broken", altered(runs, tmp_path, attacks=other))
 
 

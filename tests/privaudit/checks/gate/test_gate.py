@@ -7,9 +7,7 @@ import pytest
 from privaudit import Auditor, load_run
 from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
-from privaudit.core.errors import (
-    ConfigError,
-)
+from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
 from privaudit.statistics.roc import pooled_auroc
 
@@ -113,7 +111,9 @@ def test_public_numbers_of_another_data_set_are_refused(
     contents["config"]["dataset"] = "cifar10"
     path = tmp_path / "other.json"
     path.write_text(json.dumps(contents))
-    with pytest.raises(ConfigError, match=r"trained on digits, and other\.json is"):
+    with pytest.raises(
+        IncompatibleRunsError, match=r"trained on digits, and other\.json is"
+    ):
         gate("broken", path)
     contents["config"]["dataset"] = "digits"
     del contents["leaks"]["loss-threshold"]["auroc"]["low"]

@@ -10,6 +10,7 @@ from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
     ConfigError,
+    IncompatibleRunsError,
     MissingFileError,
     TranscriptError,
     UnknownNameError,
@@ -211,7 +212,7 @@ def copied(runs: Path, to: Path, name: str = "promptfl-0") -> Run:
 def test_other_data_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
     other = copied(runs, tmp_path)
     sign_again(other.path, data_hash="another")
-    with pytest.raises(ConfigError, match="trained on other data"):
+    with pytest.raises(IncompatibleRunsError, match="trained on other data"):
         compare("zero-shot-0", other.path)
 
 
@@ -225,7 +226,7 @@ def test_other_coins_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
     sign_again(other.path, ledger_hash=tossed.hash)
     again = Run(other.path)
     save_audit(Auditor(again).attack(shadows=0))
-    with pytest.raises(ConfigError, match="toss other membership coins"):
+    with pytest.raises(IncompatibleRunsError, match="toss other membership coins"):
         compare("zero-shot-0", again)
 
 
