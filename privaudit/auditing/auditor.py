@@ -14,14 +14,15 @@ from privaudit.auditing.dominated_views import attack_as_weaker
 from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow_scores
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.model_outputs import Array, as_array
+from privaudit.auditing.named_attacks import Attacks, check_played, named_attacks
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import answering
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.shadow_models.signal_cache import SignalStore
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError, shown
+from privaudit.core.parameters import MOST
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.fields import MOST
 from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.utility import measure_clients
@@ -62,6 +63,7 @@ class Auditor:
         self,
         scenario: str | Scenario = "server-reconstruct",
         *,
+        attacks: Attacks = (),
         clients: int | Literal["all"] = 3,
         shadows: int | None = None,
         seed: int = 0,
@@ -71,6 +73,9 @@ class Auditor:
 
         Args:
             scenario: Its name, or one of your own.
+            attacks: Made besides the scenario's own, of which the first carries the
+                verdict all the same: NAME or NAME:key=value,key=value each, or attacks
+                of your own by label.
             clients: How many clients to train shadow models for, in their fixed order,
                 or all of them. Attacks without shadow models attack everyone.
             shadows: Shadow models for each of them; 0 leaves those attacks out. By
@@ -79,17 +84,19 @@ class Auditor:
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
 
         Raises:
-            UnknownNameError: No scenario has that name.
+            UnknownNameError: No scenario, or no attack, has that name.
             ConfigError: Fewer than one client, fewer than five shadows, or no attack
                 of the scenario takes models of the run's task.
             ViewError: The threat model does not fit the trainer.
         """
-        _check_arguments(scenario, clients, shadows, seed)
+        _check_arguments(scenario, clients, shadows, seed, attacks)
         task = self.run.population.task
         if shadows is None:
             shadows = USUAL_SHADOWS[task.kind]
-        plan = find_scenario(scenario, shadows)
+        named = named_attacks(attacks, shadows)
+        plan = find_scenario(scenario, shadows).besides(named)
         plan = self._as_seen(plan.for_task(task.kind))
+        check_played(named, plan)
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
         played = PlayedScenario(self.run, plan, adversary, targets, clients)
         played = replace(played, results=played.attack(plan, targets))
@@ -266,11 +273,12 @@ def _check_arguments(
     clients: int | Literal["all"],
     shadows: int | None,
     seed: int,
+    attacks: Attacks,
 ) -> None:
     """Refuse what no audit could do, before data and models are loaded.
 
     Raises:
-        UnknownNameError: No scenario has that name.
+        UnknownNameError: No scenario, or no attack, has that name.
         ConfigError: A number is none, or out of range.
     """
     for name, value, fewest in (
@@ -293,6 +301,7 @@ def _check_arguments(
             )
     usual = USUAL_SHADOWS["classification"]
     find_scenario(scenario, usual if shadows is None else shadows)
+    named_attacks(attacks, shadows or 0)
 
 
 def _naming(run: str, watcher: Watcher) -> Watcher:

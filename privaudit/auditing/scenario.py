@@ -5,7 +5,7 @@ verdict is about: it was named before any score was seen, so no best of several 
 reported as if it had been the only one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from privaudit.auditing.attack import Attack
@@ -62,6 +62,10 @@ class Scenario:
                 f"{', '.join(self.attacks)}. Add one that does."
             )
         return replace(self, attacks=found)
+
+    def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
+        """Return the scenario with further attacks behind its own."""
+        return replace(self, attacks={**self.attacks, **attacks, **self.attacks})
 
     def where_masked(self) -> "Scenario":
         """Return the scenario as it can be played where uploads were masked.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import PluginError, UnknownNameError, one_line
-from privaudit.core.registry import Registry
+from privaudit.core.registry import Registry, first_line
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk, places
 from privaudit.federated.trainer import TRAINERS
@@ -53,8 +53,7 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         if isinstance(entry, OnDisk):
             yield name, entry.summary, *_needs(name, entry)
             continue
-        summary = (entry.__doc__ or "").strip().splitlines()
-        yield name, summary[0] if summary else ""
+        yield name, first_line(entry)
 
 
 def _needs(name: str, entry: OnDisk) -> Iterator[str]:

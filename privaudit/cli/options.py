@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs, parse_spec
 from privaudit.federated.runs.fields import PATH, RunFields
 
 Read = TypeVar("Read")
@@ -50,6 +51,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted 
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an existing run.")]
 Runs = Annotated[list[str] | None, typer.Argument(help="Runs. By default: the latest.")]
 ScenarioName = Annotated[str, typer.Option()]
+NamedAttacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attack",
+        help="An attack to make besides the scenario's own: NAME or "
+        "NAME:key=value,key=value; repeatable. `privaudit list attacks` names them.",
+    ),
+]
 Attacked = Annotated[
     str, typer.Option(help="How many clients get shadow models, or 'all' of them.")
 ]
@@ -136,26 +145,9 @@ def given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what NAME=VALUE texts set; the value "none" is None.
-
-    Raises:
-        ConfigError: A text has no sign of equality, or no name.
-    """
-    values: dict[str, Any] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise ConfigError(
-                f"{text!r} sets nothing. Write NAME=VALUE, as in {option}."
-            )
-        values[name.strip().replace("-", "_")] = None if value == "none" else value
-    return values
-
-
 def settings(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return what --set sets."""
-    return pairs("--set rank=4", texts or [])
+    return parse_pairs("--set rank=4", texts or [])
 
 
 def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -164,13 +156,7 @@ def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigError: There is no name, or no parameter after the colon.
     """
-    name, colon, own = text.partition(":")
-    if not name or (colon and not own):
-        raise ConfigError(
-            f"--trainer {text!r} lacks a {'parameter' if name else 'name'}. Write NAME "
-            "or NAME:key=value, as in dp-fpl:epsilon=8."
-        )
-    return name, pairs("dp-fpl:epsilon=8", own.split(",") if own else [])
+    return parse_spec("--trainer", text, "dp-fpl:epsilon=8")
 
 
 def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:

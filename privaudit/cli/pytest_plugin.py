@@ -320,9 +320,9 @@ def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:
-    from privaudit.cli.options import pairs
+    from privaudit.core.parameters import parse_pairs
 
-    return pairs("dp-fpl rounds=2", texts)
+    return parse_pairs("dp-fpl rounds=2", texts)
 
 
 def _own_folder(config: pytest.Config) -> Path:

@@ -144,6 +144,11 @@ class Registry(Generic[T]):
         )
 
 
+def first_line(entry: object) -> str:
+    """Return the first line of what is documented of an entry; empty if nothing is."""
+    return ((entry.__doc__ or "").strip().splitlines() or [""])[0]
+
+
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group; looked for once on each ``sys.path``."""

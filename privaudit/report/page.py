@@ -39,7 +39,7 @@ from privaudit.report.galleries.captions import exposed_captions
 from privaudit.report.galleries.pictures import galleries
 from privaudit.report.labels import run_labels
 from privaudit.report.page_template import render
-from privaudit.report.settings import attack_settings, run_settings
+from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
 from privaudit.report.tables.attack_table import attack_rows
 from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
 from privaudit.report.tables.leak_by_class import ClassLeak
@@ -145,6 +145,7 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "written": written_table(audits, labels),
         "traffic": traffic_rows(audits, labels),
         "attack_settings": attack_settings(audits),
+        "attack_descriptions": attack_descriptions(audits),
         "settings": run_settings(audits),
     }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import description
 from privaudit.federated.runs.runs import Run
 from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import setting, writes
@@ -82,6 +83,11 @@ def _which(run: Run) -> str:
 
 def _total(metrics: Sequence[Mapping[str, Any]], name: str) -> str:
     return f"{sum(line[name] for line in metrics):,}"
+
+
+def attack_descriptions(audits: Sequence[Audit]) -> dict[str, str]:
+    """Return what each attack says of itself in a line; nothing if it is not here."""
+    return {name: description(name) for audit in audits for name in audit.results}
 
 
 def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:

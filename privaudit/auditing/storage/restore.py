@@ -5,18 +5,25 @@ what audit.json says of them.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from privaudit.auditing.attack import Attack
 from privaudit.auditing.attack_result import AttackResult, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_part import stored_parts
-from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.core.arrays import DAMAGE
-from privaudit.core.errors import ConfigError, TranscriptError, UnknownNameError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    PluginError,
+    TranscriptError,
+    UnknownNameError,
+    shown,
+)
 from privaudit.federated.runs.utility import METRICS, STORED_UTILITY
 from privaudit.federated.threat_models import find_threat
 from privaudit.statistics.estimate import Estimate
@@ -91,14 +98,23 @@ def _leak(stored: StoredAudit, attack: str) -> AttackResult:
 
 def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:
     """Return the scenario as it was played; one that is no more has no attacks."""
-    told = " ".join(leak.settings for leak in results.values())
-    shadows = re.findall(r"\bshadows=(\d+)", told)
     try:
-        plan = find_scenario(stored.scenario, int(shadows[0]) if shadows else 0)
-    except UnknownNameError:
+        plan = SCENARIOS.find(stored.scenario)()
+    except (UnknownNameError, PluginError):
         plan = Scenario(stored.scenario, "", "", {})
-    known = {name: a for name, a in plan.attacks.items() if name in results}
+    made = {name: _attack(leak, plan) for name, leak in results.items()}
+    known = {name: attack for name, attack in made.items() if attack is not None}
     question, threat = stored.contents["question"], stored.contents["threat"]
     if threat == "server-aggregate":
         plan = plan.where_masked()  # if that is not what the scenario asks for anyhow
     return replace(plan, question=question, threat=threat, attacks=known)
+
+
+def _attack(leak: AttackResult, plan: Scenario) -> Attack | None:
+    """Return an attack as it was made, or as its scenario makes it now; else None."""
+    if " as " in leak.attack:  # of a weaker adversary's scenario
+        return None
+    try:
+        return restore_attack(leak.attack, leak.settings)
+    except (ConfigError, PluginError):
+        return plan.attacks.get(leak.attack)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def attack(
     run: options.Runs = None,
     scenario: options.ScenarioName = "server-reconstruct",
+    attacks: options.NamedAttacks = None,
     clients: options.Attacked = "3",
     shadows: options.Shadows = None,
     seed: options.AuditSeed = 0,
@@ -27,6 +28,7 @@ def attack(
 ) -> None:
     """Run the attacks of a scenario on runs, and report what leaks."""
     from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.named_attacks import named_attacks
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
     from privaudit.federated.runs.runs import latest_runs, load_run
@@ -34,11 +36,18 @@ def attack(
 
     view = choose_view(quiet, as_json)
     whom, audits = options.attacked(clients), []
+    named = attacks or []
+    named_attacks(named, shadows or 0)  # before anything is loaded
     found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
     with view:
         for one in found:
             audit = Auditor(one).attack(
-                scenario, clients=whom, shadows=shadows, seed=seed, watcher=view
+                scenario,
+                attacks=named,
+                clients=whom,
+                shadows=shadows,
+                seed=seed,
+                watcher=view,
             )
             save_audit(audit)
             write_report(
@@ -47,7 +56,7 @@ def attack(
             audits.append(audit)
     page = _common_page(audits, show_records)
     results = [_result(audit, page) for audit in audits]
-    view.present(results, lambda: _present(audits, page))
+    view.present(results, lambda: _present(audits, page, named))
 
 
 def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:
@@ -62,14 +71,20 @@ def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:
     return page
 
 
-def _present(audits: Sequence["Audit"], page: Path) -> None:
-    """Print the table, and say where the report on all runs lies."""
+def _present(audits: Sequence["Audit"], page: Path, named: Sequence[str]) -> None:
+    """Print the table, what was asked for by name, and where the report lies."""
     from rich.console import Console
 
     from privaudit.report.tables.table import print_table
 
     console = Console()
     print_table(audits, console)
+    asked = {text.partition(":")[0] for text in named}
+    for audit in audits:
+        for label, leak in audit.results.items():
+            if label.partition(":")[0] in asked:
+                said = f"{audit.run.name}, {label}: {leak.auroc}. {leak.verdict}"
+                console.print(said, soft_wrap=True, highlight=False, markup=False)
     console.print(f"Report: {_from_here(page)}", soft_wrap=True, highlight=False)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from privaudit.cli import options
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
     from privaudit.checks.dp_claim_audit import ClaimAudit
@@ -51,7 +52,7 @@ def claim(
 
     name, own = options.trainer_spec(trainer)
     settings = {**options.settings(setting), **own, **options.given(epsilon=epsilon)}
-    fields = {**options.pairs("--field", field or []), **options.given(rounds=rounds)}
+    fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
     with choose_view() as view:
         found = audit_claim(
             name,

@@ -12,6 +12,7 @@ import typer
 
 from privaudit.cli import options
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display
@@ -123,7 +124,7 @@ def tradeoff(
         clients=None if clients is None else options.attacked(clients),
         shadows=shadows,
         settings=options.settings(setting) or None,
-        fields=options.pairs("--field clients=3", field or []) or None,
+        fields=parse_pairs("--field clients=3", field or []) or None,
         margin=margin,
         utility_margin=utility_margin,
         alpha=alpha,
@@ -184,7 +185,7 @@ def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:
     """Return the values by name; a name given twice is a slip."""
     found: dict[str, list[Any]] = {}
     for text in texts or []:
-        ((name, values),) = options.pairs("--vary rank=4,8", [text]).items()
+        ((name, values),) = parse_pairs("--vary rank=4,8", [text]).items()
         if name in found:
             raise ConfigError(
                 f"--vary {name} was given twice. Write all values in one: "

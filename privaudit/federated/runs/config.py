@@ -1,6 +1,5 @@
 """The complete, validated record of how a run was made."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,11 +10,12 @@ from pydantic import ValidationError, field_validator
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.parameters import build, field_names, readable, refuse_truths
 from privaudit.core.seeds import Randomness
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import SplitSizes
 from privaudit.federated.federation import count_participants
-from privaudit.federated.runs.fields import MOST, RunFields
+from privaudit.federated.runs.fields import RunFields
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AddsNoise
 from privaudit.models.interfaces import TaskKind
@@ -124,7 +124,7 @@ def make_config(
         config = RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
         raise ConfigError(readable(error, "run")) from None
-    _refuse_truths("run", fields, config)
+    refuse_truths("run", fields, config)
     _check_masking(config, built)
     return config
 
@@ -163,15 +163,6 @@ def _full(place: str | Path) -> str:
     return str(found)
 
 
-def _refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
-    """Refuse True and False where a number is expected: pydantic takes 1 and 0."""
-    for name, value in given.items():
-        if isinstance(value, bool) and not isinstance(getattr(made, name), bool):
-            raise ConfigError(
-                f"The {what} cannot take {name} = {value}: that is no number. Give one."
-            )
-
-
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
     """Refuse masks where no sum could be made of what is sent."""
     if not config.is_masked:
@@ -198,27 +189,7 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
         UnknownNameError: No trainer has that name.
         ConfigError: A parameter is unknown or out of range.
     """
-    known = parameters_of(name)
-    for key in settings:  # pydantic's dataclasses would ignore it
-        if key not in known:
-            raise ConfigError(
-                f"The trainer {name!r} has no parameter {key!r}. It has: "
-                f"{', '.join(sorted(known)) or 'none'}."
-            )
-    what = f"trainer {name!r}"
-    try:
-        built = TRAINERS.find(name)(**settings)
-    except ValidationError as error:
-        raise ConfigError(readable(error, what)) from None
-    _refuse_truths(what, settings, built)
-    for key in known:
-        value = getattr(built, key)
-        if isinstance(value, int) and value > MOST:
-            raise ConfigError(
-                f"The {what} cannot take {key} = {shown(value)}: at most {MOST:,} are "
-                "counted. Take fewer."
-            )
-    return built
+    return build(f"trainer {name!r}", TRAINERS.find(name), settings)
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
@@ -227,16 +198,4 @@ def parameters_of(trainer: str) -> frozenset[str]:
     Raises:
         UnknownNameError: No trainer has that name.
     """
-    factory = TRAINERS.find(trainer)
-    fields = dataclasses.fields(factory)  # type: ignore[arg-type]
-    return frozenset(field.name for field in fields)
-
-
-def readable(error: ValidationError, what: str) -> str:
-    """Return what is wrong first, in a sentence about a run, a trainer or the like."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    if not first["loc"]:  # two parameters that don't go together
-        return f"The {what} cannot be made: {message}."
-    return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."
+    return field_names(TRAINERS.find(trainer))

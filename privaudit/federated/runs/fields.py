@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from privaudit.core.parameters import MOST
+
 COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
-MOST = 1_000_000  # of anything that is counted: far more than any federation has
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 PATH: dict[str, JsonValue] = {"format": "path"}

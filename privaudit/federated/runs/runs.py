@@ -23,12 +23,13 @@ from pydantic import ValidationError
 
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.limits import limit_of
+from privaudit.core.parameters import readable
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import Signer
 from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
 from privaudit.core.tensors import Tensors
 from privaudit.federated.masked_sum import Masking
-from privaudit.federated.runs.config import RunConfig, readable
+from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.run_files import (

@@ -19,13 +19,14 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import TranscriptError
 from privaudit.federated.runs.runs import Run
-from privaudit.report.export.allow_list import OMITTED, AllowList
+from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.hmac import seal
 from privaudit.report.export.rules import AUDIT, LEAK
-from privaudit.report.export.texts import ATTACK
+from privaudit.report.export.texts import attack_words, is_label
 
 AUDITS = "audits"
 FEWEST = 10  # members, and as many others, in any figure
+UNSAID = "left out: not what this installation's code says of the attack"
 
 
 def public_audit(
@@ -74,9 +75,14 @@ def recorded(
 
 def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
     """Return what each attack found, by clients' models and by the server's own."""
-    found: dict[str, dict[str, Any]] = {"leaks": {}, "server_model": {}}
+    found: dict[str, Any] = {"leaks": {}, "server_model": {}}
+    unknown = 0
     for attack in stored.attacks:
         name = attack.removeprefix(SERVER)
+        if not is_label(name):
+            sieve.odd.append(f"{place}/{name}")
+            unknown += 1
+            continue
         part = "leaks" if name == attack else "server_model"
         try:
             leak = _leak(stored, attack, sieve, f"{place}/{part}/{name}")
@@ -88,16 +94,14 @@ def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
             ) from None
         if leak is not None:
             found[part][name] = leak
-    return found
+    return {**found, **({"unknown_attacks": unknown} if unknown else {})}
 
 
 def _leak(
     stored: StoredAudit, attack: str, sieve: AllowList, place: str
 ) -> dict[str, Any] | None:
-    """Return what an attack found; None if it is unknown, or on too few records."""
+    """Return what an attack found; None if it was on too few records."""
     entry, name = stored.leak(attack), attack.removeprefix(SERVER)
-    if ATTACK(sieve, name, place) is OMITTED:
-        return None
     leak = evaluate_scores(
         name, entry["settings"], entry["threshold"], stored.clients(attack)
     )
@@ -110,6 +114,7 @@ def _leak(
                 "was altered, or written by another version. Make the audit again with "
                 "`privaudit attack`."
             )
+    public |= _words(name, entry, sieve, place)
     public["verdict"] = again["verdict"]
     pooled = again["tpr_at_fpr"].values()
     rest = [{"n": n} for n in _counts_of_rest(stored, attack)]
@@ -119,6 +124,18 @@ def _leak(
         sieve.few.append(f"{place}/by_client")
         del public["by_client"]
     return public
+
+
+def _words(
+    attack: str, entry: Mapping[str, Any], sieve: AllowList, place: str
+) -> dict[str, str]:
+    """Return what an attack says of itself, and where its file says otherwise."""
+    said = attack_words(attack, entry["settings"])
+    for key in ("settings", "threshold", "description"):
+        if key not in said or entry.get(key, said[key]) != said[key]:
+            sieve.odd.append(f"{place}/{key}")
+            said[key] = UNSAID
+    return said
 
 
 def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:

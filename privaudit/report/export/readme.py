@@ -72,5 +72,10 @@ def _verdicts(audit: Mapping[str, Any], scenario: str) -> Iterator[str]:
     """Yield one line for each attack on clients' models, the headline first."""
     if not audit["leaks"]:
         yield f"{scenario}: no result is on enough records"
+    if "unknown_attacks" in audit:
+        yield (
+            f"{audit['unknown_attacks']} attacks left out: the installation that "
+            "exported does not have them"
+        )
     for attack, leak in audit["leaks"].items():
         yield f"{attack}: {leak['verdict']['sentence']}"

@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from privaudit.auditing.attack import Attack
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
 from privaudit.federated.participants import trained_clients
@@ -81,6 +84,7 @@ def _play(
                 (bare / path.name).symlink_to(path.resolve())
         audit = Auditor(Run(bare)).attack(
             stored.scenario,
+            attacks=_named(stored),
             clients=_attacked(run, stored),
             shadows=_shadows(stored),
             seed=stored.contents.get("seed", 0),
@@ -97,10 +101,24 @@ def _attacked(run: Run, stored: StoredAudit) -> int | Literal["all"]:
 
 
 def _shadows(stored: StoredAudit) -> int:
-    """Return how many shadow models each client had; 0 without any."""
-    settings = [stored.leak(attack)["settings"] for attack in stored.attacks]
+    """Return how many shadow models the scenario's own attacks had; 0 without any."""
+    own = SCENARIOS.find(stored.scenario)().attacks
+    settings = [
+        stored.leak(attack)["settings"] for attack in stored.attacks if attack in own
+    ]
     found = re.findall(r"\bshadows=(\d+)", " ".join(settings))
     return int(found[0]) if found else 0
+
+
+def _named(stored: StoredAudit) -> dict[str, Attack]:
+    """Return the attacks that were asked for by name, besides the scenario's own."""
+    own = SCENARIOS.find(stored.scenario)().attacks
+    others = [name for name in stored.contents["leaks"] if name not in own]
+    return {
+        name: restore_attack(name, stored.leak(name)["settings"])
+        for name in others
+        if " as " not in name
+    }
 
 
 def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list[str]]:

@@ -1,5 +1,6 @@
 """Which keys of a run's files may leave the machine, and in what form."""
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from privaudit.auditing.scenario import SCENARIOS
@@ -26,8 +27,6 @@ from privaudit.report.export.allow_list import (
 )
 from privaudit.report.export.texts import (
     ACCOUNTANT,
-    ATTACK,
-    ATTACK_SETTINGS,
     BOUND_METHOD,
     CANARIES,
     CLAIM,
@@ -43,11 +42,11 @@ from privaudit.report.export.texts import (
     SCORED_BY,
     SHA,
     SLUG,
-    THRESHOLD,
     VERSION,
     VIEW,
     WHY,
-    attack_names,
+    attack_label,
+    is_label,
 )
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.captions.token_f1 import F1
@@ -79,7 +78,8 @@ def per_attack(rule_of_each: FieldRule) -> FieldRule:
     """Return a rule for an object with an entry for each of some attacks."""
 
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
-        return entries(dict.fromkeys(attack_names(), rule_of_each))(sieve, value, place)
+        names = filter(is_label, value) if isinstance(value, Mapping) else ()
+        return entries(dict.fromkeys(names, rule_of_each))(sieve, value, place)
 
     return rule
 
@@ -203,9 +203,9 @@ PRIVACY = entries(
 )
 LEAK = entries(
     {
-        "attack": ATTACK,
-        "settings": ATTACK_SETTINGS,
-        "threshold": THRESHOLD,
+        "attack": attack_label,
+        "settings": withheld,  # said again by the attack
+        "threshold": withheld,  # likewise
         "auroc": ESTIMATE,
         "auroc_new_clients": ESTIMATE,
         "tpr_at_fpr": each(r"0\.[0-9]+", ESTIMATE),
@@ -267,7 +267,7 @@ AUDIT = entries(
         "server_model": withheld,  # likewise
         "linking": entries(
             {
-                "attack": ATTACK,
+                "attack": attack_label,
                 "auroc_without": ESTIMATE,
                 "auroc_difference": per_attack(ESTIMATE),
                 "linked_right": ESTIMATE,
@@ -278,7 +278,7 @@ AUDIT = entries(
         "rounds": listed(
             entries(
                 {
-                    "attack": ATTACK,
+                    "attack": attack_label,
                     "meaning": MEANING,
                     "by_round": each(r"\d+", ESTIMATE),
                 }

@@ -5,16 +5,21 @@ Nothing fits that a user, a record or a path could have put there.
 
 import re
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
-from privaudit.auditing.dominated_views import attack_in_place
+from privaudit.auditing.named_attacks import (
+    description,
+    named_attacks,
+    restore_attack,
+)
 from privaudit.auditing.parts.one_run import KINDS
 from privaudit.auditing.scenario import SCENARIOS
+from privaudit.core.errors import ConfigError, PluginError
 from privaudit.federated.runs.caption_utility import EXACT
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import NoiseAt, Release
-from privaudit.report.export.allow_list import one_of, text
+from privaudit.report.export.allow_list import OMITTED, AllowList, either, text
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.captions.token_f1 import F1
 
@@ -33,6 +38,7 @@ FOLDER_MODELS = (
     "seq2seq",
     "blip",
 )
+LONGEST = 300  # letters of an attack's own words
 _NUMBER = r"[0-9.e+-]+"
 _FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
 CLAIM = text(
@@ -114,25 +120,65 @@ VIEW, RELEASE, NOISE_AT = (
 )
 CANARIES = text(*map(re.escape, KINDS.values()))
 METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
-THRESHOLD = text(
-    r"median of public records, classes weighted as among the candidates",
-    r"median of public records of each class",
-    r"a likelihood ratio of one",
-    r"best on \d+ shadows that trained no attack model",
-)
-_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
-ATTACK_SETTINGS = text(rf"[A-Za-z]+\((\w+={_VALUE}(, \w+={_VALUE})*)?\)")
 
 
 @cache
-def attack_names() -> list[str]:
-    """Return what the attacks of all scenarios are called."""
-    plans = [SCENARIOS.find(name)() for name in SCENARIOS.names()]
-    own = {attack for plan in plans for attack in plan.attacks}
-    named = {plan.name: next(iter(plan.attacks)) for plan in plans}
-    less = {weaker for plan in plans for weaker in plan.dominates}
-    return sorted(own | {attack_in_place(named[weaker], weaker) for weaker in less})
+def _planned(names: tuple[str, ...]) -> frozenset[str]:
+    """Return what the scenarios of these names call their attacks."""
+    plans = [SCENARIOS.find(name)() for name in names]
+    return frozenset(label for plan in plans for label in plan.attacks)
 
 
-ATTACK = one_of(attack_names)
-SCORED_BY = one_of(lambda: [*attack_names(), "movement against its gradient"])
+def is_label(label: str) -> bool:
+    """Say whether code names an attack so: nothing else can be written in it."""
+    attack, in_place, weaker = label.partition(" as ")
+    if in_place and weaker not in SCENARIOS.names():
+        return False
+    if attack in _planned(tuple(SCENARIOS.usable())):
+        return may_leave(attack)
+    try:
+        return attack in named_attacks([attack], shadows=5)
+    except (ConfigError, PluginError):
+        return False
+
+
+def may_leave(words: str) -> bool:
+    """Say whether words that an attack's code says are short, and name no place.
+
+    Example:
+        >>> may_leave("median of public records"), may_leave("see /home/ann")
+        (True, False)
+    """
+    is_text = 0 < len(words) <= LONGEST and words.isprintable()
+    return is_text and not re.search(r"\\|://|(^|[\s\"'(\[])[~/.]", words)
+
+
+def attack_words(label: str, settings: str) -> dict[str, str]:
+    """Return what an attack's code says of it: what its file says goes nowhere.
+
+    Args:
+        label: What an audit calls it.
+        settings: Its parameters, by which it is made again.
+
+    Returns:
+        Its parameters, how its guesses are made, and what it is in a line; without
+        what cannot be said again, or is no text that may leave.
+    """
+    said = {"description": description(label)}
+    try:
+        attack = restore_attack(label, settings)
+        said |= {"settings": repr(attack), "threshold": attack.threshold}
+    except (ConfigError, PluginError):
+        pass
+    return {key: words for key, words in said.items() if may_leave(words)}
+
+
+def attack_label(sieve: AllowList, value: Any, place: str) -> Any:
+    """Let an attack's name through."""
+    if isinstance(value, str) and is_label(value):
+        return value
+    sieve.odd.append(place)
+    return OMITTED
+
+
+SCORED_BY = either(text("movement against its gradient"), attack_label)

@@ -23,7 +23,7 @@ from privaudit.report.export.hmac import read_key
 from privaudit.report.export.replay import Replayed, alike, replay
 from privaudit.statistics.progress import Watcher
 
-_MADE_AGAIN = ("leaks", "server_model", "scores", "question")  # of an audit
+_MADE_AGAIN = ("leaks", "server_model", "unknown_attacks", "scores", "question")
 _CHAINED = ("run/progress/head", "run/progress/length")  # the transcript gives them
 _CERTIFIED = ("data", "privacy", "run/model_hash")  # given by data, model, mechanisms
 _ABOUT_ITSELF = ("card", "sha256")

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.dominated_views import attack_in_place
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.federated.trainer import TRAINERS, Task
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.privacy.certificate import CertifiedView, certify
@@ -15,7 +18,14 @@ from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release
 from privaudit.report.export.allow_list import OMITTED, AllowList, entries, number
 from privaudit.report.export.rules import AUDIT, CONFIG, HEADER, LEAK, PRIVACY
-from privaudit.report.export.texts import CLAIM, MECHANISM, WHY
+from privaudit.report.export.texts import (
+    CLAIM,
+    MECHANISM,
+    WHY,
+    attack_words,
+    is_label,
+    may_leave,
+)
 
 CANARY = "a red hat"
 Json = st.recursive(
@@ -85,6 +95,46 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
             "config/seed",
         ]
         assert kept["settings"] == config.settings
+
+
+@pytest.mark.parametrize("name", ATTACKS.names())
+def test_what_attacks_say_of_themselves_may_leave(name: str) -> None:
+    words = attack_words(name, repr(ATTACKS.find(name)()))
+    assert set(words) == {"description", "settings", "threshold"}
+
+
+@pytest.mark.parametrize("name", SCENARIOS.names())
+def test_what_scenarios_call_their_attacks_may_leave(name: str) -> None:
+    plan = SCENARIOS.find(name)(shadows=7)
+    for label, attack in plan.attacks.items():
+        assert is_label(label)
+        assert attack_words(label, repr(attack))["threshold"] == attack.threshold
+    named = next(iter(plan.attacks))
+    assert all(is_label(attack_in_place(named, weaker)) for weaker in plan.dominates)
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["", CANARY, "lira:mode=red", "lira:red=1", "lira as nobody", "lira hat", "lira\n",
+     "max-renyi image 11 % order 2", "loss-threshold as black-box as black-box"],
+)  # fmt: skip
+def test_nobody_can_write_anything_into_an_attacks_name(label: str) -> None:
+    assert not is_label(label)
+
+
+@pytest.mark.parametrize(
+    "settings", ["", "a red hat", "Lira(mode='red')", "Lira(red=1)", "Lira()", "1 / 0"]
+)
+def test_settings_that_no_attack_writes_are_not_said(settings: str) -> None:
+    assert set(attack_words("lira", settings)) == {"description"}
+
+
+@pytest.mark.parametrize(
+    "words", ["/home/ann", "in ~/data", "see (../x)", "C:\\x", "http://x", "a" * 301,
+              "a\nb", "\x1b[31m", ""],
+)  # fmt: skip
+def test_words_with_places_or_without_end_stay_here(words: str) -> None:
+    assert not may_leave(words)
 
 
 @pytest.mark.parametrize(

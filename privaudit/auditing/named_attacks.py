@@ -1,0 +1,102 @@
+"""Attacks by the words that ask for them, and again by the words that an audit keeps.
+
+A label names an attack in an audit: the registered name, alone or with what was asked
+for, such as "lira:mode=offline", or what a scenario says of it behind a space.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from privaudit.auditing.attack import ATTACKS, Attack
+from privaudit.auditing.scenario import Scenario
+from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
+from privaudit.core.parameters import build, field_names, parse_pairs, parse_spec
+from privaudit.core.registry import first_line
+
+Attacks = Sequence[str] | Mapping[str, Attack]
+_EXAMPLE = "lira:mode=offline"
+# Labels and settings go where a run's files never do: they hold numbers and choices.
+_LABEL = re.compile(r"[\w-]+(:\w+=[\w.+-]+(,\w+=[\w.+-]+)*)?", re.ASCII)
+_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
+_SETTINGS = re.compile(rf"\w+\(((?:\w+={_VALUE}(?:, \w+={_VALUE})*)?)\)", re.ASCII)
+
+
+def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
+    """Return attacks by label.
+
+    Args:
+        attacks: NAME or NAME:key=value,key=value each; or attacks by label.
+        shadows: Of each attack that trains shadow models and is not told how many; with
+            0 it takes its own default.
+
+    Raises:
+        UnknownNameError: No attack has that name.
+        ConfigError: A parameter is unknown or out of range, or no number or choice.
+        PluginError: The attack is another package's, and cannot be imported.
+    """
+    if isinstance(attacks, Mapping):
+        return dict(attacks)
+    return dict(_named(text, shadows) for text in attacks)
+
+
+def _named(text: str, shadows: int) -> tuple[str, Attack]:
+    name, own = parse_spec("--attack", text, _EXAMPLE)
+    factory, what = ATTACKS.find(name), f"attack {name!r}"
+    trained = {}
+    if "shadows" in field_names(factory) and "shadows" not in own:
+        trained = {"shadows": shadows or build(what, factory, own).shadows}  # type: ignore[attr-defined]
+    attack = build(what, factory, {**own, **trained})
+    if not shadows:  # a label without them is the scenario's own attack
+        own |= trained
+    values = (f"{k}={'none' if v is None else v}" for k, v in own.items())
+    label = f"{name}:{','.join(values)}" if own else name
+    if not _LABEL.fullmatch(label):
+        raise ConfigError(
+            f"--attack {text!r} was given. A value is a number or a word: letters, "
+            f"digits, and . _ + - among them, as in {_EXAMPLE}."
+        )
+    return label, attack
+
+
+def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
+    """Refuse attacks that were asked for, and that the run's models cannot be given.
+
+    Raises:
+        ConfigError: One is not in the scenario as it is played.
+    """
+    for label in named:
+        if label not in plan.attacks:
+            raise ConfigError(
+                f"The attack {label!r} was asked for, and the run's models do not give "
+                f"what it reads. Attacks that read them: {', '.join(plan.attacks)}."
+            )
+
+
+def restore_attack(label: str, settings: str) -> Attack:
+    """Return an attack by its label and its parameters, as ``repr`` writes them.
+
+    Raises:
+        UnknownNameError: No attack of that name is installed.
+        PluginError: It is another package's, and cannot be imported.
+        ConfigError: It does not write its parameters so.
+    """
+    name = re.split("[: ]", label)[0]
+    factory, written = ATTACKS.find(name), _SETTINGS.fullmatch(settings)
+    if written is not None:
+        texts = [part.replace("'", "") for part in written[1].split(", ") if part]
+        own = parse_pairs(settings, [t.replace("=None", "=none") for t in texts])
+        attack = build(f"attack {name!r}", factory, own)
+        if repr(attack) == settings:
+            return attack
+    raise ConfigError(
+        f"The attack {label!r} is not written so: {settings[:120]}. Make the audit "
+        "again with `privaudit attack`."
+    )
+
+
+def description(label: str) -> str:
+    """Return the first line of an attack's documentation; empty if it is not here."""
+    try:
+        return first_line(ATTACKS.find(re.split("[: ]", label)[0]))
+    except (UnknownNameError, PluginError):
+        return ""

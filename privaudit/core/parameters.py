@@ -1,0 +1,109 @@
+"""Parameters of what users name: read of a command line, and checked.
+
+Classes are frozen pydantic dataclasses, whose fields are the parameters.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from privaudit.core.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+T = TypeVar("T")
+MOST = 1_000_000  # of anything that is counted: far more than any federation has
+
+
+def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Return what NAME=VALUE texts set; the value "none" is None.
+
+    Raises:
+        ConfigError: A text has no sign of equality, or no name.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise ConfigError(
+                f"{text!r} sets nothing. Write NAME=VALUE, as in {example}."
+            )
+        values[name.strip().replace("-", "_")] = None if value == "none" else value
+    return values
+
+
+def parse_spec(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of NAME or NAME:key=value,key=value.
+
+    Raises:
+        ConfigError: There is no name, or no parameter after the colon.
+    """
+    name, colon, own = text.partition(":")
+    if not name or (colon and not own):
+        raise ConfigError(
+            f"{option} {text!r} lacks a {'parameter' if name else 'name'}. Write NAME "
+            f"or NAME:key=value, as in {example}."
+        )
+    return name, parse_pairs(example, own.split(",") if own else [])
+
+
+def field_names(factory: Callable[..., object]) -> frozenset[str]:
+    """Return the names of what a class takes."""
+    if not dataclasses.is_dataclass(factory):
+        return frozenset()
+    return frozenset(field.name for field in dataclasses.fields(factory))
+
+
+def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
+    """Return what a class makes of parameters.
+
+    Args:
+        what: It is, for errors, such as "trainer 'promptfl'".
+        factory: The class.
+        settings: Those parameters that differ from their defaults; texts are read.
+
+    Raises:
+        ConfigError: A parameter is unknown or out of range.
+    """
+    from pydantic import ValidationError
+
+    known = field_names(factory)
+    for key in settings:  # pydantic's dataclasses would ignore it
+        if key not in known:
+            raise ConfigError(
+                f"The {what} has no parameter {shown(key)}. It has: "
+                f"{', '.join(sorted(known)) or 'none'}."
+            )
+    try:
+        built = factory(**settings)
+    except ValidationError as error:
+        raise ConfigError(readable(error, what)) from None
+    refuse_truths(what, settings, built)
+    for key in known:
+        value = getattr(built, key)
+        if isinstance(value, int) and value > MOST:
+            raise ConfigError(
+                f"The {what} cannot take {key} = {shown(value)}: at most {MOST:,} are "
+                "counted. Take fewer."
+            )
+    return built
+
+
+def refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
+    """Refuse True and False where a number is expected: pydantic takes 1 and 0."""
+    for name, value in given.items():
+        if isinstance(value, bool) and not isinstance(getattr(made, name), bool):
+            raise ConfigError(
+                f"The {what} cannot take {name} = {value}: that is no number. Give one."
+            )
+
+
+def readable(error: "ValidationError", what: str) -> str:
+    """Return what is wrong first, in a sentence about a run, a trainer or the like."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    if not first["loc"]:  # two parameters that don't go together
+        return f"The {what} cannot be made: {message}."
+    return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."

@@ -1,0 +1,268 @@
+"""An attack and a trainer from the literature, each added in one file and found by name.
+
+The attack stands in a folder of attacks, as if it were in attacks/; then both are in a
+package of other people.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import privaudit.attacks
+from privaudit import Auditor, Run, train
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import ConfigError, PluginError
+from privaudit.federated.trainer import TRAINERS
+from privaudit.report.export import export_public, verify_card
+from privaudit.report.export.audits import UNSAID
+from privaudit.report.page import write_report
+from tests.conftest import call
+from tests.plugins import install
+
+Call = Callable[..., tuple[int, str, str]]
+GAP_ATTACK = '''
+"""Gap attack: a record that the model classifies rightly was trained on."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.shadow_models.signal_table import target_signals
+from privaudit.models.interfaces import AnyTask
+
+
+@ATTACKS.register("gap-attack")
+@dataclass(frozen=True)
+class GapAttack:
+    """Call a record a member if its margin over the likeliest other class is positive.
+
+    Source: Yeom et al., "Privacy risk in machine learning", CSF 2018, section 3.2.
+
+    Attributes:
+        margin: In nats.
+    """
+
+    threshold: ClassVar[str] = "right or wrong: nothing is fitted"
+    trains_shadows: ClassVar[bool] = False
+    task: ClassVar[AnyTask] = "classification"
+
+    margin: float = 0.0
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score 1 where the model is right, else 0."""
+        margins = [target_signals(adversary, t)[0].margin[0].numpy() for t in targets]
+        return [Scores((m > self.margin) * 1.0, m > self.margin) for m in margins]
+'''
+SERVER_MOMENTUM = '''
+"""FedAvgM: PromptFL whose server adds a share of its last step to each step."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.federated.trainer import TRAINERS
+from privaudit.trainers.promptfl import PromptFL
+
+
+@TRAINERS.register("prompt-fedavgm")
+@dataclass(frozen=True)
+class PromptFedAvgM(PromptFL):
+    """Average prompts with momentum on the server.
+
+    Source: Hsu et al., "Measuring the effects of non-identical data distribution", 2019.
+
+    Attributes:
+        beta: Share of the last step.
+    """
+
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+    def aggregate(self, task, server, inbox, at):
+        averaged, events = super().aggregate(task, server, inbox, at)
+        old, mean = server["context"], averaged["context"]
+        step = mean - old + self.beta * server.get("step", 0 * mean)
+        return {"context": old + step, "step": step}, events
+'''
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Forget after a test what it registered."""
+    yield
+    ATTACKS._entries.pop("gap-attack", None)
+    TRAINERS._entries.pop("prompt-fedavgm", None)
+    for module in ("privaudit.attacks.gap_attack", "others"):
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def gap_attack(
+    forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put one file into a folder of attacks."""
+    (tmp_path / "attacks").mkdir()
+    (tmp_path / "attacks" / "gap_attack.py").write_text(GAP_ATTACK)
+    folders = [*privaudit.attacks.__path__, str(tmp_path / "attacks")]
+    monkeypatch.setattr(privaudit.attacks, "__path__", folders)
+
+
+@pytest.fixture
+def others(
+    forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Install a package with an attack and a trainer."""
+
+    def build(code: str) -> None:
+        points = {
+            "privaudit.attacks": {"gap-attack": "others:GapAttack"},
+            "privaudit.trainers": {"prompt-fedavgm": "others:PromptFedAvgM"},
+        }
+        install(tmp_path / "site", "others", points, code)
+        monkeypatch.syspath_prepend(tmp_path / "site")
+
+    return build
+
+
+@pytest.fixture
+def privaudit_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    return lambda *words: call(*words, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
+    gap_attack: None, whole: Path, tmp_path: Path, privaudit_command: Call
+) -> None:
+    asked = ("--attack", "gap-attack:margin=0.5", "--shadows", "0")
+    code, printed, _ = privaudit_command("attack", str(whole), *asked)
+    assert code == 0
+    assert "whole, gap-attack:margin=0.5: 0." in printed
+    label, words = "gap-attack:margin=0.5", "margin over the likeliest other class is"
+    folder = whole / "audits" / "server-reconstruct"
+    leaks = json.loads((folder / "audit.json").read_text())["leaks"]
+    assert next(iter(leaks)) == "loss-threshold"  # still what the verdict is about
+    assert leaks[label]["settings"] == "GapAttack(margin=0.5)"
+    page = (folder / "report.html").read_text()
+    for said in (label, words, "right or wrong: nothing is fitted"):
+        assert said in page
+    run = Run(whole)
+    again = restore_audit(read_audit(run, "server-reconstruct"))
+    assert repr(again.scenario.attacks[label]) == "GapAttack(margin=0.5)"
+    found = export_public(run, tmp_path / "out")
+    card = found.card["audits"]["server-reconstruct"]["leaks"][label]
+    assert words in card["description"]
+    assert card["threshold"] == "right or wrong: nothing is fitted"
+    assert card["settings"] == "GapAttack(margin=0.5)"
+    assert (found.left.odd, found.left.unknown) == ([], [])
+    assert verify_card(found.folder, run, again=True).matches
+
+
+def test_another_packages_attack_and_trainer_are_used_like_ones_own(
+    others: Callable[[str], None], tmp_path: Path, privaudit_command: Call
+) -> None:
+    others(GAP_ATTACK + SERVER_MOMENTUM)
+    quick = ("--rounds", "2", "--set", "epochs=1", "--clients", "3", "--quiet")
+    made = ("--trainer", "prompt-fedavgm:beta=0.5", "--name", "theirs")
+    code, _, err = privaudit_command("train", *made, *quick)
+    assert (code, err) == (0, "")
+    asked = ("attack", "theirs", "--shadows", "0", "--attack", "gap-attack")
+    assert privaudit_command(*asked)[0] == 0
+    _, listed, _ = privaudit_command("list", "prompt-fedavgm")
+    assert "Share of the last step." in listed
+    run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
+    found = export_public(run, tmp_path / "out")
+    assert found.card["run"]["config"]["trainer"] == "prompt-fedavgm"
+    assert "gap-attack" in found.card["audits"]["server-reconstruct"]["leaks"]
+    assert (found.left.odd, found.left.unknown) == ([], [])
+
+
+def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
+    others: Callable[[str], None], privaudit_command: Call
+) -> None:
+    others("import nothing_of_that_name")
+    code, _, err = privaudit_command("train", "--trainer", "prompt-fedavgm")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'prompt-fedavgm' of the package others 1.2 cannot be used" in err
+    for what in ("attacks", "trainers"):
+        code, listed, _ = privaudit_command("list", what)
+        assert code == 0
+        assert "of the package others 1.2 cannot be used" in listed
+    assert privaudit_command("train", "--rounds", "1", "--clients", "2")[0] == 0
+    with pytest.raises(PluginError):
+        Auditor().attack(attacks=["gap-attack"])
+
+
+def test_what_is_no_longer_installed_is_said_to_be_left_out(
+    gap_attack: None, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(whole)
+    save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
+    monkeypatch.undo()
+    del ATTACKS._entries["gap-attack"]
+    audit = restore_audit(read_audit(run, "server-reconstruct"))
+    page = tmp_path / "page.html"
+    write_report([audit], page)
+    assert "gap-attack" in page.read_text()
+    found = export_public(run, tmp_path / "out")
+    card = found.card["audits"]["server-reconstruct"]
+    assert "gap-attack" not in card["leaks"]
+    assert card["unknown_attacks"] == 1
+    assert "1 attacks left out" in (found.folder / "README.txt").read_text()
+    assert any(place.endswith("/gap-attack") for place in found.left.odd)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("gap-atack", "No attack is called 'gap-atack'.* Did you mean 'gap-attack'"),
+        ("gap-attack:width=1", "'gap-attack' has no parameter 'width'.*margin"),
+        ("gap-attack:margin=a", "cannot take margin = 'a'"),
+        ("gap-attack:margin", "sets nothing"),
+        ("gap-attack:", "lacks a parameter"),
+        ("lira:shadows=4", "cannot take shadows = '4'"),
+        ("shadow:hidden=9999999", "at most 1,000,000"),
+        ("token-loss:slice=answer\n", "cannot take slice"),
+    ],
+)
+def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
+    gap_attack: None,
+    told: str,
+    why: str,
+    privaudit_command: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = import_module("privaudit.federated.runs.runs")
+    monkeypatch.setattr(runs, "latest_runs", None)
+    code, _, err = privaudit_command("attack", "--attack", told)
+    assert (code, err.count("\n")) == (2, 1)
+    with pytest.raises(ConfigError, match=why):
+        import_module("privaudit.auditing.named_attacks").named_attacks([told], 0)
+
+
+def test_an_attack_on_other_models_than_the_runs_is_refused(whole: Path) -> None:
+    with pytest.raises(ConfigError, match="'min-k' was asked for, and the run's model"):
+        Auditor(Run(whole)).attack(attacks=["min-k"], shadows=0)
+
+
+def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
+    gap_attack: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "attacks" / "gap_attack.py"
+    path.write_text(path.read_text().replace("nothing is", "/home/ann is"))
+    run = train(rounds=1, clients=3, epochs=1)
+    save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
+    found = export_public(run, tmp_path / "out")
+    card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]
+    assert card["threshold"] == UNSAID
+    assert [place.rpartition("/")[2] for place in found.left.odd] == ["threshold"]
