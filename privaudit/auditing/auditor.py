@@ -157,8 +157,8 @@ class Auditor:
         whom = [client for client in trained if client != who]
         if not whom:
             raise AttackError(
-                f"{run.name} has nobody to attack: no sum that its server got holds "
-                "anybody else. Train more rounds, or with a smaller --dropout."
+                f"{run.name} has no client to attack: no sum that its server received "
+                "includes another. Train more rounds, or with a smaller --dropout."
             )
         adversary.tell(Phase("", "rebuild", f"{len(whom)} clients", 0, len(whom)))
         targets = [

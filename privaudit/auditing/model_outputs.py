@@ -46,10 +46,10 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
     likely = _are_probabilities(found)
     if outputs == "logits" and likely:
         raise ConfigError(
-            "Logits were requested, but these look like probabilities: every row lies "
-            "in [0, 1] and sums to 1. Give what stands before the softmax, or say "
-            'outputs="probabilities". If they are logits, add 1 to all: they stay the '
-            "same model's."
+            "Logits were expected, but these look like probabilities: every row is in "
+            "[0, 1] and sums to 1. Give the values before the softmax, or set "
+            'outputs="probabilities". If they are logits, add 1 to all of them, which '
+            "changes no probability."
         )
     if outputs == "probabilities" and not likely:
         raise ConfigError(

@@ -143,8 +143,8 @@ def _refuse_useless(fields: Mapping[str, Any]) -> None:
     useless = sorted(fields.keys() - USED)
     if useless:
         raise ConfigError(
-            f"{useless[0]} was given, and a claim audit does not use it: it deals "
-            "records to two clients that always take part. Fields are "
+            f"{useless[0]} was given, but a claim audit does not use it: it has two "
+            "clients that participate in every round. Fields are "
             f"{', '.join(USED)}."
         )
 

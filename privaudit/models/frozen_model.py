@@ -109,9 +109,9 @@ class PictureModel(FrozenModel):
             ConfigError: Always.
         """
         raise ConfigError(
-            f"Image tokens were asked of a bank of {len(embeddings)} pooled "
-            "embeddings, which have none. Give the pictures, or use a method that "
-            "takes whole pictures."
+            f"Image tokens were requested from a bank of {len(embeddings)} pooled "
+            "embeddings, which has none. Give the pictures, or use a method that "
+            "needs no image tokens."
         )
 
 

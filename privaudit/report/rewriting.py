@@ -181,8 +181,8 @@ def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str
             wanted = [name for name in wanted if name in played]
         elif not wanted:
             raise MissingFileError(
-                f"A report of {run.name} was requested, but it was never attacked. "
-                f"Make an audit with `privaudit attack {run.name}`."
+                f"{run.name} has no audit to report. Make one with `privaudit attack "
+                f"{run.name}`."
             )
         found += [(run, name) for name in wanted]
     return found

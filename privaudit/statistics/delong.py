@@ -126,8 +126,8 @@ def checked_scores(
         )
     if not len(members) or not len(others):
         raise TooFewRecordsError(
-            f"Members can be told only from non-members, and there are {len(members)} "
-            f"members and {len(others)} non-members. Add candidates of the class that "
+            f"An AUROC needs members and non-members, and there are {len(members)} "
+            f"members and {len(others)} non-members. Add candidates of the kind that "
             "is missing."
         )
     bad = int((~np.isfinite(members)).sum() + (~np.isfinite(others)).sum())

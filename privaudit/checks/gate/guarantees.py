@@ -151,8 +151,8 @@ def compare_guarantees(
     """
     if not before:
         raise ConfigError(
-            "The baseline does not say what was claimed and certified, so that nobody "
-            "would see it fall. Write it again, or set guarantees = false."
+            "The baseline lacks the claimed and certified epsilons, so a weaker "
+            "guarantee would go unnoticed. Write it again, or set guarantees = false."
         )
     for name, old in before.items():
         if old.epsilon is None:

@@ -170,8 +170,8 @@ def _read_privacy(
         return Claim(**privacy["claimed"]), certified, rounds
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
-            f"{run.path / 'privacy.json'} says nothing that a run writes ({error!r}): "
-            "it was altered, or is of another version. Train again."
+            f"{run.path / 'privacy.json'} cannot be read as a privacy record "
+            f"({error!r}): it was altered, or is of another version. Train again."
         ) from None
 
 

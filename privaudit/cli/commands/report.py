@@ -46,8 +46,8 @@ def report(
 def _open(page: Path) -> None:
     if not webbrowser.open(page.resolve().as_uri()):
         raise MissingFileError(
-            f"{page} was to be opened, and no browser was found. The page is written: "
-            "open it yourself, or name a browser in $BROWSER."
+            f"No browser was found to open {page}. The page is written: open it "
+            "yourself, or set $BROWSER."
         )
 
 

@@ -88,8 +88,8 @@ def require_classes(
     """
     if len(names) < 2:
         raise DatasetError(
-            f"{where} holds {len(names)} class: {', '.join(names)}. Nothing can be "
-            "told apart: give at least two."
+            f"{where} holds {len(names)} class: {', '.join(names)}. Classification "
+            "needs at least two."
         )
     present = set(labels.tolist())
     gone = next((label for label in range(len(names)) if label not in present), None)

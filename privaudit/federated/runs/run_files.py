@@ -180,7 +180,7 @@ def split_names(flat: Tensors) -> dict[str, Tensors]:
         owner, slash, name = key.partition("/")
         if not slash:
             raise TranscriptError(
-                f"The tensor {shown(key)} of a run's states is nobody's: the file was "
+                f"The tensor {shown(key)} of a run's states has no client: the file was "
                 "altered. Restore it from a copy, or train again."
             )
         parts.setdefault(owner, {})[name] = tensor

@@ -44,8 +44,8 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
     """
     if not str(name) or "\0" in str(name):
         raise ConfigError(
-            f"A run was to be read, and {str(name)!r} names none. Give its name or its "
-            "folder, or leave it out for the run last trained."
+            f"{str(name)!r} is not the name of a run. Give a name or a folder, or "
+            "leave it out for the latest run."
         )
     path = Path(name)
     inside = runs_folder(folder) / path

@@ -101,8 +101,8 @@ class ClipTextTower(TunedModules):
         context = int(self.model.config.max_position_embeddings)
         if length + added > context:
             raise ConfigError(
-                f"A prompt of {added} vectors and class texts of {length} tokens were "
-                f"asked of a text tower that was made for {context}. Use at most "
+                f"A prompt of {added} vectors and class texts of {length} tokens exceed "
+                f"the text tower's context of {context} tokens. Use at most "
                 f"{context - length} vectors."
             )
 

@@ -107,8 +107,8 @@ def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
     """
     if not runs or path.suffix not in (".svg", ".png"):
         raise ConfigError(
-            f"{len(runs)} runs were to be drawn into {path.name}. Give at least one, "
-            "and a name that ends with .svg or .png."
+            f"A figure of {len(runs)} runs was requested in {path.name}. Give at least "
+            "one run, and a file name that ends with .svg or .png."
         )
     figure = attention_figure(runs)
     what = "Share of each expert in the mixtures of a run"

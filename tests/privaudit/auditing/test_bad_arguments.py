@@ -64,7 +64,7 @@ def test_a_folder_is_a_run_by_name_only(
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_place(".", tmp_path / "runs") == Path()
-    with pytest.raises(ConfigError, match="names none"):
+    with pytest.raises(ConfigError, match="is not the name of a run"):
         find_place("", tmp_path / "runs")
 
 
@@ -83,7 +83,7 @@ def test_a_plan_of_brackets_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_nobody_is_damage() -> None:
-    with pytest.raises(TranscriptError, match="'server' of a run's states is nobody's"):
+    with pytest.raises(TranscriptError, match="'server' of a run's states has no client"):
         split_names({"server": torch.ones(1)})
 
 

@@ -97,9 +97,9 @@ def test_probabilities_are_no_logits() -> None:
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     likely = logits.softmax(dim=-1)
     for some in (likely, likely.half(), likely.numpy().round(3)):
-        with pytest.raises(ConfigError, match='say outputs="probabilities"'):
+        with pytest.raises(ConfigError, match='set outputs="probabilities"'):
             signals_of_logits(some, labels)
-    with pytest.raises(ConfigError, match='say outputs="probabilities"'):
+    with pytest.raises(ConfigError, match='set outputs="probabilities"'):
         tokens_of_logits(likely[None], torch.ones(1, 6, dtype=torch.long))
     said = signals_of_logits(likely, labels, "probabilities")
     torch.testing.assert_close(

@@ -81,7 +81,7 @@ def test_a_released_model_was_trained_on_by_its_owner_if_a_part_is_its_own(
 
 
 def test_a_run_all_of_whose_sums_were_aborted_cannot_be_attacked(runs: Path) -> None:
-    with pytest.raises(ConfigError, match="nobody to attack"):
+    with pytest.raises(ConfigError, match="no client to attack"):
         Auditor(Run(runs / "nobody")).attack("server-aggregate", shadows=0)
 
 

@@ -131,7 +131,7 @@ def test_without_a_browser_the_page_is_written_all_the_same(
     page.unlink()
     code, _, err = report("whole", "--scenario", "prompt-release", "--open")
     assert code == 2
-    assert "no browser was found. The page is written" in err
+    assert "No browser was found to open" in err
     assert page.exists()
 
 
@@ -142,7 +142,7 @@ def test_bad_input_is_one_line_and_code_2(
     for words, says in (
         (["nowhere"], "holds no run"),
         ([str(runs / "empty")], "holds no run"),
-        (["cut"], "never attacked. Make an audit with `privaudit attack cut`"),
+        (["cut"], "has no audit to report. Make one with `privaudit attack cut`"),
         (["whole", "--scenario", "black-box"], "There is no audit of black-box"),
         (["whole", "--scenario", "promt-release"], "Did you mean 'prompt-release'?"),
     ):
