@@ -83,7 +83,9 @@ def test_a_plan_of_brackets_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_nobody_is_damage() -> None:
-    with pytest.raises(TranscriptError, match="'server' of a run's states has no client"):
+    with pytest.raises(
+        TranscriptError, match="'server' of a run's states has no client"
+    ):
         split_names({"server": torch.ones(1)})
 
 
