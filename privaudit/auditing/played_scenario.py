@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.scenario import Scenario
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import AttackError
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.progress import Phase
 
@@ -76,7 +76,7 @@ class PlayedScenario:
         pairs = list(zip(targets, scores, strict=True))
         for target, some in pairs:
             if not np.isfinite(some.scores).all():
-                raise ConfigError(
+                raise AttackError(
                     f"The attack {name!r} gave scores for {target.client} that are not "
                     "finite. That is a fault of the attack: fix it, and audit again."
                 )

@@ -105,7 +105,8 @@ def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) 
     assert not any(m.is_update for m in messages_of(hidden))
     for update in updates:
         alike = [t for t in seen if t.shape == update.shape]
-        assert all((t - update).norm() > 1e3 for t in alike)
+        far = min(1e3, 10 * float(update.norm()))  # a mask is uniform over 2^64
+        assert all((t - update).norm() > far for t in alike)
 
 
 def test_the_server_sees_no_more_than_its_sums(
