@@ -6,7 +6,7 @@ from typing import Any
 
 from privaudit.auditing.assurance import Assurance, assure
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import AuditPart, R, audit_parts
+from privaudit.auditing.audit_part import AuditPart, R, audit_parts, stored_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.scenario import Scenario
@@ -95,8 +95,7 @@ class Audit:
         """Return the content of audit.json."""
         parts = {
             part.entry: part.to_json(self.part(part))
-            for part in audit_parts()
-            if part.always or part.name in self.parts
+            for part in stored_parts(self.parts)
         }
         return {
             "run": self.run.name,

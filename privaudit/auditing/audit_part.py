@@ -6,7 +6,7 @@ which registers its part here; none is named anywhere else. The parts are comput
 the attacks, stored in audit.json, read back from there, and shown in the report.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -18,11 +18,14 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.registry import Registry
 
 R = TypeVar("R", covariant=True)
+LATER = 100  # parts that came after the first version of audit.json
 
 
 @dataclass(frozen=True)
 class AuditPart(Generic[R]):
     """One kind of result that an audit may hold beside its attacks.
+
+    Whoever makes one enters it into the list.
 
     Attributes:
         name: In :attr:`privaudit.auditing.audit.Audit.parts`; that of its module.
@@ -33,9 +36,8 @@ class AuditPart(Generic[R]):
         nothing: The result where it does not.
         title: Heads the part in the report.
         key: In audit.json; by default the name.
-        place: Among the other parts, when computed, stored and shown; new ones last.
-        always: Whether audit.json has the key where the part does not apply, too, as
-            files of the first version do.
+        place: Among the parts of the first version of audit.json, which always has
+            their keys. Later ones come last, and have a key only where they apply.
         scores: Before the names of attacks in scores.npz, for a part whose result is a
             mapping of attack results: scores are kept, and figures made from them anew.
     """
@@ -47,9 +49,11 @@ class AuditPart(Generic[R]):
     nothing: R
     title: str
     key: str = ""
-    place: int = 100
-    always: bool = False
+    place: int = LATER
     scores: str = ""
+
+    def __post_init__(self) -> None:
+        PARTS.register(self.name)(self)
 
     @property
     def entry(self) -> str:
@@ -90,16 +94,12 @@ class AuditPart(Generic[R]):
 PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.parts")
 
 
-def register_part(part: AuditPart[R]) -> AuditPart[R]:
-    """Enter a part into the list under its name, and return it."""
-    return PARTS.register(part.name)(part)
-
-
 def audit_parts() -> list[AuditPart[Any]]:
     """Return all parts in their order."""
     return sorted(PARTS.usable().values(), key=lambda p: (p.place, p.name))
 
 
-def stored_parts(contents: Mapping[str, Any]) -> list[AuditPart[Any]]:
-    """Return the parts that an audit.json holds, or must hold."""
-    return [p for p in audit_parts() if p.always or p.entry in contents]
+def stored_parts(found: Iterable[str]) -> list[AuditPart[Any]]:
+    """Return the parts that an audit.json holds, by the names or keys of those found."""
+    names = set(found)
+    return [p for p in audit_parts() if p.place < LATER or {p.name, p.entry} & names]

@@ -124,8 +124,7 @@ def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "untrained": wording.untrained(audits),
         "writers": [audit for audit in audits if wording.writes(audit)],
         "privacy": [
-            (label, audit.run.privacy, wording.certificate(audit))
-            for label, audit in pairs
+            (label, audit.run.privacy, audit.certificate) for label, audit in pairs
         ],
         "rebuilt": [_rebuilt(label, audit) for label, audit in pairs],
     }

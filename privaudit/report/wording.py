@@ -114,11 +114,6 @@ def adversary(threat: str) -> str:
     return ADVERSARIES.get(view, f"an adversary with the view {view!r}")
 
 
-def certificate(audit: Audit) -> Mapping[str, Any]:
-    """Return the certificate for the scenario's adversary."""
-    return audit.certificate
-
-
 def certified(audit: Audit) -> str:
     """Return the certified epsilon, in brackets if the noise follows from a seed."""
     text = epsilon(audit.certified_epsilon)
@@ -250,7 +245,7 @@ def _in_per_cent(estimate: Estimate) -> str:
 
 def proof(audit: Audit) -> str:
     """Return the run's claimed and certified privacy guarantee."""
-    proved = certificate(audit)
+    proved = audit.certificate
     claimed = audit.claimed_epsilon
     if claimed is None:
         claim = "The method claims no differential privacy"

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
@@ -191,16 +191,13 @@ def _measure(played: PlayedScenario) -> ReconstructionFidelity:
     )
 
 
-CLOSENESS = register_part(
-    AuditPart(
-        "closeness",
-        ReconstructionFidelity,
-        applies=lambda played: True,
-        compute=_measure,
-        nothing=ReconstructionFidelity(),
-        title="Reconstructed models",
-        key="rebuilt",
-        place=1,
-        always=True,
-    )
+CLOSENESS = AuditPart(
+    "closeness",
+    ReconstructionFidelity,
+    applies=lambda played: True,
+    compute=_measure,
+    nothing=ReconstructionFidelity(),
+    title="Reconstructed models",
+    key="rebuilt",
+    place=1,
 )

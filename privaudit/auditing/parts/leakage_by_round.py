@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Attack, Target
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.federated.threat_models import View
 from privaudit.federated.transcript import Message
 from privaudit.statistics.estimate import Estimate
@@ -106,18 +106,15 @@ def _by_round(
     return found
 
 
-LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = register_part(
-    AuditPart(
-        "leakage_by_round",
-        tuple[LeakageByRound, ...],
-        applies=lambda played: played.scenario.by_round,
-        compute=lambda played: leakage_by_round(
-            played.scenario.attacks, played.adversary, played.targets, played.truth
-        ),
-        nothing=(),
-        title="By round",
-        key="rounds",
-        place=4,
-        always=True,
-    )
+LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = AuditPart(
+    "leakage_by_round",
+    tuple[LeakageByRound, ...],
+    applies=lambda played: played.scenario.by_round,
+    compute=lambda played: leakage_by_round(
+        played.scenario.attacks, played.adversary, played.targets, played.truth
+    ),
+    nothing=(),
+    title="By round",
+    key="rounds",
+    place=4,
 )

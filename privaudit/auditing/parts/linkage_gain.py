@@ -8,7 +8,7 @@ import numpy as np
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.linkage import without_suspects
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.tensors import Tensors
@@ -127,16 +127,13 @@ def _measure(played: PlayedScenario) -> LinkageGain:
     return measure_linkage_gain(transcript, played.targets, played.results, others)
 
 
-LINKAGE_GAIN = register_part(
-    AuditPart(
-        "linkage_gain",
-        LinkageGain | None,
-        applies=lambda p: any(t.reconstructed.suspects for t in p.targets),
-        compute=_measure,
-        nothing=None,
-        title="Linkage",
-        key="linking",
-        place=3,
-        always=True,
-    )
+LINKAGE_GAIN = AuditPart(
+    "linkage_gain",
+    LinkageGain | None,
+    applies=lambda p: any(t.reconstructed.suspects for t in p.targets),
+    compute=_measure,
+    nothing=None,
+    title="Linkage",
+    key="linking",
+    place=3,
 )

@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.datasets.canaries import Canaries
@@ -167,15 +167,12 @@ def _audit(played: PlayedScenario) -> OneRunAudit:
     )
 
 
-ONE_RUN = register_part(
-    AuditPart(
-        "one_run",
-        OneRunAudit | None,
-        applies=lambda played: played.scenario.one_run,
-        compute=_audit,
-        nothing=None,
-        title="Lower bound on ε",
-        place=6,
-        always=True,
-    )
+ONE_RUN = AuditPart(
+    "one_run",
+    OneRunAudit | None,
+    applies=lambda played: played.scenario.one_run,
+    compute=_audit,
+    nothing=None,
+    title="Lower bound on ε",
+    place=6,
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.federated.trainer import Reconstruction
 
@@ -24,16 +24,13 @@ def _attack(played: PlayedScenario) -> Mapping[str, AttackResult]:
     return played.attack(played.scenario.without_shadows(), targets)
 
 
-SERVER_MODEL: AuditPart[Mapping[str, AttackResult]] = register_part(
-    AuditPart(
-        "server_model",
-        Mapping[str, AttackResult],
-        applies=lambda p: p.scenario.threat == "server" and p.run.own_model is not None,
-        compute=_attack,
-        nothing={},
-        title="Reconstruction",
-        place=2,
-        always=True,
-        scores=SERVER,
-    )
+SERVER_MODEL: AuditPart[Mapping[str, AttackResult]] = AuditPart(
+    "server_model",
+    Mapping[str, AttackResult],
+    applies=lambda p: p.scenario.threat == "server" and p.run.own_model is not None,
+    compute=_attack,
+    nothing={},
+    title="Reconstruction",
+    place=2,
+    scores=SERVER,
 )

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit_part import AuditPart, register_part
+from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.parts.leakage_by_round import Truth
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.signals import measure_signals
@@ -104,18 +104,15 @@ def _share(right: Bool[np.ndarray, " records"]) -> Estimate:
     return success_rate(np.ones(len(right), bool), right)
 
 
-SOURCE_INFERENCE = register_part(
-    AuditPart(
-        "source_inference",
-        SourceInference | None,
-        applies=lambda played: played.scenario.by_round,
-        compute=lambda played: infer_sources(
-            played.adversary, played.targets, played.truth
-        ),
-        nothing=None,
-        title="Source inference",
-        key="source",
-        place=5,
-        always=True,
-    )
+SOURCE_INFERENCE = AuditPart(
+    "source_inference",
+    SourceInference | None,
+    applies=lambda played: played.scenario.by_round,
+    compute=lambda played: infer_sources(
+        played.adversary, played.targets, played.truth
+    ),
+    nothing=None,
+    title="Source inference",
+    key="source",
+    place=5,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_part import AuditPart, audit_parts
+from privaudit.auditing.audit_part import audit_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
@@ -45,7 +45,7 @@ def part_remarks(audit: Audit) -> list[str]:
         if part.name in _SENTENCES:
             remarks += _SENTENCES[part.name](audit)
         elif part.name in audit.parts:
-            told = [f"{name} {value}" for name, value in _numbers(audit, part)]
+            told = [f"{name} {value}" for name, value in _leaves(audit.part(part))]
             remarks.append(f"{part.title}: {'; '.join(told)}")
     return remarks
 
@@ -61,18 +61,14 @@ def part_tables(
         part.title: [
             (label, name, value)
             for label, audit in zip(labels, audits, strict=True)
-            for name, value in _numbers(audit, part)
+            for name, value in _leaves(audit.part(part))
         ]
         for part in audit_parts()
         if part.name not in _SENTENCES and any(part.name in a.parts for a in audits)
     }
 
 
-def _numbers(audit: Audit, part: AuditPart[Any]) -> list[tuple[str, str]]:
-    return list(_leaves(audit.part(part), ""))
-
-
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield names and texts of all numbers in a result."""
     if isinstance(value, AttackResult):
         value = value.auroc

@@ -47,7 +47,7 @@ def test_candidates_that_tie_are_counted_within_their_client() -> None:
     bob = client("b", np.arange(6.0), is_member, is_member)
     leak = evaluate_scores("some", "", "", [alice, bob])
     assert leak.to_dict()["tied"] == 3
-    assert ties(leak).startswith("3 of 12 candidates share their score")
+    assert ties(leak).startswith("3 of 12 candidates are tied")
     assert ties(evaluate_scores("some", "", "", [bob])) == ""
 
 

@@ -1,7 +1,7 @@
 """A part that only this file knows: computed, stored, read back and shown."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -12,7 +12,7 @@ from rich.console import Console
 from privaudit import Audit, Auditor, Run
 from privaudit.auditing import parts
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import PARTS, AuditPart, audit_parts, register_part
+from privaudit.auditing.audit_part import PARTS, AuditPart, audit_parts
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
@@ -64,13 +64,14 @@ AGAIN: AuditPart[Mapping[str, AttackResult]] = AuditPart(
 )
 
 
+_ENTERED = {part.name: PARTS._entries.pop(part.name) for part in (MEMBER_SHARE, AGAIN)}
+
+
 @pytest.fixture
-def entered() -> Iterator[None]:
-    for part in (MEMBER_SHARE, AGAIN):
-        register_part(part)
-    yield
-    for part in (MEMBER_SHARE, AGAIN):
-        del PARTS._entries[part.name]
+def entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the parts in the list in one test: other tests do not know them."""
+    for name, part in _ENTERED.items():
+        monkeypatch.setitem(PARTS._entries, name, part)
 
 
 def stored(folder: Path) -> tuple[Audit, Audit]:
