@@ -54,9 +54,10 @@ class DPFedOTP(PrivatePairTrainer):
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
 
     Attributes:
-        entropy: Of the transport, above 0; published 0.1, and 0.01 for few shots.
+        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
+            0.01 for few shots.
         mass: Part of a picture that is transported, in (0, 1]; published 0.8.
-        iterations: Of the transport, exactly; published are at most 100.
+        iterations: Iterations of the transport; published at most 100.
     """
 
     usual_rounds: ClassVar[int] = 20

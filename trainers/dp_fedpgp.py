@@ -43,9 +43,9 @@ class DPFedPGP(PrivatePairTrainer):
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
 
     Attributes:
-        rank: Of U V, at least 1; published 8.
-        contrast: Weight of the contrast, at least 0; published 1.
-        temperature: Of the contrast, above 0; published 0.5.
+        rank: Rank of U V, at least 1; published 8.
+        contrast: Weight of the contrastive loss, at least 0; published 1.
+        temperature: Temperature of the contrastive loss, above 0; published 0.5.
     """
 
     usual_rounds: ClassVar[int] = 20

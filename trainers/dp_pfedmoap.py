@@ -69,7 +69,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     al., "Deep learning with differential privacy", CCS 2016, algorithm 1.
 
     Attributes:
-        personal_learning_rate: Of the personal prompt, above 0; in "published-paper" it
+        personal_learning_rate: Step size of the personal prompt, above 0; in "published-paper" it
             is what is sent. Published 0.002.
         epochs: Local passes in which prompt and gate are trained; published 5.
         momentum: In these, in [0, 1).

@@ -49,9 +49,10 @@ class FedOTP(AveragingTrainer):
     default. Pooled features have no parts: the data set must be one of pictures.
 
     Attributes:
-        entropy: Of the transport, above 0; published 0.1, and 0.01 for few shots.
+        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
+            0.01 for few shots.
         mass: Part of a picture that is transported, in (0, 1]; published 0.8.
-        iterations: At most so many; published 100.
+        iterations: Maximum iterations of the transport; published 100.
         stop: When iterations stop early: by "record", by "batch", or "never".
         balanced: Whether to use up every part exactly, whatever ``mass`` says:
             Sinkhorn's algorithm, the paper's other variant.

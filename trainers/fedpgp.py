@@ -43,10 +43,10 @@ class FedPGP(AveragingTrainer):
     placeholder "X X ... X name." for the hand-written prompt; ours is the data set's.
 
     Attributes:
-        rank: Of U V, at least 1; published 8.
-        contrast: Weight of the contrast, mu, at least 0; published 1. At 0 it costs
+        rank: Rank of U V, at least 1; published 8.
+        contrast: Weight mu of the contrastive loss, at least 0; published 1. At 0 it costs
             nothing either.
-        temperature: Of the contrast, above 0; published 0.5.
+        temperature: Temperature of the contrastive loss, above 0; published 0.5.
     """
 
     rank: Annotated[int, Field(ge=1)] = 8

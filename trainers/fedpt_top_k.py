@@ -74,7 +74,7 @@ class FedPTTopK(PrivateUpdates):
 
     Attributes:
         choice: By default "noised", and "largest" as published.
-        top: k, how many numbers are sent.
+        top: k, the number of coordinates that are sent.
         choice_share: Of what privacy costs, "private" spends so much on the choice.
     """
 

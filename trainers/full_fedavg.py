@@ -19,7 +19,7 @@ class FullFedAvg(AveragedTuner):
 
     Attributes:
         peft_method: "full", and no other.
-        learning_rate: Above 0.
+        learning_rate: Step size, above 0.
     """
 
     peft_method: Literal["full"] = "full"

@@ -24,8 +24,8 @@ class FullFedProx(AveragedTuner):
 
     Attributes:
         peft_method: "full", and no other.
-        learning_rate: Above 0.
-        mu: Strength of the pull, 0 or more; 0.01 is published as a usual value.
+        learning_rate: Step size, above 0.
+        mu: Strength of the proximal term, at least 0; 0.01 is a published value.
     """
 
     peft_method: Literal["full"] = "full"

@@ -24,7 +24,7 @@ class PromptFedProx(ProximalTrainer, AveragingTrainer):
     algorithm 2, on PromptFL's prompt.
 
     Attributes:
-        mu: At least 0; 0 is PromptFL. Published: 0.5.
+        mu: Strength of the proximal term, at least 0; 0 is PromptFL. Published: 0.5.
     """
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5

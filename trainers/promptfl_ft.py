@@ -41,9 +41,9 @@ class FineTunedPromptFL(AveragingTrainer):
     IEEE TMC 2023, algorithm 1.
 
     Attributes:
-        tuning_epochs: Passes over the shard after the upload, at least 0; 0 keeps the
+        tuning_epochs: Epochs of local fine-tuning after the upload; 0 keeps the
             prompt as it was sent.
-        tuning_rate: Above 0; by default the learning rate.
+        tuning_rate: Step size of that, above 0; by default the learning rate.
     """
 
     tuning_epochs: Annotated[int, Field(ge=0)] = 50

@@ -160,7 +160,7 @@ class Auditor:
                 f"{run.name} has no client to attack: no sum that its server received "
                 "includes another. Train more rounds, or with a smaller --dropout."
             )
-        adversary.tell(Phase("", "rebuild", f"{len(whom)} clients", 0, len(whom)))
+        adversary.tell(Phase("", "reconstruct", f"{len(whom)} clients", 0, len(whom)))
         targets = [
             Target(
                 client,

@@ -63,7 +63,7 @@ class Phase:
 
     Attributes:
         run: The run's name, or what is swept or claimed.
-        phase: "rebuild" of clients' models, "shadows" that are trained, "attack" whose
+        phase: "reconstruct" of clients' models, "shadows" that are trained, "attack" whose
             scores are made, "cell" of a sweep, "claim" whose runs are trained, "check"
             of a selftest.
         what: Which one.
@@ -75,7 +75,7 @@ class Phase:
     event: ClassVar[str] = "phase"
 
     run: str
-    phase: Literal["rebuild", "shadows", "attack", "cell", "claim", "check"]
+    phase: Literal["reconstruct", "shadows", "attack", "cell", "claim", "check"]
     what: str
     done: int
     total: int

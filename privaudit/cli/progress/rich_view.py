@@ -21,7 +21,7 @@ from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundD
 PER_SECOND = 2  # pictures: each takes milliseconds, which training would like to have
 
 _UNITS: Mapping[str, str] = {
-    "rebuild": "rebuilt",
+    "reconstruct": "reconstructed",
     "shadows": "shadow models",
     "attack": "attacks",
     "cell": "runs",
@@ -29,7 +29,7 @@ _UNITS: Mapping[str, str] = {
     "check": "checks",
 }
 _NOW: Mapping[str, str] = {
-    "rebuild": "rebuilt",
+    "reconstruct": "reconstructed",
     "shadows": "of",
     "attack": "attack",
     "claim": "claim",

@@ -28,7 +28,7 @@ def phase_of(event: Phase) -> str:
     """Say what begins, and how far it is."""
     which = f"{event.done + 1}/{event.total}"
     parts = {
-        "rebuild": f"rebuild {event.what}",
+        "reconstruct": f"reconstruct {event.what}",
         "shadows": f"shadow models {event.done}/{event.total} of {event.what}",
         "attack": f"attack {which}, {event.what}",
         "cell": f"train and attack {which}, {event.what}",

@@ -19,11 +19,11 @@ class MechanismOptions:
     """The parameters of all PEFT methods; each takes those that it has.
 
     Attributes:
-        virtual_tokens: Vectors of a prompt or a prefix.
-        rank: Of every LoRA pair.
-        lora_alpha: A LoRA change is scaled by lora_alpha / rank.
+        virtual_tokens: Length of a prompt or a prefix, in vectors.
+        rank: Rank of every LoRA pair.
+        lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
-        projected: Whether a prefix comes out of a two-layer perceptron.
+        projected: Whether a prefix is the output of a two-layer MLP.
     """
 
     virtual_tokens: Annotated[int, Field(ge=1)] = 8

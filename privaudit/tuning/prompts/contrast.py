@@ -113,7 +113,7 @@ def complete(
         sigma: As seen; it stays as it is.
         rank: Of the factors.
         losses: Of parameters "context", "u" and "v" on a batch.
-        learning_rate: Above 0.
+        learning_rate: Step size, above 0.
         momentum: In [0, 1).
     """
     whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)

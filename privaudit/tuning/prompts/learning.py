@@ -158,10 +158,10 @@ class LocalSgd(PromptTrainer):
     errors grow, and another number of threads gives another model.
 
     Attributes:
-        learning_rate: Above 0.
+        learning_rate: Step size, above 0.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
-        momentum: In [0, 1), started anew in each round.
+        momentum: SGD momentum, in [0, 1), reset in each round.
     """
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005

@@ -71,7 +71,7 @@ class PrivateLocalTrainer(PrivateTrainer):
     """A private trainer whose clients train parameters, not only send gradients.
 
     Attributes:
-        learning_rate: Above 0.
+        learning_rate: Step size, above 0.
         steps: Of DP-SGD that a client runs in each round, at least 1, in mode "sound";
             the published modes take one.
     """

@@ -51,7 +51,7 @@ class PrivateTrainer(PromptTrainer):
             model, and against the server where each client adds all of the noise.
             Published: what is put into the published formula. None is no noise, and no
             clipping either, except in "published-paper".
-        delta: In (0, 1).
+        delta: Delta of (epsilon, delta)-DP, in (0, 1).
         clip_norm: Largest norm of a record's (or batch's) gradient, above 0.
         clip: What is clipped: each record ("sample": "sound" always, "published-paper"
             on request, read so that its claimed sensitivity holds) or the mean over a
@@ -298,7 +298,7 @@ class PrivateTrainer(PromptTrainer):
         Args:
             state: From :meth:`begin`.
             gradients: By some or all of the parameters; the others stand still.
-            learning_rate: Above 0.
+            learning_rate: Step size, above 0.
         """
         moved = dict(state)
         for name, gradient in gradients.items():

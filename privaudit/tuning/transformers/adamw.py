@@ -27,8 +27,8 @@ class AdamW:
     algorithm 2.
 
     Attributes:
-        learning_rate: Above 0.
-        weight_decay: 0 or more.
+        learning_rate: Step size, above 0.
+        weight_decay: Weight decay of AdamW, at least 0.
     """
 
     learning_rate: float

@@ -138,7 +138,7 @@ class DhapaClient(PromptTuner):
 
         Args:
             task: Says how many rounds there are.
-            delta: In (0, 1).
+            delta: Delta of (epsilon, delta)-DP, in (0, 1).
         """
         rounds = [self.noised_events(task, 1)[:1]] * task.rounds
         return certify(rounds, "server", delta)

@@ -37,12 +37,12 @@ class LoraTrainer(BaseTrainer):
     the loss is on the answer only.
 
     Attributes:
-        rank: Of every pair, at least 1; 8 is published.
-        lora_alpha: The change is scaled by lora_alpha / rank.
+        rank: LoRA rank, at least 1; published 8.
+        lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         learning_rate: Above 0. Published papers on models of 0.5 to 7 billion weights
             take 1e-4 to 3e-4; the embedded model, hundreds of times smaller and more,
             needs a larger one.
-        weight_decay: 0 or more.
+        weight_decay: Weight decay of AdamW, at least 0.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
     """

@@ -55,10 +55,10 @@ class PrivateUpdates(PromptTuner):
         epsilon: Above 0; of all rounds. "published-paper": of one upload, by the
             textbook formula sqrt(2 ln(1.25 / delta)) / epsilon, as none is given. None
             neither clips nor adds noise.
-        delta: In (0, 1).
+        delta: Delta of (epsilon, delta)-DP, in (0, 1).
         clip_norm: C, the largest norm of a client's move, above 0. The default is about
             what a soft prompt on the embedded model moves in a round.
-        adjacency: Which clients' data are neighbours.
+        adjacency: Neighbouring data sets of the DP guarantee.
     """
 
     reconstructs_from_all_rounds: ClassVar[bool] = True

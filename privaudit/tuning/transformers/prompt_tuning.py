@@ -61,14 +61,14 @@ class PromptTuner(BaseTrainer):
 
     Attributes:
         peft_method: A name from ``privaudit list peft-methods``.
-        virtual_tokens: Vectors of a prompt or a prefix.
-        rank: Of every LoRA pair.
-        lora_alpha: A LoRA change is scaled by lora_alpha / rank.
+        virtual_tokens: Length of a prompt or a prefix, in vectors.
+        rank: Rank of every LoRA pair.
+        lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
-        projected: Whether a prefix comes out of a two-layer perceptron.
+        projected: Whether a prefix is the output of a two-layer MLP.
         optimizer: "adamw", or "sgd" without momentum as in the proposal.
-        learning_rate: Above 0.
-        weight_decay: 0 or more; of AdamW.
+        learning_rate: Step size, above 0.
+        weight_decay: Weight decay of AdamW, at least 0.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a step; 0 takes the whole shard at once.
         micro_batch: Records whose gradient is found at once; a step adds up several.

@@ -45,13 +45,13 @@ class ExpertMixture(PromptTrainer):
             attention gate that is sent and averaged like the prompt, so not private.
         gate_dim: Size of pooled features, 32 to 1024, at most a feature's own; it must
             divide that.
-        heads: Of attention; where they don't divide the gate's size, the greatest
+        heads: Attention heads; if they do not divide the gate's size, the greatest
             common divisor.
         gate_scale: What attention scores are multiplied by, above 0: 10 in the
             published code, or "sqrt" for 1 / sqrt(size of a head).
         mixing: The paper's lambda, at least 0: weight of the local prompt's own logits
             beside the mixture's.
-        gate_learning_rate: Of the gate, above 0.
+        gate_learning_rate: Step size of the gate, above 0.
     """
 
     experts: Annotated[int, Field(ge=0)] = 9

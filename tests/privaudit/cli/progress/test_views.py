@@ -296,7 +296,7 @@ def test_an_attack_tells_its_phases() -> None:
     assert watched.to_dict()["leaks"] == alone.to_dict()["leaks"]
     phases = [event for event in events if isinstance(event, Phase)]
     assert {event.run for event in phases} == {run.name}
-    assert phases[0].phase == "rebuild"
+    assert phases[0].phase == "reconstruct"
     assert phases[0].what == "3 clients"
     names = [event.what for event in phases if event.phase == "attack"]
     assert names[:2] == ["loss-threshold", "shadow"]
