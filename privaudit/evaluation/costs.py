@@ -110,9 +110,9 @@ def measure_costs(
 def measure_fairness(run: Run) -> Fairness:
     """Return how the personal models' accuracy differs between clients."""
     population, models = run.population, run.personal_models
-    metric, scores = measure_tests(run.trainer, population, list(models.values()))
+    found = measure_tests(run.trainer, population, list(models.values()))
     mix = np.stack([population.mix(client).numpy() for client in models])
-    return fairness_of(scores, mix, metric)
+    return fairness_of(found.scores, mix, found.metric)
 
 
 def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:

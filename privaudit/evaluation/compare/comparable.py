@@ -121,8 +121,8 @@ def score_tests(run: Run) -> TestScores:
     """Return how every client's model does on every test record."""
     population, models = run.population, run.personal_models
     own = np.stack([population.own_records(client).numpy() for client in models])
-    metric, scores = measure_tests(run.trainer, population, list(models.values()))
-    return TestScores(metric, scores, own)
+    found = measure_tests(run.trainer, population, list(models.values()))
+    return TestScores(found.metric, found.scores, own)
 
 
 def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:

@@ -18,9 +18,9 @@ from privaudit.auditing.scenario import find_scenario
 from privaudit.core.storage import parse_json, to_json
 from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric
 from privaudit.evaluation.tables.parts import Elsewhere
-from privaudit.federated.runs.caption_utility import measure_writing
 from privaudit.federated.runs.population import records_elsewhere, some_of
 from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.federated.runs.tasks import measure_writing
 
 FORMAT = 1  # raised when the same question has another answer
 Found = Mapping[Metric, float]

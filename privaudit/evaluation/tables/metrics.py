@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from typing import Literal
 
-from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.federated.runs.tasks import EXACT
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
 from privaudit.statistics.captions.token_f1 import F1
 

@@ -16,24 +16,11 @@ from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Patholo
 from privaudit.datasets.split import SplitSizes
 from privaudit.federated.federation import count_participants
 from privaudit.federated.runs.fields import RunFields
+from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AddsNoise
-from privaudit.models.interfaces import TaskKind
+from privaudit.models.interfaces import AnyTask, TaskKind
 from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
-
-WRITING: Mapping[str, Any] = {
-    "dataset": "scenes",
-    "model": "tiny-llava",
-    "clients": 12,
-    "participation": 1 / 3,
-    "alpha": 0.5,
-    "test_share": 0.15,
-    "public_share": 0.15,
-    "measured_rounds": 1,
-    "tested": 240,
-}
-"""What is different for models that answer in words: FedRand's federation, and utility
-measured once, since writing takes its time."""
 
 
 class RunConfig(RunFields):
@@ -111,12 +98,11 @@ def make_config(
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
             fields[place] = _full(fields[place])
-    tasks: list[str] = [built.task]
+    task: AnyTask = built.task
     if "model" in fields:
         fields["model"], task = _known_model(str(fields["model"]))
-        tasks.append(task)
-    if "generation" in tasks:
-        fields = {**WRITING, **fields}
+    if task != "either":
+        fields = {**RUN_TASKS[task].defaults, **fields}
     fields.setdefault("rounds", built.usual_rounds)
     if fields.get("randomness", "auto") == "auto":
         fields["randomness"] = _usual_randomness(built, fields)

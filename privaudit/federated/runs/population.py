@@ -15,8 +15,8 @@ from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
-from privaudit.federated.runs.caption_utility import untuned_scores
 from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import ClientId, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.models.frozen_model import FrozenModel
@@ -88,9 +88,9 @@ class Population:
         return self.records.pick(self._tests)
 
     @cached_property
-    def untuned_scores(self) -> Float[np.ndarray, " tests"]:
-        """What the model as it comes scores on each test record, if it writes."""
-        return untuned_scores(self.task, self.tests)
+    def untrained_scores(self) -> Float[np.ndarray, " tests"]:
+        """What the model as it comes scores on each test record."""
+        return RUN_TASKS[self.task.kind].untrained(self.task, self.tests)
 
     def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:
         """Say which test records are of a client's own classes, and its own domains."""

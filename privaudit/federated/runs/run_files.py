@@ -28,11 +28,11 @@ from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.run_header import FORMAT
+from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.transcript import GENESIS
 from privaudit.privacy.trace import ClientTrace, RoundTrace
 
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
-TRACKED_WRITERS = ("transformers", "tokenizers")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
 _CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
@@ -47,11 +47,7 @@ def new_header(
     return {
         "format": FORMAT,
         "privaudit": version("privaudit"),
-        "libraries": _versions(
-            (*TRACKED, *TRACKED_WRITERS)
-            if population.task.kind == "generation"
-            else TRACKED
-        ),
+        "libraries": _versions((*TRACKED, *RUN_TASKS[population.task.kind].libraries)),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "config": config.model_dump(),
@@ -93,7 +89,7 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    known = (*TRACKED, *TRACKED_WRITERS)
+    known = {*TRACKED, *(n for task in RUN_TASKS.values() for n in task.libraries)}
     return {name: version(name) for name in names if name in known}
 
 

@@ -60,6 +60,7 @@ from privaudit.federated.runs.run_key import draw_run_key
 from privaudit.federated.runs.run_lock import lock_run
 from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
+from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, measure_clients
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
@@ -70,7 +71,6 @@ from privaudit.federated.transcript import (
     TranscriptFolder,
     bytes_sent,
 )
-from privaudit.federated.writing import as_writer
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.progress import Watcher
 
@@ -333,10 +333,9 @@ def _in_numbers(utility: Utility | None) -> dict[str, Any]:
 
 
 def _own_model(training: _Training) -> Tensors | None:
-    """Return the server's own model, if models write; else nobody asks for it."""
-    if training.population.task.kind != "generation":
-        return None
-    return as_writer(training.trainer).own_model(training.federation.server)
+    """Return the server's own model; None where nobody asks for it."""
+    task = RUN_TASKS[training.population.task.kind]
+    return task.own_model(training.trainer, training.federation.server)
 
 
 def _captions(utility: Utility) -> dict[str, float]:

@@ -5,20 +5,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from pydantic import Field, TypeAdapter
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.query import ask_each
-from privaudit.federated.runs.caption_utility import EXACT, LIKENESS, measure_writing
 from privaudit.federated.runs.population import Population
+from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
 from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width, weighted_means
-
-MACRO_F1 = "macro F1 averaged over models, linearised over test records"
 
 METRICS = ("accuracy", EXACT, F1, LIKENESS)
 
@@ -72,17 +69,6 @@ class Utility:
 STORED_UTILITY = TypeAdapter(Utility)
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """What models score on each test record, and the untrained one among them."""
-
-    metric: str
-    models: Float[np.ndarray, "models tests"]
-    untrained: Float[np.ndarray, " tests"]
-    captions: Mapping[str, Estimate] = field(default_factory=dict)
-    macro_f1: Estimate | None = None
-
-
 def measure_clients(
     trainer: Trainer,
     population: Population,
@@ -90,9 +76,9 @@ def measure_clients(
     server: Tensors | None = None,
 ) -> Utility:
     """Return the utility of each client's personal model, and of the server's."""
-    found = _scores(trainer, population, list(models.values()))
-    correct = found.models
-    plain = np.broadcast_to(found.untrained, correct.shape)
+    found = measure_tests(trainer, population, list(models.values()))
+    correct = found.scores
+    plain = np.broadcast_to(population.untrained_scores, correct.shape)
     own = np.stack([population.own_records(client).numpy() for client in models])
     mix = np.stack([population.mix(client).numpy() for client in models])
     return Utility(
@@ -109,66 +95,34 @@ def measure_clients(
 
 
 def _of_server(
-    trainer: Trainer, population: Population, server: Tensors | None, clients: _Scores
+    trainer: Trainer,
+    population: Population,
+    server: Tensors | None,
+    clients: TaskScores,
 ) -> dict[str, Any]:
     """Return the server's part of the utility; captions with the clients' beside."""
     captions = {"clients": clients.captions} if clients.captions else {}
     if server is None:
         return {"captions": captions}
-    found = _scores(trainer, population, [server])
+    found = measure_tests(trainer, population, [server])
     if found.captions:
         captions["server"] = found.captions
-    everywhere = np.ones(found.models.shape, dtype=bool)
+    everywhere = np.ones(found.scores.shape, dtype=bool)
     return {
-        "server": mean_accuracy(found.models, everywhere),
+        "server": mean_accuracy(found.scores, everywhere),
         "everywhere": mean_accuracy(
-            clients.models, np.ones(clients.models.shape, bool)
+            clients.scores, np.ones(clients.scores.shape, bool)
         ),
         "captions": captions,
     }
 
 
-def _scores(
-    trainer: Trainer, population: Population, models: Sequence[Tensors]
-) -> _Scores:
-    task, tests = population.task, population.tests
-    if task.kind == "generation":
-        written = measure_writing(trainer, task, models, tests)
-        return _Scores(
-            written.metric,
-            written.scores,
-            population.untuned_scores,
-            written.captions,
-        )
-    blind = (tests.features @ task.zero_shot.T).argmax(dim=-1)
-    right = (blind == tests.labels).numpy()
-    told = _told(trainer, population, models)
-    return _Scores(
-        "accuracy",
-        (told == tests.labels.numpy()).astype(float),
-        right.astype(float),
-        macro_f1=macro_f1(told, tests.labels.numpy()),
-    )
-
-
 def measure_tests(
     trainer: Trainer, population: Population, models: Sequence[Tensors]
-) -> tuple[str, Float[np.ndarray, "models tests"]]:
-    """Return the metric, and how every model does on every test record by it."""
+) -> TaskScores:
+    """Return how every model does on every test record."""
     task, tests = population.task, population.tests
-    if task.kind == "generation":
-        written = measure_writing(trainer, task, models, tests)
-        return written.metric, written.scores
-    told = _told(trainer, population, models)
-    return "accuracy", (told == tests.labels.numpy()).astype(float)
-
-
-def _told(
-    trainer: Trainer, population: Population, models: Sequence[Tensors]
-) -> Int[np.ndarray, "models tests"]:
-    """Return the class that each model takes each test record for."""
-    answers = ask_each(trainer, population.task, models, population.tests)
-    return answers.argmax(dim=-1).numpy()
+    return RUN_TASKS[task.kind].measure(trainer, task, models, tests)
 
 
 def mean_accuracy(
@@ -207,59 +161,3 @@ def mean_accuracy(
     high = min(float(value + half), 1.0)
     method = "mean over clients, linearised over test records"
     return Estimate(value, low, high, (records,), method, confidence)
-
-
-def macro_f1(
-    predicted: Int[np.ndarray, "models records"],
-    labels: Int[np.ndarray, " records"],
-    confidence: float = 0.95,
-) -> Estimate:
-    """Return the mean over models of the mean over classes of F1.
-
-    F1 of a class is 2 T / (P + A): T records are rightly told to be of it, P are told
-    to be, and A are. Classes without a test record do not count; telling one is wrong
-    for the class that it is. All models are asked about the same records, so the
-    replicate is the record: the variance is the sum of squared influences, and a
-    record's on F1 is (2 T' - F1 (P' + A')) / (P + A) with its own part of each count.
-    The interval says how the number would move with other test records.
-
-    Args:
-        predicted: Class indices that each model tells.
-        labels: Class indices.
-        confidence: Coverage, in (0, 1).
-
-    Raises:
-        ConfigError: There is no record, or no model.
-
-    Example:
-        >>> print(macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1])))
-        0.733 [0.217, 1.000], n = 4
-    """
-    if not predicted.size:
-        raise ConfigError(
-            f"There are {predicted.shape[0]} models and {predicted.shape[1]} test "
-            "records, so that there is no F1. Give at least one of each."
-        )
-    found = [_one(told, labels) for told in predicted]
-    value = float(np.mean([one for one, _ in found]))
-    influence = np.mean([each for _, each in found], axis=0)
-    records = len(labels)
-    half = half_width(influence, records, confidence)
-    low, high = max(value - half, 0.0), min(value + half, 1.0)
-    return Estimate(value, float(low), float(high), (records,), MACRO_F1, confidence)
-
-
-def _one(
-    told: Int[np.ndarray, " records"], labels: Int[np.ndarray, " records"]
-) -> tuple[float, Float[np.ndarray, " records"]]:
-    """Return one model's macro F1, and the influence of each record on it."""
-    classes = int(max(told.max(), labels.max())) + 1
-    right = told == labels
-    there = np.bincount(labels, minlength=classes)
-    counted = there + np.bincount(told, minlength=classes)
-    weight = (there > 0) / np.maximum(counted, 1)
-    f1 = 2 * np.bincount(labels[right], minlength=classes) * weight
-    share = (there > 0).sum()
-    lost = f1 * weight
-    influence = 2 * right * weight[labels] - lost[labels] - lost[told]
-    return float(f1.sum() / share), influence / share

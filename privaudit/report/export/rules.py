@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.datasets.dataset import DATASETS
-from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.federated.runs.tasks import EXACT
 from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
 from privaudit.privacy.certificate import CertifiedView

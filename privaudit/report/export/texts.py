@@ -15,7 +15,7 @@ from privaudit.auditing.named_attacks import (
 from privaudit.auditing.parts.one_run import KINDS
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import ConfigError, PluginError
-from privaudit.federated.runs.caption_utility import EXACT
+from privaudit.federated.runs.tasks import EXACT
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import NoiseAt, Release

@@ -4,7 +4,7 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import ANSWER
-from privaudit.federated.runs.caption_utility import measure_writing
+from privaudit.federated.runs.tasks import measure_writing
 from privaudit.federated.trainer import Task
 from privaudit.federated.writing import (
     UNTUNED,
@@ -63,7 +63,7 @@ def test_a_trainer_of_classifiers_does_not_write() -> None:
 def test_the_references_themselves_score_one(task: Task) -> None:
     """A model that says what people said has a likeness of 1 for every record."""
     records = toy_dialogues(12, seed=3)
-    from privaudit.federated.runs.caption_utility import score_writing
+    from privaudit.federated.runs.tasks import score_writing
 
     said = [[dialogue.answers[0] for dialogue in records.dialogues]]
     written = score_writing(said, records)

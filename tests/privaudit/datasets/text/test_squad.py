@@ -9,7 +9,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Texts
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.sources import load_dataset
-from privaudit.federated.runs.caption_utility import score_writing
+from privaudit.federated.runs.tasks import score_writing
 from privaudit.federated.trainer import Records
 from tests.privaudit.datasets.conftest import write_folder
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.utility import macro_f1
+from privaudit.federated.runs.tasks import macro_f1
 
 
 def test_macro_f1_by_hand() -> None:

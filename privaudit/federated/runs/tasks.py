@@ -1,0 +1,212 @@
+"""What differs between runs of one task and of the other, utility above all.
+
+A score of a classifier is whether a class is right; one of a model that writes is
+whether an answer is, or how much of a caption people wrote too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.federated.query import ask_each
+from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.writing import as_writer, write, write_untuned
+from privaudit.models.interfaces import TaskKind
+from privaudit.statistics.captions.exact_match import exact_matches
+from privaudit.statistics.captions.scores import caption_scores, mean_estimates
+from privaudit.statistics.captions.token_f1 import (
+    F1,
+    mean_short_answers,
+    short_answer_scores,
+)
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.intervals import half_width
+
+EXACT, LIKENESS = "exact match", "ROUGE-L"
+MACRO_F1 = "macro F1 averaged over models, linearised over test records"
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """How several models do on the same records.
+
+    Attributes:
+        metric: What the scores are: "accuracy"; of models that write, ``EXACT`` where
+            questions have choices, ``F1`` where answers are short, else ``LIKENESS``.
+        scores: From 0 to 1.
+        captions: Each metric of captions, or of short answers, over all records and
+            averaged over models; none for classes, or where questions have choices.
+        macro_f1: Of classes, averaged over models.
+    """
+
+    metric: str
+    scores: Float[np.ndarray, "models records"]
+    captions: Mapping[str, Estimate] = field(default_factory=dict)
+    macro_f1: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """What differs between runs of one task and of the other.
+
+    Attributes:
+        measure: Scores models on records.
+        untrained: Scores of the model as it comes, on records.
+        own_model: The server's own model, from its state; None where nobody asks.
+        defaults: Fields of a run that are not those of :class:`RunFields`.
+        libraries: Whose versions a run records beside the common ones.
+    """
+
+    measure: Callable[[Trainer, Task, Sequence[Tensors], Records], TaskScores]
+    untrained: Callable[[Task, Records], Float[np.ndarray, " records"]]
+    own_model: Callable[[Trainer, Tensors], Tensors | None]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()
+
+
+def _measure_classes(
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
+) -> TaskScores:
+    told = ask_each(trainer, task, models, records).argmax(dim=-1).numpy()
+    labels = records.labels.numpy()
+    right = (told == labels).astype(float)
+    return TaskScores("accuracy", right, macro_f1=macro_f1(told, labels))
+
+
+def _zero_shot_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
+    blind = (records.features @ task.zero_shot.T).argmax(dim=-1)
+    return (blind == records.labels).numpy().astype(float)
+
+
+def measure_writing(
+    trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
+) -> TaskScores:
+    """Let models write of records, and compare that with what people wrote."""
+    return score_writing(write(trainer, task, models, records), records)
+
+
+def score_writing(said: Sequence[Sequence[str]], records: Records) -> TaskScores:
+    """Compare what each model wrote of each record with what people wrote."""
+    dialogues = records.dialogues
+    references = [dialogue.answers for dialogue in dialogues]
+    if _has_choices(dialogues):
+        choices = [dialogue.choices for dialogue in dialogues]
+        rows = [exact_matches(texts, references, choices) for texts in said]
+        return TaskScores(EXACT, np.stack(rows).astype(float))
+    if dialogues and all(dialogue.short for dialogue in dialogues):
+        return _score_short(said, references)
+    scores = [caption_scores(texts, references) for texts in said]
+    likeness = np.stack([score.per_image[LIKENESS] for score in scores])
+    captions = mean_estimates(scores, Seeds(0).stream("captions").numpy())
+    return TaskScores(LIKENESS, likeness, captions)
+
+
+def _score_short(
+    said: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> TaskScores:
+    """Compare short answers by their words, as SQuAD does."""
+    scores = np.stack([short_answer_scores(texts, references) for texts in said])
+    rng = Seeds(0).stream("short answers").numpy()
+    return TaskScores(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
+
+
+def untuned_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
+    """Return the scores of the model as it comes."""
+    return score_writing(write_untuned(task, records), records).scores[0]
+
+
+def _has_choices(dialogues: Sequence[Dialogue]) -> bool:
+    return bool(dialogues) and all(dialogue.choices for dialogue in dialogues)
+
+
+def _writers_own_model(trainer: Trainer, server: Tensors) -> Tensors:
+    return as_writer(trainer).own_model(server)
+
+
+RUN_TASKS: Mapping[TaskKind, RunTask] = {
+    "classification": RunTask(
+        _measure_classes, _zero_shot_scores, lambda trainer, server: None
+    ),
+    "generation": RunTask(
+        measure_writing,
+        untuned_scores,
+        _writers_own_model,
+        defaults={
+            "dataset": "scenes",
+            "model": "tiny-llava",
+            "clients": 12,
+            "participation": 1 / 3,
+            "alpha": 0.5,
+            "test_share": 0.15,
+            "public_share": 0.15,
+            "measured_rounds": 1,
+            "tested": 240,
+        },
+        libraries=("transformers", "tokenizers"),
+    ),
+}
+"""The defaults of generation are FedRand's federation, and utility is measured once,
+since writing takes its time."""
+
+
+def macro_f1(
+    predicted: Int[np.ndarray, "models records"],
+    labels: Int[np.ndarray, " records"],
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean over models of the mean over classes of F1.
+
+    F1 of a class is 2 T / (P + A): T records are rightly told to be of it, P are told
+    to be, and A are. Classes without a test record do not count; telling one is wrong
+    for the class that it is. All models are asked about the same records, so the
+    replicate is the record: the variance is the sum of squared influences, and a
+    record's on F1 is (2 T' - F1 (P' + A')) / (P + A) with its own part of each count.
+    The interval says how the number would move with other test records.
+
+    Args:
+        predicted: Class indices that each model tells.
+        labels: Class indices.
+        confidence: Coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There is no record, or no model.
+
+    Example:
+        >>> print(macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1])))
+        0.733 [0.217, 1.000], n = 4
+    """
+    if not predicted.size:
+        raise ConfigError(
+            f"There are {predicted.shape[0]} models and {predicted.shape[1]} test "
+            "records, so that there is no F1. Give at least one of each."
+        )
+    found = [_one(told, labels) for told in predicted]
+    value = float(np.mean([one for one, _ in found]))
+    influence = np.mean([each for _, each in found], axis=0)
+    records = len(labels)
+    half = half_width(influence, records, confidence)
+    low, high = max(value - half, 0.0), min(value + half, 1.0)
+    return Estimate(value, float(low), float(high), (records,), MACRO_F1, confidence)
+
+
+def _one(
+    told: Int[np.ndarray, " records"], labels: Int[np.ndarray, " records"]
+) -> tuple[float, Float[np.ndarray, " records"]]:
+    """Return one model's macro F1, and the influence of each record on it."""
+    classes = int(max(told.max(), labels.max())) + 1
+    right = told == labels
+    there = np.bincount(labels, minlength=classes)
+    counted = there + np.bincount(told, minlength=classes)
+    weight = (there > 0) / np.maximum(counted, 1)
+    f1 = 2 * np.bincount(labels[right], minlength=classes) * weight
+    share = (there > 0).sum()
+    lost = f1 * weight
+    influence = 2 * right * weight[labels] - lost[labels] - lost[told]
+    return float(f1.sum() / share), influence / share
