@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from pydantic import Field, TypeAdapter
 
-from privaudit.core.errors import ConfigError, TooFewRecordsError
+from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
