@@ -19,10 +19,10 @@ from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError, PluginError
+from privaudit.core.errors import AttackError, ConfigError, PluginError
 from privaudit.federated.trainer import TRAINERS
 from privaudit.report.export import export_public, verify_card
-from privaudit.report.export.audits import UNSAID
+from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.page import write_report
 from tests.conftest import call
 from tests.plugins import install
@@ -251,7 +251,7 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
 
 
 def test_an_attack_on_other_models_than_the_runs_is_refused(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="'min-k' was asked for, and the run's model"):
+    with pytest.raises(AttackError, match="'min-k' was requested, and the run's model"):
         Auditor(Run(whole)).attack(attacks=["min-k"], shadows=0)
 
 
@@ -264,5 +264,5 @@ def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
     save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
     found = export_public(run, tmp_path / "out")
     card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]
-    assert card["threshold"] == UNSAID
+    assert card["threshold"] == LEFT_OUT
     assert [place.rpartition("/")[2] for place in found.left.odd] == ["threshold"]

@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.scenario import Scenario
-from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
+from privaudit.core.errors import (
+    AttackError,
+    ConfigError,
+    PluginError,
+    UnknownNameError,
+)
 from privaudit.core.parameters import build, field_names, parse_pairs, parse_spec
 from privaudit.core.registry import first_line
 
@@ -62,13 +67,13 @@ def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
     """Refuse attacks that were asked for, and that the run's models cannot be given.
 
     Raises:
-        ConfigError: One is not in the scenario as it is played.
+        AttackError: One is not in the scenario as it is played.
     """
     for label in named:
         if label not in plan.attacks:
-            raise ConfigError(
-                f"The attack {label!r} was asked for, and the run's models do not give "
-                f"what it reads. Attacks that read them: {', '.join(plan.attacks)}."
+            raise AttackError(
+                f"The attack {label!r} was requested, and the run's models do not give "
+                f"what it needs. Attacks on these models: {', '.join(plan.attacks)}."
             )
 
 

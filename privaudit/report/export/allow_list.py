@@ -18,6 +18,7 @@ class _Omitted(Enum):
 
 OMITTED: Final = _Omitted.OMITTED
 Omitted = Literal[_Omitted.OMITTED]
+LEFT_OUT = "left out: not words that this version's code writes"
 
 
 @dataclass
@@ -80,6 +81,17 @@ def text(*patterns: str) -> FieldRule:
         if value is None or (isinstance(value, str) and known.fullmatch(value)):
             return value
         return _refuse(sieve, place)
+
+    return rule
+
+
+def sentence(*patterns: str) -> FieldRule:
+    """Return a rule for texts, in whose place others are said to be left out."""
+    matching = text(*patterns)
+
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
+        kept = matching(sieve, value, place)
+        return LEFT_OUT if kept is OMITTED else kept
 
     return rule
 

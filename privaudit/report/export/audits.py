@@ -19,14 +19,13 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import TranscriptError
 from privaudit.federated.runs.runs import Run
-from privaudit.report.export.allow_list import AllowList
+from privaudit.report.export.allow_list import LEFT_OUT, AllowList
 from privaudit.report.export.hmac import seal
 from privaudit.report.export.rules import AUDIT, LEAK
 from privaudit.report.export.texts import attack_words, is_label
 
 AUDITS = "audits"
 FEWEST = 10  # members, and as many others, in any figure
-UNSAID = "left out: not what this installation's code says of the attack"
 
 
 def public_audit(
@@ -134,7 +133,7 @@ def _words(
     for key in ("settings", "threshold", "description"):
         if key not in said or entry.get(key, said[key]) != said[key]:
             sieve.odd.append(f"{place}/{key}")
-            said[key] = UNSAID
+            said[key] = LEFT_OUT
     return said
 
 

@@ -19,7 +19,13 @@ from privaudit.federated.runs.tasks import EXACT
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import NoiseAt, Release
-from privaudit.report.export.allow_list import OMITTED, AllowList, either, text
+from privaudit.report.export.allow_list import (
+    OMITTED,
+    AllowList,
+    either,
+    sentence,
+    text,
+)
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.captions.token_f1 import F1
 
@@ -41,7 +47,7 @@ FOLDER_MODELS = (
 LONGEST = 300  # letters of an attack's own words
 _NUMBER = r"[0-9.e+-]+"
 _FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
-CLAIM = text(
+CLAIM = sentence(
     r"no privacy mechanism|no record is used",
     r"noise by an accountant \(opacus PRV or the exact Gaussian; see the "
     r"certificate\), for a record of (the released model(; with each client's own "
@@ -65,10 +71,10 @@ _DRAWN = (
     r"apart, which no accountant counts|discrete Gaussian noise on a grid, \d+ steps "
     r"to a standard deviation or more, which is accounted for"
 )
-MECHANISM = text(
+MECHANISM = sentence(
     rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*(; ({_DRAWN}))?",
 )
-WHY = text(
+WHY = sentence(
     r"No record has any influence on what this view holds\.",
     r"No mechanism was applied\.",
     r"Nothing that this view sees of round \d+ has a mechanism\.",
@@ -89,7 +95,7 @@ WHY = text(
 )
 _FREEDOM = r"t with [0-9.e+]+ degrees of freedom"
 _LEFT_OUT = r"; \d+ left out, without members or non-members"
-METHOD = text(
+METHOD = sentence(
     rf"mean of (paired differences of )?replicates(, {_FREEDOM})?",
     r"mean over clients, linearised over test records",
     r"macro F1 averaged over models, linearised over test records",
@@ -106,19 +112,19 @@ METHOD = text(
     rf"jackknife over clients, {_FREEDOM})",
     r"(mean of \d+ models, )?bootstrap over (images|records) \(BCa, \d+ replicates\)",
 )
-BOUND_METHOD = text(
+BOUND_METHOD = sentence(
     r"one-run (binomial|f-DP), \d+ \+ \d+ guesses",
     r"Gaussian mechanism assumed, one-run f-DP, \d+ \+ \d+ guesses",
 )
-REASON = text(r"|needs \d+ [a-z]+(-[a-z]+)?, has \d+")
-MEANING = text(
+REASON = sentence(r"|needs \d+ [a-z]+(-[a-z]+)?, has \d+")
+MEANING = sentence(
     "this round's uploads alone", "clients as rebuilt from the uploads so far"
 )
-ACCOUNTANT = text("", "by definition", *get_args(Accountant))
+ACCOUNTANT = sentence("", "by definition", *get_args(Accountant))
 VIEW, RELEASE, NOISE_AT = (
     text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)
 )
-CANARIES = text(*map(re.escape, KINDS.values()))
+CANARIES = sentence(*map(re.escape, KINDS.values()))
 METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
 
 

@@ -15,6 +15,7 @@ from privaudit.core.storage import file_hash
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.report.export import export as export_module
 from privaudit.report.export import export_public
+from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.export.verify import leaves
 from tests.owner_changes import sign_again
 from tests.privaudit.report.export.conftest import NAME, SEED, edit
@@ -144,6 +145,7 @@ def test_no_text_gets_out_in_place_of_another(
     found = export_public(run, tmp_path / "out")
     strings = [v for _, v in leaves(dict(found.card)) if isinstance(v, str)]
     assert not [v for v in strings if text in v]
+    assert strings.count(LEFT_OUT) > 50
     assert len(found.left.odd) > 50
 
 
