@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.shadow_models.signal_table import (
     ShadowTable,
     SignalsWithMembership,
@@ -16,7 +16,6 @@ from privaudit.auditing.shadow_models.signal_table import (
 from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
-from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.shadow_comparison import (
     Variance,
     offline_scores,

@@ -7,11 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
-from privaudit.models.interfaces import AnyTask
 
 
 @ATTACKS.register("loss-threshold")

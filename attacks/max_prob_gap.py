@@ -6,12 +6,11 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
 from privaudit.auditing.signals.token_attack import score_targets
 from privaudit.auditing.signals.token_scores import max_prob_gap
 from privaudit.federated.trainer import Records
-from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import Slice, TokenTable
 
 

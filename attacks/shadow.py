@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.shadow_models.signal_table import (
     ShadowTable,
     SignalsWithMembership,
@@ -19,7 +19,6 @@ from privaudit.auditing.shadow_models.signal_table import (
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.streams import Stream
-from privaudit.models.interfaces import AnyTask
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.core.errors import ViewError
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.client_statistics import (
@@ -21,7 +21,6 @@ from privaudit.federated.client_statistics import (
     solve_membership,
 )
 from privaudit.federated.trainer import Records
-from privaudit.models.interfaces import AnyTask
 
 ROUNDING = 1e-6  # relative error of a mean that is sent in float32
 SOLVED = {EMBEDDING, UNCERTAINTY}

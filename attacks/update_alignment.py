@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
 from privaudit.core.tensors import Stacked, Tensors, stack
@@ -19,7 +19,6 @@ from privaudit.federated.trainer import Cohort, Records, Round
 from privaudit.federated.trainer_abilities import TakesSingleStep, start_client
 from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import update_deltas
-from privaudit.models.interfaces import AnyTask
 
 AT_ONCE = 256  # records whose gradients are taken together
 

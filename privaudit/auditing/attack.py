@@ -21,7 +21,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.federated.threat_models import ThreatModel, View
 from privaudit.federated.trainer import ClientId, Reconstruction, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import Reconstructs
-from privaudit.models.interfaces import AnyTask
+from privaudit.models.interfaces import AnyTask as AnyTask  # for authors of attacks
 from privaudit.statistics.progress import Event, Watcher
 
 
