@@ -231,7 +231,7 @@ def _cached_epsilon(
 ) -> float:
     if accountant != "dpa-rdp" and _without_replacement(phases):
         raise ConfigError(
-            f'The accountant "{accountant}" was asked about samples without '
+            f'The accountant "{accountant}" was given samples without '
             'replacement, and only "dpa-rdp" supports those. Use it.'
         )
     with _known_warnings_silenced():
@@ -306,7 +306,7 @@ def _gaussian_exact(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     for phase in phases:
         if phase.sampling_rate < 1:
             raise ConfigError(
-                'The accountant "gaussian-exact" was asked about a sampling rate of '
+                'The accountant "gaussian-exact" was given a sampling rate of '
                 f'{phase.sampling_rate:g}, and supports 1 only. Use "opacus-prv".'
             )
     return gaussian_epsilon(_mu(phases), delta)

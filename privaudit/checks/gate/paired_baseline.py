@@ -27,7 +27,7 @@ _COIN = ("members", "canary", "canaries")
 
 
 def check_same(run: Run, baseline: Baseline) -> None:
-    """Raise unless run and baseline have the same data, deal and membership coins.
+    """Raise unless run and baseline have the same data, split and membership.
 
     Raises:
         ConfigError: They do not; the text says what differs.
@@ -36,9 +36,9 @@ def check_same(run: Run, baseline: Baseline) -> None:
     if ours["data"] != theirs["data"]:
         _refuse(run, baseline, "were trained on other data", _DATA)
     if ours["deal"] != theirs["deal"]:
-        _refuse(run, baseline, "deal their records differently", _DEAL)
+        _refuse(run, baseline, "split their records differently", _DEAL)
     if ours["ledger"] != theirs["ledger"]:
-        _refuse(run, baseline, "toss other membership coins", _COIN)
+        _refuse(run, baseline, "have other members", _COIN)
 
 
 def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:

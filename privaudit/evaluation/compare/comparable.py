@@ -52,11 +52,11 @@ def check_pairable(first: Run, second: Run) -> None:
     if np.array_equal(ours.owner, theirs.owner):
         if np.array_equal(ours.is_member, theirs.is_member):
             return
-        what = "deal their records alike, but toss other membership coins"
+        what = "split their records alike, but have other members"
     else:
         shared = (ours.owner == theirs.owner) & (ours.owner >= 0)
         what = (
-            f"deal their records differently: {int(shared.sum())} of "
+            f"split their records differently: {int(shared.sum())} of "
             f"{int((ours.owner >= 0).sum())} candidates belong to the same client"
         )
     raise IncompatibleRunsError(

@@ -28,8 +28,8 @@ AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",))
 @pytest.mark.parametrize(
     ("run", "says"),
     [
-        ("other-seed", "deal their records differently .with equal settings"),
-        ("other-deal", "deal their records differently .alpha 1.0 and 10.0"),
+        ("other-seed", "split their records differently .with equal settings"),
+        ("other-deal", "split their records differently .alpha 1.0 and 10.0"),
     ],
 )
 def test_another_deal_is_refused_with_what_differs(
@@ -53,7 +53,7 @@ def altered(runs: Path, to: Path, **changes: Any) -> Path:
     ("name", "says"),
     [
         ("data", "were trained on other data"),
-        ("ledger", "toss other membership coins"),
+        ("ledger", "have other members"),
     ],
 )
 def test_other_data_and_other_coins_are_refused(

@@ -226,7 +226,7 @@ def test_other_coins_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
     sign_again(other.path, ledger_hash=tossed.hash)
     again = Run(other.path)
     save_audit(Auditor(again).attack(shadows=0))
-    with pytest.raises(IncompatibleRunsError, match="toss other membership coins"):
+    with pytest.raises(IncompatibleRunsError, match="have other members"):
         compare("zero-shot-0", again)
 
 
