@@ -8,13 +8,11 @@ the attacks, stored in audit.json, read back from there, and shown in the report
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Generic, TypeVar
-
-from pydantic import TypeAdapter
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.core.parameters import from_plain, to_plain
 from privaudit.core.registry import Registry
 
 R = TypeVar("R", covariant=True)
@@ -70,7 +68,7 @@ class AuditPart(Generic[R]):
         """Return a result as audit.json holds it."""
         if self.scores:
             return {name: one.to_dict() for name, one in result.items()}
-        return self._adapter.dump_python(result, mode="json", by_alias=True)
+        return to_plain(self.kind, result)
 
     def from_json(self, entry: Any, scored: Mapping[str, AttackResult]) -> Any:
         """Return the result that :meth:`to_json` wrote.
@@ -84,11 +82,7 @@ class AuditPart(Generic[R]):
         """
         if self.scores:
             return {name: scored[f"{self.scores}{name}"] for name in entry}
-        return self._adapter.validate_python(entry)
-
-    @cached_property
-    def _adapter(self) -> Any:
-        return TypeAdapter(self.kind)
+        return from_plain(self.kind, entry)
 
 
 PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.parts")

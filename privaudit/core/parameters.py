@@ -5,6 +5,7 @@ Classes are frozen pydantic dataclasses, whose fields are the parameters.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from privaudit.core.errors import ConfigError, shown
@@ -107,3 +108,29 @@ def readable(error: "ValidationError", what: str) -> str:
     if not first["loc"]:  # two parameters that don't go together
         return f"The {what} cannot be made: {message}."
     return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def to_plain(kind: Any, value: object) -> Any:
+    """Return a value of a type as JSON knows it: dataclasses by their fields."""
+    return _adapter(kind).dump_python(value, mode="json", by_alias=True)
+
+
+def from_plain(kind: Any, entry: object) -> Any:
+    """Return the value that :func:`to_plain` wrote.
+
+    Raises:
+        ValueError: The entry is of another form.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return _adapter(kind).validate_python(entry)
+    except ValidationError as error:
+        raise ValueError(readable(error, "entry")) from None

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import to_plain
 from privaudit.evaluation.fairness import Fairness, fairness_of
 from privaudit.evaluation.local_costs import LocalCosts
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
 from privaudit.federated.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
-from privaudit.statistics.estimate import Estimate
 
 PROBE_SECONDS = 600
 
@@ -56,13 +56,7 @@ class Costs:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
-        fair = vars(self.fairness)
-        plain = {
-            name: value.to_dict() if isinstance(value, Estimate) else value
-            for name, value in fair.items()
-        }
-        local = self.local and vars(self.local)
-        return {**vars(self), "fairness": plain, "local": local}
+        return dict(to_plain(Costs, self))
 
 
 def measure_costs(

@@ -9,7 +9,7 @@ over the seeds that the two share.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -70,14 +70,6 @@ class Domination:
     p_value: float
     leak: Estimate
     use: Estimate
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON knows them."""
-        return {
-            **vars(self),
-            "leak": self.leak.to_dict(),
-            "use": self.use.to_dict(),
-        }
 
 
 @dataclass(frozen=True)

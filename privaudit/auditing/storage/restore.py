@@ -24,7 +24,8 @@ from privaudit.core.errors import (
     UnknownNameError,
     shown,
 )
-from privaudit.federated.runs.utility import METRICS, STORED_UTILITY
+from privaudit.core.parameters import from_plain
+from privaudit.federated.runs.utility import METRICS, Utility
 from privaudit.federated.threat_models import find_threat
 from privaudit.statistics.estimate import Estimate
 
@@ -59,7 +60,7 @@ def _restore(stored: StoredAudit) -> Audit:
         run=stored.run,
         scenario=_scenario(stored, results),
         results=results,
-        utility=STORED_UTILITY.validate_python(contents["utility"]),
+        utility=from_plain(Utility, contents["utility"]),
         seed=int(contents["seed"]),
         parts={
             part.name: part.from_json(contents[part.entry], scored)

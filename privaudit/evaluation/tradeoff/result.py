@@ -1,9 +1,10 @@
 """What a sweep found: its runs, its cells, which are dominated, and what it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from privaudit.core.parameters import to_plain
 from privaudit.evaluation.tradeoff.cells import (
     SweepCell,
     SweepPoint,
@@ -11,7 +12,7 @@ from privaudit.evaluation.tradeoff.cells import (
     entry_to_dict,
 )
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost, describe
-from privaudit.statistics.dominance import Front, Margins, find_front
+from privaudit.statistics.dominance import Domination, Front, Margins, find_front
 
 ENOUGH = 5  # seeds to report on
 
@@ -124,11 +125,11 @@ class Tradeoff:
                 }
                 for place, cell in enumerate(self.cells)
             ],
-            "dominations": [one.to_dict() for one in self.front.dominations],
+            "dominations": to_plain(tuple[Domination, ...], self.front.dominations),
             "margins": vars(self.front.margins),
             "alpha": self.front.alpha,
             "reported": [entry_to_dict(cell) for cell in self.reported],
-            "cost": self.cost and self.cost.to_dict(),
+            "cost": self.cost and asdict(self.cost),
             "points": [entry_to_dict(point) for point in self.points],
             "report_points": [entry_to_dict(point) for point in self.report_points],
         }

@@ -6,8 +6,8 @@ Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy", 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 from privaudit.federated.runs.runs import Run
 from privaudit.privacy.certificate import CertifiedView, certify
@@ -84,10 +84,6 @@ class SearchCost:
     unprotected: int
     one_seed: Composed | None
     all_seeds: Composed | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON knows them."""
-        return asdict(self)
 
 
 def search_cost(cells: int, spent: Sequence[Spent]) -> SearchCost:

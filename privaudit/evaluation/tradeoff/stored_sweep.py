@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.core.parameters import from_plain
 from privaudit.core.storage import read_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
-from privaudit.evaluation.tradeoff.selection_cost import Composed, SearchCost
+from privaudit.evaluation.tradeoff.selection_cost import SearchCost
 from privaudit.statistics.dominance import Margins, find_front
 from privaudit.statistics.estimate import Estimate
 
@@ -47,7 +48,7 @@ def _sweep(said: Json) -> Tradeoff:
         points,
         cells,
         find_front([_replicates(cell, points) for cell in cells], margins, alpha),
-        None if said["cost"] is None else _cost(said["cost"]),
+        from_plain(SearchCost | None, said["cost"]),
         tuple(_entry(SweepPoint, one) for one in said["report_points"]),
         tuple(_entry(SweepCell, one) for one in said["reported"]),
     )
@@ -78,9 +79,3 @@ def _value(name: str, value: Any) -> Any:
     if name in ("seeds", "reference") and value is not None:
         return tuple(value)
     return value
-
-
-def _cost(said: Json) -> SearchCost:
-    parts = ("one_seed", "all_seeds")
-    composed = {n: None if said[n] is None else Composed(**said[n]) for n in parts}
-    return SearchCost(**{**said, **composed})

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from privaudit.core.errors import TooFewRecordsError
+from privaudit.core.parameters import to_plain
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
@@ -60,13 +61,7 @@ class Utility:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for audit.json."""
-        found: dict[str, Any] = STORED_UTILITY.dump_python(
-            self, mode="json", by_alias=True
-        )
-        return found
-
-
-STORED_UTILITY = TypeAdapter(Utility)
+        return dict(to_plain(Utility, self))
 
 
 def measure_clients(

@@ -85,6 +85,10 @@ def test_a_scenario_of_ones_own_needs_no_registration(
         (lambda c: c.pop("rounds"), "'rounds'"),
         (lambda c: c["utility"]["local"].pop("n"), "fields"),
         (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
+        (
+            lambda c: c["rebuilt"].update(closeness=3),
+            "take closeness = 3: Input should",
+        ),
         (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
         (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
     ],
@@ -96,3 +100,4 @@ def test_damage_says_what_to_do(
     with pytest.raises(TranscriptError, match=says) as found:
         restore_audit(stored(audit, tmp_path, change))
     assert f"`privaudit attack {audit.run.name}" in str(found.value)
+    assert "\n" not in str(found.value)
