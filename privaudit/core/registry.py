@@ -35,12 +35,14 @@ class Registry(Generic[T]):
 
     Attributes:
         kind: What an entry is, for errors.
-        package: The folder of the built-in entries, and the group of the entry points.
+        package: The folder of the built-in entries.
+        group: Of the entry points; by default the folder's dotted path.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, group: str = "") -> None:
         self.kind = kind
         self.package = package
+        self.group = group or package
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[E], E]:
@@ -114,7 +116,7 @@ class Registry(Generic[T]):
             import_module(path)
 
     def _plugins(self, name: str | None = None) -> list[EntryPoint]:
-        found = _entry_points(self.package, tuple(sys.path))
+        found = _entry_points(self.group, tuple(sys.path))
         return [plugin for plugin in found if name in (None, plugin.name)]
 
     def _load(self, name: str, plugin: EntryPoint) -> None:

@@ -60,7 +60,9 @@ class ModelFamily:
     takes_checkpoint: bool = False
 
 
-MODELS: Registry[ModelFamily] = Registry("model", "privaudit.models.families")
+MODELS: Registry[ModelFamily] = Registry(
+    "model", "privaudit.models.families", "privaudit.models"
+)
 
 
 def list_models() -> Iterator[tuple[str, TaskKind]]:

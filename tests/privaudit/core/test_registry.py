@@ -92,6 +92,13 @@ def test_another_packages_toy_is_found_and_need_not_register_itself(
     ] * 3
 
 
+def test_a_group_may_have_another_name_than_the_folder(
+    toys: Registry[object], shop: Callable[..., None]
+) -> None:
+    shop("def doll(): pass", doll="shop:doll")
+    assert Registry[object]("toy", "toys.wooden", "toys").find("doll")
+
+
 @pytest.mark.parametrize(
     ("code", "value", "why"),
     [
