@@ -29,7 +29,7 @@ RUNS: dict[str, tuple[str, ...]] = {  # every family of trainers
     "fedrand": ("--set", "epochs=1", "--shots", "4"),
 }
 SCENARIOS = ("server-reconstruct", "prompt-release", "server-aggregate")
-FEW = ("--clients", "3", "--rounds", "2", "--seed", "3")
+FEW = ("--clients", "3", "--rounds", "2", "--participation", "1", "--seed", "3")
 
 
 def call(*args: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,7 @@ def main() -> None:
             place = Path(folder) / run
             refused = {}
             for scenario in SCENARIOS:
-                shadows = "0" if trainer == "fedrand" else "4"
+                shadows = "0" if trainer == "fedrand" else "6"
                 asked = ("--scenario", scenario, "--shadows", shadows, "--seed", "5")
                 done = call("attack", str(place), *asked)
                 if done.returncode:
