@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Run, train
-from privaudit.auditing.default_attacks import NAMED, places
+from privaudit.auditing.default_attacks import TOKEN_LOSS, places
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.cli.main import app
@@ -56,7 +56,7 @@ def audits(runs: dict[str, Run]) -> dict[str, Audit]:
 
 def test_what_was_learned_by_heart_leaks(audits: dict[str, Audit]) -> None:
     assert audits["memorised"].auroc.value > 0.9
-    assert audits["memorised"].headline.attack == NAMED
+    assert audits["memorised"].headline.attack == TOKEN_LOSS
 
 
 def test_the_model_as_it_comes_does_not_leak(audits: dict[str, Audit]) -> None:
@@ -68,7 +68,7 @@ def test_rebuilt_clients_leak_no_less_than_the_servers_model(
     audits: dict[str, Audit],
 ) -> None:
     audit = audits["memorised"]
-    assert audit.auroc.value >= audit.part(SERVER_MODEL)[NAMED].auroc.value - 0.02
+    assert audit.auroc.value >= audit.part(SERVER_MODEL)[TOKEN_LOSS].auroc.value - 0.02
     assert {place.attack for place in places()} <= set(audit.part(SERVER_MODEL))
 
 

@@ -16,7 +16,7 @@ from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import gate
 from privaudit.checks.gate.settings import GateSettings
 
-GATE = import_module("privaudit.gate")  # the name itself is a function
+GATE = import_module("privaudit.checks.gate.gate")
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 

@@ -1,5 +1,4 @@
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found.update(entries)
         return result()
 
-    # privaudit.tradeoff is the function, so the module is asked for by its name.
-    monkeypatch.setattr(import_module("privaudit.tradeoff"), "sweep", sweep)
+    monkeypatch.setattr("privaudit.evaluation.tradeoff.sweep.sweep", sweep)
+    monkeypatch.setattr(
+        "privaudit.report.galleries.sweep.write_sweep",
+        lambda _, out: found.update(out=out),
+    )
     return found
 
 

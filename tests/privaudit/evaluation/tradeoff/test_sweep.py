@@ -9,6 +9,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.sweep import sweep
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import load_run
+from privaudit.report.galleries.sweep import write_sweep
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}
 
@@ -28,7 +29,9 @@ def small_sweep(**changes: Any) -> Any:
 @pytest.mark.slow
 def test_each_mode_has_its_own_run_without_noise(tmp_path: Path) -> None:
     """Modes differ without noise too: batches and clipping."""
-    points = small_sweep(out=tmp_path).points
+    found = small_sweep()
+    write_sweep(found, tmp_path)
+    points = found.points
     assert [(point.mode, point.epsilon) for point in points] == [
         ("published-paper", None),
         ("published-paper", 8.0),
@@ -54,7 +57,7 @@ def test_fields_hold_for_all_runs_and_each_audit_is_saved() -> None:
         assert (run.path / "audits" / "prompt-release" / "audit.json").exists()
 
 
-def test_what_nothing_dominates_is_trained_anew_on_other_seeds(tmp_path: Path) -> None:
+def test_what_nothing_dominates_is_trained_anew_on_other_seeds() -> None:
     events: list[Event] = []
     found = small_sweep(
         trainers=["zero-shot"],
@@ -62,7 +65,6 @@ def test_what_nothing_dominates_is_trained_anew_on_other_seeds(tmp_path: Path) -
         report_seeds=[7, 8],
         vary={"alpha": [1.0, 10.0]},
         attack="confidence",
-        out=tmp_path,
         watcher=events.append,
     )
     assert [cell.seeds for cell in found.reported] == [(7, 8), (7, 8)]
