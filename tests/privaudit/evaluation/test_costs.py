@@ -91,7 +91,7 @@ def test_the_command_says_it_in_lines(
     code, said, complaint = call(*words, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0, complaint
     assert "target 0.5                 after round 1" in said
-    assert "numbers learned            512" in said
+    assert "trained parameters         512" in said
     assert "539 test records, 10 clients" in said.replace("n = ", "")
 
 
