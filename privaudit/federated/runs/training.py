@@ -61,7 +61,7 @@ from privaudit.federated.runs.run_lock import lock_run
 from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
-from privaudit.federated.runs.utility import Utility, measure_clients
+from privaudit.federated.runs.utility import Utility, logged, measure_clients
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.federated.transcript import (
@@ -295,7 +295,7 @@ def _note_round(
     line = {
         "round": record.at.index,
         "participants": record.at.participants,
-        **_in_numbers(utility),
+        **logged(utility),
         "training_loss": sum(losses.values()) / max(1, len(losses)),
         "bytes_up": sent["up"],
         "bytes_down": sent["down"],
@@ -321,35 +321,10 @@ def _measured(training: _Training, index: int) -> Utility | None:
     return measure_clients(training.trainer, training.population, models, server)
 
 
-def _in_numbers(utility: Utility | None) -> dict[str, Any]:
-    """Return what metrics.jsonl says of it."""
-    estimates = {
-        f"{name}_accuracy": utility and getattr(utility, name)
-        for name in ("local", "neighbour", "mix", "all")
-    }
-    estimates["macro_f1"] = utility and utility.macro_f1
-    found = {name: one and one.value for name, one in estimates.items()}
-    return found | _captions(utility) if utility else found
-
-
 def _own_model(training: _Training) -> Tensors | None:
     """Return the server's own model; None where nobody asks for it."""
     task = RUN_TASKS[training.population.task.kind]
     return task.own_model(training.trainer, training.federation.server)
-
-
-def _captions(utility: Utility) -> dict[str, float]:
-    """Return caption metrics as "server BLEU-1", and a writing server's own score."""
-    found = {
-        f"{who} {name}": estimate.value
-        for who, metrics in utility.captions.items()
-        for name, estimate in metrics.items()
-    }
-    if utility.server is not None and utility.metric != "accuracy":
-        found[f"server {utility.metric}"] = utility.server.value
-    if utility.everywhere is not None and utility.metric != "accuracy":
-        found[f"clients {utility.metric}"] = utility.everywhere.value
-    return found
 
 
 def _finish(training: _Training) -> None:

@@ -156,3 +156,28 @@ def mean_accuracy(
     high = min(float(value + half), 1.0)
     method = "mean over clients, linearised over test records"
     return Estimate(value, low, high, (records,), method, confidence)
+
+
+def logged(utility: Utility | None) -> dict[str, Any]:
+    """Return what metrics.jsonl says of a utility; None for each number without one."""
+    estimates = {
+        f"{name}_accuracy": utility and getattr(utility, name)
+        for name in ("local", "neighbour", "mix", "all")
+    }
+    estimates["macro_f1"] = utility and utility.macro_f1
+    found = {name: one and one.value for name, one in estimates.items()}
+    return found | _captions(utility) if utility else found
+
+
+def _captions(utility: Utility) -> dict[str, float]:
+    """Return caption metrics as "server BLEU-1", and a writing server's own score."""
+    found = {
+        f"{who} {name}": estimate.value
+        for who, metrics in utility.captions.items()
+        for name, estimate in metrics.items()
+    }
+    if utility.server is not None and utility.metric != "accuracy":
+        found[f"server {utility.metric}"] = utility.server.value
+    if utility.everywhere is not None and utility.metric != "accuracy":
+        found[f"clients {utility.metric}"] = utility.everywhere.value
+    return found
