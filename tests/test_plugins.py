@@ -37,7 +37,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import target_signals
+from privaudit.auditing.signals.target import target_signals
 from privaudit.models.interfaces import AnyTask
 
 

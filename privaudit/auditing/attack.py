@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.auditing.signals.signal_cache import SignalStore
 from privaudit.core.errors import AttackError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds

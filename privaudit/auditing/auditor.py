@@ -18,7 +18,7 @@ from privaudit.auditing.named_attacks import Attacks, check_played, named_attack
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import answering
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.auditing.signals.signal_cache import SignalStore
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError, shown
 from privaudit.core.parameters import MOST
 from privaudit.core.seeds import Seeds

@@ -1,6 +1,6 @@
 """What one target's shadows say, gathered model by model and kept beside the run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +9,16 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.shadow_models.signal_cache import tensors_hash
-from privaudit.auditing.shadow_models.splits import ShadowSplit, Source, content_hash
-from privaudit.auditing.signals.signals import SignalTable, measure_signals
+from privaudit.auditing.shadow_models.splits import ShadowSplit, Source
+from privaudit.auditing.signals.signal_cache import content_hash
+from privaudit.auditing.signals.signals import SignalTable
+from privaudit.auditing.signals.target import (
+    ask_signals,
+    folded,
+    target_signals,
+    unfolded,
+)
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Records
-
-KEPT = ("candidates", "public")  # what shadows are asked about
 
 
 @dataclass(frozen=True)
@@ -73,74 +76,6 @@ class ShadowTable:
         )
 
 
-def target_signals(
-    adversary: Adversary, target: Target
-) -> tuple[SignalTable, SignalTable]:
-    """Return what a target says of its candidates and of public records, asked once."""
-    key = ("signals", id(target.reconstructed.model), id(target.candidates))
-    if key not in adversary.shared:
-        told = _asked_or_kept(adversary, target)
-        # The target is kept too: else another's id could become the same.
-        adversary.shared[key] = (target, *told)
-    kept = adversary.shared[key]
-    assert isinstance(kept, tuple)
-    return kept[1], kept[2]
-
-
-def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
-    """Return what a target says, which is kept beside the run as shadows' answers."""
-    store, model = adversary.store, target.reconstructed.model
-    if store is None:
-        return _ask_target(adversary, target)
-    about = {
-        "target": target.client,
-        "model": tensors_hash(model),
-        "candidates": content_hash(target.candidates),
-    }
-    kept = store.load(**about)
-    if kept is not None:
-        return _unfolded(kept)
-    told = _ask_target(adversary, target)
-    store.save(_folded(told), **about)
-    return told
-
-
-def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
-    return [
-        ask_signals(adversary, [target.reconstructed.model], records)
-        for records in (target.candidates, adversary.task.public)
-    ]
-
-
-def _folded(told: Sequence[SignalTable]) -> dict[str, Tensor]:
-    """Return the tables about candidates and public records, by name."""
-    return {
-        f"{which}/{name}": tensor
-        for which, table in zip(KEPT, told, strict=True)
-        for name, tensor in table.to_tensors().items()
-    }
-
-
-def _unfolded(kept: Mapping[str, Tensor]) -> list[SignalTable]:
-    return [
-        SignalTable.from_tensors(
-            {
-                name.removeprefix(f"{which}/"): tensor
-                for name, tensor in kept.items()
-                if name.startswith(f"{which}/")
-            }
-        )
-        for which in KEPT
-    ]
-
-
-def ask_signals(
-    adversary: Adversary, models: Sequence[Tensors], records: Records
-) -> SignalTable:
-    """Return what models say about records."""
-    return measure_signals(adversary.trainer, adversary.task, models, records)
-
-
 class ShadowCache:
     """Where the answers of one target's shadows are gathered, model by model.
 
@@ -180,7 +115,7 @@ class ShadowCache:
         self.told = [SignalTable.join(parts) for parts in self._parts]
         self._parts = ([], [])
         if self.adversary.store:
-            self.adversary.store.save(_folded(self.told), **self.about)
+            self.adversary.store.save(folded(self.told), **self.about)
 
     def table(self, target: Target) -> ShadowTable:
         """Return the shadows' answers beside those of a target of these candidates."""
@@ -199,4 +134,4 @@ class ShadowCache:
     def _kept(self) -> list[SignalTable] | None:
         store = self.adversary.store
         kept = store.load(**self.about) if store else None
-        return None if kept is None else _unfolded(kept)
+        return None if kept is None else unfolded(kept)

@@ -6,7 +6,6 @@ itself was trained: an adversary who asks about a record has it. Every candidate
 one shadow of a pair and out of the other.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -95,18 +94,6 @@ def paired_coins(
     coins = torch.from_numpy(stream.coins(0.5, (pairs, len(place))))
     is_in = coins[:, [place[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
-
-
-def content_hash(records: Records) -> str:
-    """Return the SHA-256 of what models are asked about, in its order.
-
-    It names answers that are kept, and decides nothing: what is not found by it, such
-    as answers about features of another processor, is asked again.
-    """
-    parts = [records.identities, records.features, records.labels]
-    if records.words is not None:
-        parts.append(records.words.ids)
-    return hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from privaudit.auditing.shadow_models.splits import (
     FederatedShadowSplit,
     ShadowSplit,
     Source,
-    content_hash,
 )
+from privaudit.auditing.signals.signal_cache import content_hash
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.messages import update_of

@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from privaudit.auditing.attack import Adversary, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import target_signals
 from privaudit.auditing.signals.signals import SignalTable
+from privaudit.auditing.signals.target import target_signals
 from privaudit.auditing.signals.thresholds import public_threshold
 
 Signal = Callable[[SignalTable], Float[np.ndarray, " records"]]

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.shadow_models.signal_cache import SignalStore
 from privaudit.auditing.shadow_models.signal_table import SignalsWithMembership
 from privaudit.auditing.shadow_models.splits import (
     NOBODY,
@@ -17,6 +16,7 @@ from privaudit.auditing.shadow_models.training import (
     _rounds_to_replay,
     shadow_tables,
 )
+from privaudit.auditing.signals.signal_cache import SignalStore
 from privaudit.auditing.signals.signals import measure_signals
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, give_away, run_round

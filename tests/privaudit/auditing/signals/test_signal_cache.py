@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from privaudit.auditing.shadow_models.signal_cache import SignalStore
+from privaudit.auditing.signals.signal_cache import SignalStore
 
 
 def test_a_table_is_found_by_what_it_is_about(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from privaudit.core.errors import PrivauditError
 from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.federated.trainer import Records
 
 VERSION = 5  # of what a table holds, and of how it comes about
 SIGNATURE = "signature"  # 32 bytes of the public key, and 64 of the signature
@@ -87,3 +88,15 @@ def _check(path: Path, tensors: Mapping[str, Tensor], found: Tensor | None) -> N
     text = b"" if found is None else found.numpy().tobytes()
     signature = {"key": text[:_KEY_BYTES].hex(), "value": text[_KEY_BYTES:].hex()}
     check_signature(_PURPOSE, _signed(path, tensors), signature, path)
+
+
+def content_hash(records: Records) -> str:
+    """Return the SHA-256 of what models are asked about, in its order.
+
+    It names answers that are kept, and decides nothing: what is not found by it, such
+    as answers about features of another processor, is asked again.
+    """
+    parts = [records.identities, records.features, records.labels]
+    if records.words is not None:
+        parts.append(records.words.ids)
+    return hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).hexdigest()

@@ -1,0 +1,82 @@
+"""What a target says of its candidates and of reference records: asked once, and kept."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.signals.signal_cache import content_hash, tensors_hash
+from privaudit.auditing.signals.signals import SignalTable, measure_signals
+from privaudit.core.tensors import Tensors
+from privaudit.federated.trainer import Records
+
+KEPT = ("candidates", "public")  # what models are asked about
+
+
+def target_signals(
+    adversary: Adversary, target: Target
+) -> tuple[SignalTable, SignalTable]:
+    """Return what a target says of its candidates and of public records, asked once."""
+    key = ("signals", id(target.reconstructed.model), id(target.candidates))
+    if key not in adversary.shared:
+        told = _asked_or_kept(adversary, target)
+        # The target is kept too: else another's id could become the same.
+        adversary.shared[key] = (target, *told)
+    kept = adversary.shared[key]
+    assert isinstance(kept, tuple)
+    return kept[1], kept[2]
+
+
+def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
+    """Return what a target says, which is kept beside the run as shadows' answers."""
+    store, model = adversary.store, target.reconstructed.model
+    if store is None:
+        return _ask_target(adversary, target)
+    about = {
+        "target": target.client,
+        "model": tensors_hash(model),
+        "candidates": content_hash(target.candidates),
+    }
+    kept = store.load(**about)
+    if kept is not None:
+        return unfolded(kept)
+    told = _ask_target(adversary, target)
+    store.save(folded(told), **about)
+    return told
+
+
+def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
+    return [
+        ask_signals(adversary, [target.reconstructed.model], records)
+        for records in (target.candidates, adversary.task.public)
+    ]
+
+
+def folded(told: Sequence[SignalTable]) -> dict[str, Tensor]:
+    """Return the tables about candidates and reference records, by name."""
+    return {
+        f"{which}/{name}": tensor
+        for which, table in zip(KEPT, told, strict=True)
+        for name, tensor in table.to_tensors().items()
+    }
+
+
+def unfolded(kept: Mapping[str, Tensor]) -> list[SignalTable]:
+    """Return the tables that :func:`folded` took apart."""
+    return [
+        SignalTable.from_tensors(
+            {
+                name.removeprefix(f"{which}/"): tensor
+                for name, tensor in kept.items()
+                if name.startswith(f"{which}/")
+            }
+        )
+        for which in KEPT
+    ]
+
+
+def ask_signals(
+    adversary: Adversary, models: Sequence[Tensors], records: Records
+) -> SignalTable:
+    """Return what models say about records."""
+    return measure_signals(adversary.trainer, adversary.task, models, records)
