@@ -136,7 +136,7 @@ GIVEN: dict[type, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize(
-    "name", RunFields.model_fields.keys() - {"trainer", "settings"}
+    "name", sorted(RunFields.model_fields.keys() - {"trainer", "settings"})
 )
 def test_every_field_of_a_run_is_an_option_of_train(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
