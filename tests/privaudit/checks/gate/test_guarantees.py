@@ -68,7 +68,7 @@ def test_a_client_is_more_than_a_record_and_not_the_other_way_round() -> None:
 def test_where_nothing_was_stated_nothing_is_lost_and_silence_is_no_statement() -> None:
     none = {"claimed epsilon": replace(EIGHT, epsilon=None)}
     assert list(compare_guarantees(none, none)) == []
-    with pytest.raises(ConfigError, match="does not say what was claimed"):
+    with pytest.raises(ConfigError, match="lacks the claimed and certified epsilons"):
         list(compare_guarantees(none, {}))
 
 
@@ -194,7 +194,7 @@ def test_a_baseline_without_them_or_with_others_is_refused(
         gate("tuned", path, ONLY)
     export_public("private", tmp_path / "public")
     card = altered(tmp_path / "public" / "card.json", lambda c: c.pop("privacy"))
-    with pytest.raises(ConfigError, match="does not say what was claimed"):
+    with pytest.raises(ConfigError, match="lacks the claimed and certified epsilons"):
         gate("tuned", card, ONLY)
     card.unlink()
     export_public("private", tmp_path / "again")

@@ -111,7 +111,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
     os.close(ours)
     assert process.returncode == 130
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")  # cursor is back
-    assert shown.rstrip().endswith(b"the same command with --resume goes on.")
+    assert shown.rstrip().endswith(b"add --resume to the same command to continue.")
     done = load_run("a").header["progress"]["rounds"]
     assert 0 < done < 300
     rounds: dict[str, Any] = {"rounds": 300, "clients": 2, "epochs": 1}
