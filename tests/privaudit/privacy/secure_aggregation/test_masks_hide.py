@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from privaudit.privacy.secure_aggregation import client
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from tests.privaudit.privacy.secure_aggregation.conftest import summed
 
@@ -88,6 +89,22 @@ def test_bits_sizes_and_neighbours_are_as_of_uniform_numbers(
     assert measure(masked) > ALPHA
     if measure is not p_of_neighbours:  # independent updates are uncorrelated, too
         assert measure(unmasked(updates())) < ALPHA
+
+
+@pytest.mark.parametrize("known", ["self_mask", "pair_mask"])
+def test_either_kind_of_mask_hides_alone(
+    monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    """A server learns survivors' own masks, or the pair masks of those who are lost."""
+
+    def nothing(_: bytes, like: Codes, *__: object) -> Codes:
+        return np.zeros_like(like)
+
+    monkeypatch.setattr(client, known, nothing)
+    assert p_of_bits(uploads(updates())) > ALPHA
+    for other in ("self_mask", "pair_mask"):
+        monkeypatch.setattr(client, other, nothing)
+    assert p_of_bits(uploads(updates())) < ALPHA
 
 
 def test_neighbours_would_show_a_mask_that_is_used_for_all_numbers() -> None:
