@@ -6,10 +6,15 @@ DOCS_READY := $(VENV)/.docs-ready
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
 TESTS :=
+QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
+  tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
+  $(addprefix tests/privaudit/statistics/test_,bootstrap.py claim.py curve.py estimate.py verdict.py) \
+  $(addprefix tests/privaudit/privacy/test_,certificate.py clipping.py discrete_gaussian.py) \
+  $(addprefix tests/privaudit/federated/test_,federation.py threat_models.py transcript.py)
 ELSEWHERE := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
   TEST_THREADS=2 TEST_THREADS=4 TEST_PRECISION=medium TEST_LAST_BITS=1
 
-.PHONY: demo test test-elsewhere check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -32,6 +37,12 @@ demo: $(READY)
 # In as many processes as there are cores, a file's tests in one of them.
 test: $(READY)
 	$(PYTEST) $(TESTS)
+
+# In under a minute, what breaks first: imports, layers, numbers, views, certificates.
+# With the tests of what was changed: make quick TESTS=tests/attacks/test_lira.py
+quick: $(READY)
+	$(BIN)/ruff check --quiet .
+	$(PYTEST) -m "not slow" $(QUICK) $(TESTS)
 
 # The same as other machines compute it: older kernels, more threads, coarser products,
 # features with other last bits. Some of it: make test-elsewhere TESTS=tests/docs
