@@ -34,7 +34,7 @@ class Problem(TypedDict):
     topic: str
 
 
-class Split(TypedDict):
+class SplitFile(TypedDict):
     """What counts of pid_splits.json."""
 
     train: list[str]
@@ -43,7 +43,7 @@ class Split(TypedDict):
 
 
 PROBLEMS = TypeAdapter(dict[str, Problem])
-SPLIT = TypeAdapter(Split)
+SPLIT = TypeAdapter(SplitFile)
 
 
 def read_scienceqa(path: Path) -> Dataset:

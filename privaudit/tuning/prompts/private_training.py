@@ -35,8 +35,8 @@ EVERY_RECORD = 10**9  # a batch size beyond any shard's
 
 Mode = Literal["sound", "published-paper", "published-code"]
 Clip = Literal["sample", "batch"]
-Split = Callable[[Tensor], dict[str, Tensor]]
-Parts = tuple[Release, Split, float]
+TensorSplit = Callable[[Tensor], dict[str, Tensor]]
+Parts = tuple[Release, TensorSplit, float]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
