@@ -18,6 +18,7 @@ from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.models.interfaces import Classifier
+from tests.toy_federation import Play, Shards, play_toy
 from tests.toy_tower import toy_tower
 
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
@@ -77,6 +78,12 @@ def train_toy(
 @pytest.fixture
 def train() -> Callable[..., list[Message]]:
     return train_toy
+
+
+@pytest.fixture
+def play(task: Task, shards: Shards) -> Play:
+    """Train the toy federation: a trainer, and what differs from usual."""
+    return partial(play_toy, task=task, shards=shards)
 
 
 @pytest.fixture

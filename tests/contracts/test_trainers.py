@@ -1,19 +1,14 @@
 """What holds for every trainer; a new file in trainers/ is tested here by itself."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from privaudit.core.errors import ViewError
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import digest
-from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
-from privaudit.federated.trainer_abilities import Reconstructs, claim_of
-from privaudit.federated.transcript import Message
+from privaudit.federated.trainer import TRAINERS, Task, Trainer
+from privaudit.federated.trainer_abilities import claim_of
+from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
@@ -23,6 +18,9 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
     ("dp-fpl", {"mode": "published-paper", "epsilon": 0.4}),
     ("dp-fpl", {"mode": "published-code", "epsilon": 0.4}),
+    ("dp-fpl", {"epsilon": 8.0, "noise_at": "client", "rank": "full"}),
+    ("dp-fpl", {"epsilon": 8.0, "factorization": "left", "residual": False}),
+    ("dp-fpl", {"mode": "published-paper", "epsilon": 8.0, "clip": "sample"}),
     ("prompt-fedper", {"shared_tokens": 2}),
     ("dp-promptfl", {"epsilon": 8.0}),
     ("dp-promptfl", {"mode": "published-paper", "epsilon": 0.4}),
@@ -64,48 +62,52 @@ SENDS_WHAT_IT_KEEPS = {"prompt-fedamp", "lora-fedavg", "fedrand past=False"}
 pytestmark = pytest.mark.parametrize(
     ("name", "settings"), VARIANTS, ids=[f"{n} {s}" for n, s in VARIANTS]
 )
-Train = Callable[..., list[Message]]
 
 
 @pytest.fixture
-def task(name: str, task: Task) -> Task:
-    return toy_writing_task() if make(name, {}).task == "generation" else task
+def trainer(name: str, settings: dict[str, object]) -> Trainer:
+    return TRAINERS.find(name)(**settings)
 
 
 @pytest.fixture
-def shards(name: str, task: Task, shards: dict[str, Records]) -> dict[str, Records]:
+def task(trainer: Trainer, task: Task) -> Task:
+    return toy_writing_task() if trainer.task == "generation" else task
+
+
+@pytest.fixture
+def shards(task: Task, shards: Shards) -> Shards:
     if task.kind != "generation":
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 
 
-def make(name: str, settings: dict[str, object]) -> Trainer:
-    return TRAINERS.find(name)(**settings)
+DONE: dict[str, Played] = {}
+
+
+@pytest.fixture
+def played(trainer: Trainer, play: Play) -> Played:
+    """Train each variant once for all tests that only look at it."""
+    if repr(trainer) not in DONE:
+        DONE[repr(trainer)] = play(trainer)
+    return DONE[repr(trainer)]
 
 
 def test_equal_seeds_give_equal_messages(
-    name: str,
-    settings: dict[str, object],
-    task: Task,
-    shards: dict[str, Records],
-    train: Train,
+    name: str, trainer: Trainer, played: Played, play: Play
 ) -> None:
-    runs = [train(make(name, settings), task, shards, seed) for seed in (0, 0, 1)]
-    first, again, other = ([m.describe() for m in messages] for messages in runs)
+    first, again, other = (
+        [m.describe() for m in one.messages]
+        for one in (played, play(trainer), play(trainer, seed=1))
+    )
     assert first == again
     assert first != other or name == "zero-shot"
 
 
 def test_a_cohort_equals_its_clients_one_by_one(
-    name: str,
-    settings: dict[str, object],
-    task: Task,
-    shards: dict[str, Records],
-    train: Train,
+    trainer: Trainer, played: Played, play: Play
 ) -> None:
-    together = train(make(name, settings), task, shards)
-    alone = train(make(name, settings), task, shards, cohort_size=1)
-    for one, other in zip(together, alone, strict=True):
+    alone = play(trainer, cohort_size=1)
+    for one, other in zip(played.messages, alone.messages, strict=True):
         for key in one.tensors:
             torch.testing.assert_close(
                 one.tensors[key], other.tensors[key], rtol=1e-4, atol=1e-5
@@ -113,58 +115,40 @@ def test_a_cohort_equals_its_clients_one_by_one(
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(
-    name: str,
-    settings: dict[str, object],
-    task: Task,
-    shards: dict[str, Records],
+    name: str, trainer: Trainer, play: Play
 ) -> None:
     if name in SENDS_WHAT_IT_KEEPS:
         pytest.skip("its personal model is what it sends")
-    trainer = make(name, settings)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
+    played = play(trainer, rounds=0)
     kept, sent = set(), set()
-    for index in range(task.rounds):
-        (record,) = run_round(trainer, task, [federation], index)
+    for _ in range(played.task.rounds):
+        record = played.step()
         sent |= {digest(t) for m in record.messages for t in m.tensors.values()}
-        kept |= {digest(t) for k in federation.kept.values() for t in k.values()}
+        kept |= {digest(t) for k in played.kept.values() for t in k.values()}
     assert not kept & sent
 
 
-def test_a_round_changes_none_of_its_inputs(
-    name: str,
-    settings: dict[str, object],
-    task: Task,
-    shards: dict[str, Records],
-) -> None:
-    trainer = make(name, settings)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    held = [federation.server, *federation.kept.values()]
+def test_a_round_changes_none_of_its_inputs(trainer: Trainer, play: Play) -> None:
+    played = play(trainer, rounds=0)
+    held = [played.server, *played.kept.values()]
     before = [{k: t.clone() for k, t in part.items()} for part in held]
-    run_round(trainer, task, [federation], 0)
+    played.step()
     for part, copy in zip(held, before, strict=True):
         for key in copy:
             assert torch.equal(part[key], copy[key])
 
 
-@pytest.mark.parametrize("threat", ["server", "server-aggregate", "released", "peer"])
+@pytest.mark.parametrize(
+    "threat", ["server", "server-aggregate", "released", "peer:client-2"]
+)
 def test_every_view_gives_a_model_that_answers(
-    name: str,
-    settings: dict[str, object],
-    threat: str,
-    task: Task,
-    shards: dict[str, Records],
-    train: Train,
+    threat: str, trainer: Trainer, task: Task, played: Played
 ) -> None:
-    trainer = make(name, settings)
-    who = "peer:client-2" if threat == "peer" else threat
-    messages = train(trainer, task, shards)
     if threat == "server-aggregate" and trainer.aggregation == "individual":
         with pytest.raises(ViewError, match="no secure sum"):
-            find_threat(who)(messages)
+            played.rebuild(threat)
         return
-    view = find_threat(who)(messages)
-    assert isinstance(trainer, Reconstructs)
-    reconstructed = trainer.reconstruct(task, view, "client-1")
+    reconstructed = played.rebuild(threat, "client-1")
     models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
     if task.kind == "generation":
         (told,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
@@ -177,9 +161,7 @@ def test_every_view_gives_a_model_that_answers(
     )
 
 
-def test_the_claim_is_a_budget_or_nothing(
-    name: str, settings: dict[str, object], task: Task
-) -> None:
-    claim = claim_of(make(name, settings), task)
+def test_the_claim_is_a_budget_or_nothing(trainer: Trainer, task: Task) -> None:
+    claim = claim_of(trainer, task)
     assert claim.epsilon is None or claim.epsilon >= 0
     assert claim.source

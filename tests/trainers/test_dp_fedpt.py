@@ -10,7 +10,6 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from scipy.stats import chi2
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.runs.config import build_trainer
@@ -162,8 +161,6 @@ def test_as_published_nothing_is_clipped_and_nothing_certified(
     assert "was not clipped" in proved.why
     std = math.sqrt(2 * math.log(1.25 / DELTA)) / 8
     assert trainer.noise_multiplier(task) == pytest.approx(std)
-    with pytest.raises(ConfigError, match="each-client"):
-        build_trainer("dp-fedpt", {"mode": "published-paper", "noise_by": "server"})
 
 
 def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(

@@ -5,19 +5,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, Records, Round, Task
+from privaudit.federated.trainer import Cohort, Task
 from privaudit.federated.transcript import SERVER
 from privaudit.trainers.fedpgp import FedPGP
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.prompts.contrast import contrast, personal_context
-
-AT = Round(0, Seeds(0), ("client-0", "client-1", "client-2"))
+from tests.toy_federation import AT, Play, Shards, context_loss
 
 
 def make(**options: Any) -> FedPGP:
@@ -31,7 +26,7 @@ def start(trainer: FedPGP, task: Task) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_one_step_descends_the_loss_and_sends_sigma(
-    weight: float, task: Task, shards: dict[str, Records]
+    weight: float, task: Task, shards: Shards
 ) -> None:
     """Oracle: cross-entropy and contrast, written out and differentiated."""
     trainer = make(epochs=1, momentum=0.0, contrast=weight)
@@ -59,7 +54,7 @@ def test_one_step_descends_the_loss_and_sends_sigma(
 
 
 def test_without_contrast_and_factors_it_is_promptfl(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     """U = V = 0 have no gradient: sigma is trained alone."""
     trainer, plain = make(contrast=0.0), PromptFL(epochs=2, learning_rate=0.05)
@@ -73,110 +68,45 @@ def test_without_contrast_and_factors_it_is_promptfl(
 
 
 def test_the_contrast_draws_sigma_to_the_hand_written_prompt(
-    task: Task, shards: dict[str, Records]
+    play: Play, task: Task
 ) -> None:
     near = []
     for weight in (0.0, 20.0):
-        trainer = make(contrast=weight, epochs=20, learning_rate=0.01)
-        federation = Federation.begin(trainer, task, shards, Seeds(0))
-        for index in range(3):
-            run_round(trainer, task, [federation], index)
-        texts = task.prompts(federation.server["context"][None])[0]
+        played = play(make(contrast=weight, epochs=20, learning_rate=0.01))
+        texts = task.prompts(played.server["context"][None])[0]
         near.append(float((texts * task.zero_shot).sum(-1).mean()))
     assert near[1] > near[0] + 0.02
 
 
-def test_the_server_weighs_by_hand(task: Task) -> None:
-    """Two clients with 1 and 3 records: (1 * 2 + 3 * 6) / 4 = 5."""
-    sums = {"context": torch.tensor([[1 * 2.0 + 3 * 6.0]]), "weight": torch.tensor(4.0)}
-    after, _ = FedPGP().aggregate(task, {}, sums, AT)
-    assert after["context"].item() == 5.0
-    nothing = {"context": torch.zeros(1, 1), "weight": torch.tensor(0.0)}
-    assert FedPGP().aggregate(task, after, nothing, AT) == (after, ())
-
-
-def test_factors_stay_at_home_and_show_in_the_release(
-    task: Task, shards: dict[str, Records]
-) -> None:
-    trainer = make()
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0)
-    for message in record.messages:
+def test_factors_stay_at_home_and_show_in_the_release(play: Play) -> None:
+    played = play(make(), rounds=1)
+    for message in played.rounds[0].messages:
         names = {"context"} if message.sender == SERVER else {"context", "weight"}
         assert set(message.tensors) == names
-    models, _ = give_away(trainer, task, federation, 1)
-    kept = federation.kept["client-1"]
-    want = federation.server["context"] + kept["u"] @ kept["v"]
-    torch.testing.assert_close(models["client-1"]["context"], want)
+    kept = played.kept["client-1"]
+    want = played.server["context"] + kept["u"] @ kept["v"]
+    torch.testing.assert_close(played.models["client-1"]["context"], want)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 9])
-def test_any_rank_trains(rank: int, task: Task, shards: dict[str, Records]) -> None:
+def test_any_rank_trains(rank: int, play: Play) -> None:
     """Beyond the prompt's 3 tokens, too: more factors for the same product."""
-    federation = Federation.begin(make(rank=rank), task, shards, Seeds(0))
-    before = {c: k["u"].clone() for c, k in federation.kept.items()}
-    run_round(make(rank=rank), task, [federation], 0)
-    for client, kept in federation.kept.items():
+    played = play(make(rank=rank), rounds=0)
+    before = {c: k["u"].clone() for c, k in played.kept.items()}
+    played.step()
+    for client, kept in played.kept.items():
         assert kept["u"].shape == (3, rank)
         assert not torch.equal(kept["u"], before[client])
 
 
-@pytest.mark.parametrize(
-    ("threat", "missing"),
-    [("server", 1), ("server-aggregate", 2), ("peer:client-0", 2), ("released", 0)],
-)
-def test_each_view_says_what_it_lacks(
-    threat: str, missing: int, task: Task, shards: dict[str, Records]
-) -> None:
-    trainer = make()
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0)
-    models, last = give_away(trainer, task, federation, 1)
-    view = find_threat(threat)([*record.messages, *last])
-    reconstructed = trainer.reconstruct(task, view, "client-2")
-    assert len(reconstructed.missing) == missing
-    assert reconstructed.estimated == (threat == "server")
-    if not missing:
-        assert torch.equal(
-            reconstructed.model["context"], models["client-2"]["context"]
-        )
-
-
-def test_the_server_fits_its_own_factors_to_an_upload(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_the_server_fits_its_own_factors_to_an_upload(play: Play, task: Task) -> None:
     """They lower the loss on its own records, and are the same each time."""
-    trainer = make(learning_rate=0.005)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0)
-    view = find_threat("server")(record.messages)
-    first, again = (trainer.reconstruct(task, view, "client-0").model for _ in range(2))
-    assert torch.equal(first["context"], again["context"])
-    (up,) = (m.tensors for m in record.messages if m.sender == "client-0")
-    losses = []
-    for context in (up["context"] / up["weight"], first["context"]):
-        text = task.prompts(context[None])[0]
-        logits = task.logit_scale * task.public.features @ text.T
-        losses.append(float(cross_entropy(logits, task.public.labels)))
-    assert losses[1] < losses[0] - 0.02
-
-
-def test_without_contrast_an_upload_is_left_as_it_is(
-    task: Task, shards: dict[str, Records]
-) -> None:
-    trainer = make(contrast=0.0)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0)
-    view = find_threat("server")(record.messages)
-    (up,) = (m.tensors for m in record.messages if m.sender == "client-0")
-    reconstructed = trainer.reconstruct(task, view, "client-0")
-    torch.testing.assert_close(
-        reconstructed.model["context"], up["context"] / up["weight"]
+    played = play(make(learning_rate=0.005), rounds=1)
+    first, again = (played.rebuild("server").model["context"] for _ in range(2))
+    assert torch.equal(first, again)
+    up = played.uploads()["client-0"]
+    sent, fitted = (
+        float(context_loss(task, context, task.public))
+        for context in (up["context"] / up["weight"], first)
     )
-    assert not reconstructed.estimated
-
-
-def test_impossible_options_are_refused_with_a_reason() -> None:
-    for settings in ({"rank": 0}, {"contrast": -1.0}, {"temperature": 0.0}):
-        with pytest.raises(ConfigError, match=next(iter(settings))):
-            build_trainer("fedpgp", settings)
+    assert fitted < sent - 0.02

@@ -24,7 +24,6 @@ from privaudit.federated.client_statistics import (
     parameters_of,
 )
 from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import SERVER, Message
@@ -292,13 +291,6 @@ def test_what_noise_proves_is_about_the_statistics_and_not_about_the_run(
     assert whole.epsilon is None
     assert "upload release of round 0 has no noise" in whole.why
     assert all(trace.noise for trace in record.trace.values())
-
-
-def test_noise_on_what_has_no_bound_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gamma = 0"):
-        build_trainer("fedpt-dhapa", {"statistics_noise": 1.0})
-    with pytest.raises(ConfigError, match="size would be exact"):
-        build_trainer("fedpt-dhapa", {"statistics_noise": 1.0, "weighting": "sizes"})
 
 
 def test_models_that_write_are_weighed_too(train: Train) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.federation import Federation, run_round
@@ -104,11 +103,6 @@ def test_a_choice_that_follows_from_the_data_is_certified_nothing(
     assert found.epsilon is None
     why = "choice release of round 0 has no noise" if mode == "sound" else "not clipped"
     assert why in found.why
-
-
-def test_as_published_no_choice_is_private() -> None:
-    with pytest.raises(ConfigError, match="largest"):
-        made(mode="published-paper", choice="private")
 
 
 Row = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3)

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from privaudit import train
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder
@@ -56,13 +54,6 @@ def test_many_directions_lead_where_the_gradient_does(
 def test_a_query_is_a_record_answered_by_one_model() -> None:
     assert FedPTZerothOrder(epochs=3, directions=4).model_queries(10) == 3 * 10 * 8
     assert FedPTZerothOrder(epochs=3, directions=0).model_queries(10) == 30
-
-
-def test_all_weights_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no more than an interface"):
-        build_trainer("fedpt-zeroth-order", {"peft_method": "full"})
-    with pytest.raises(ConfigError, match="Lower models_at_once"):
-        build_trainer("fedpt-zeroth-order", {"micro_batch": 2})
 
 
 @pytest.mark.slow

@@ -1,0 +1,96 @@
+"""What holds for every trainer that noises prompts, whatever its own test says."""
+
+from typing import Any
+
+import pytest
+
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.trainer import Task
+from privaudit.federated.transcript import SERVER
+from privaudit.privacy.certificate import CertifiedView
+from tests.toy_federation import VIEWS, Play
+
+Settings = dict[str, Any]
+QUICK: dict[str, Settings] = {
+    "dp-promptfl": {"learning_rate": 0.05, "batch_size": 5},
+    "dp-fedotp": {"learning_rate": 0.05, "batch_size": 5, "iterations": 10},
+    "dp-fedpgp": {"learning_rate": 0.05, "batch_size": 5, "rank": 2},
+    "dp-fpl": {"rank": 2, "batch_size": 5},
+}
+PAPER, CODE = {"mode": "published-paper"}, {"mode": "published-code"}
+LOCATIONS: list[tuple[str, CertifiedView]] = [
+    ("server", "released"),
+    ("client", "server"),
+    ("distributed", "released"),
+]
+HIDDEN_LEAST: list[tuple[str, Settings, tuple[CertifiedView, ...]]] = [
+    ("dp-promptfl", {"steps": 3}, VIEWS),
+    ("dp-fedotp", {"steps": 2}, VIEWS),
+    ("dp-fedpgp", {"steps": 2}, VIEWS),
+    *(
+        ("dp-fpl", {"noise_at": place, "local_share": share}, (view,))
+        for place, view in LOCATIONS
+        for share in (0.5, 0.2)
+    ),
+]
+NOISED: list[tuple[str, Settings]] = [
+    ("dp-promptfl", {}),
+    ("dp-promptfl", PAPER),
+    ("dp-promptfl", PAPER | {"clip": "sample"}),
+    ("dp-promptfl", CODE),
+    ("dp-fpl", {}),
+    ("dp-fpl", {"noise_at": "distributed", "factorization": "left"}),
+    ("dp-fpl", {"noise_at": "client", "rank": "full"}),
+    ("dp-fpl", {"residual": False}),
+    ("dp-fpl", PAPER),
+    ("dp-fpl", PAPER | {"clip": "sample"}),
+    ("dp-fpl", CODE),
+]
+
+
+def make(name: str, settings: Settings, **more: Any) -> Any:
+    return build_trainer(name, QUICK[name] | settings | more)
+
+
+@pytest.mark.parametrize(("name", "settings", "views"), HIDDEN_LEAST, ids=str)
+def test_sound_noise_is_worth_epsilon_against_whom_it_hides_least(
+    name: str, settings: Settings, views: tuple[CertifiedView, ...], play: Play
+) -> None:
+    trainer = make(name, settings, epsilon=2.0)
+    played = play(trainer)
+    released = played.proved("released")
+    assert released is not None
+    for view in views:
+        proved = played.proved(view)
+        assert proved is not None
+        assert released <= proved
+        assert 0.98 * 2.0 < proved <= 2.0 * (1 + 1e-6)
+    assert trainer.claim(played.task).epsilon == 2.0
+
+
+@pytest.mark.parametrize("epsilon", [None, 8.0])
+@pytest.mark.parametrize(("name", "settings"), NOISED, ids=str)
+def test_one_prompt_or_gradient_goes_up_and_one_down_and_no_size(
+    name: str, settings: Settings, epsilon: float | None, play: Play
+) -> None:
+    """A weight or a size would tell how many members a client has."""
+    played = play(make(name, settings, epsilon=epsilon))
+    in_code = name == "dp-fpl" or settings.get("mode") == "published-code"
+    for message in (m for r in played.rounds for m in r.messages):
+        up = "gradient" if in_code else "context"
+        assert set(message.tensors) == {"context" if message.sender == SERVER else up}
+        assert all(tensor.shape == (3, 5) for tensor in message.tensors.values())
+    if name == "dp-fpl" and epsilon:
+        for record in played.rounds:
+            assert sorted(e.release for e in record.events) == ["global", "local"]
+            assert all(event.parties == 3 for event in record.events)
+    if epsilon is None:
+        assert all(played.proved(view) is None for view in VIEWS)
+
+
+@pytest.mark.parametrize("settings", [{}, CODE], ids=str)
+@pytest.mark.parametrize("name", QUICK)
+def test_without_epsilon_nothing_is_claimed(
+    name: str, settings: Settings, task: Task
+) -> None:
+    assert make(name, settings).claim(task).epsilon is None

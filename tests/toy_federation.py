@@ -1,0 +1,124 @@
+"""Toy federations trained in memory, for tests of what they leave behind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
+from privaudit.federated.threat_models import find_threat
+from privaudit.federated.trainer import Reconstruction, Records, Round, Task
+from privaudit.federated.transcript import SERVER, Message
+from privaudit.privacy.certificate import CertifiedView, certify
+
+Shards = dict[str, Records]
+Play = Callable[..., "Played"]
+VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
+CLIENTS = ("client-0", "client-1", "client-2")
+AT = Round(0, Seeds(0), CLIENTS)
+ALL = 12  # the members a client of the toy task has on average: sampling at rate 1
+
+
+@dataclass
+class Played:
+    """A federation, and what its rounds left behind.
+
+    Attributes:
+        trainer: What is trained.
+        task: The task.
+        federation: What every party holds now.
+        rounds: The rounds so far.
+    """
+
+    trainer: Any
+    task: Task
+    federation: Federation
+    rounds: list[RoundRecord] = field(default_factory=list)
+
+    def step(self, **options: Any) -> RoundRecord:
+        """Run the next round."""
+        index, federations = len(self.rounds), [self.federation]
+        self.rounds += run_round(self.trainer, self.task, federations, index, **options)
+        return self.rounds[-1]
+
+    @property
+    def server(self) -> Tensors:
+        """The server's state."""
+        return self.federation.server
+
+    @property
+    def kept(self) -> dict[str, Tensors]:
+        """Each client's private state."""
+        return self.federation.kept
+
+    @property
+    def models(self) -> Mapping[str, Tensors]:
+        """The personal models, were they released now."""
+        return self._release()[0]
+
+    @property
+    def messages(self) -> list[Message]:
+        """All that was sent, the release at the end included."""
+        return [*(m for r in self.rounds for m in r.messages), *self._release()[1]]
+
+    def _release(self) -> Any:
+        return give_away(self.trainer, self.task, self.federation, len(self.rounds))
+
+    def uploads(self, index: int = 0) -> dict[str, Tensors]:
+        """Return what each participant of a round sent to the server."""
+        sent = self.rounds[index].messages
+        return {m.sender: m.tensors for m in sent if m.receiver == SERVER}
+
+    def rebuild(self, threat: str, client: str = "client-0") -> Reconstruction:
+        """Return a client's model as a threat model's adversary rebuilds it."""
+        view = find_threat(threat)(self.messages)
+        found: Reconstruction = self.trainer.reconstruct(self.task, view, client)
+        return found
+
+    def proved(self, view: CertifiedView, times: int = 1) -> float | None:
+        """Return the epsilon of the rounds, each run so many times."""
+        return certify([r.events for r in self.rounds] * times, view, 1e-5).epsilon
+
+
+def play_toy(
+    trainer: Any,
+    rounds: int | None = None,
+    *,
+    task: Task,
+    shards: Mapping[str, Records],
+    seed: int = 0,
+    secrets: Seeds | None = None,
+    **options: Any,
+) -> Played:
+    """Train a federation for the task's rounds, or for as many as given."""
+    federation = Federation.begin(trainer, task, shards, Seeds(seed), secrets=secrets)
+    played = Played(trainer, task, federation)
+    for _ in range(task.rounds if rounds is None else rounds):
+        played.step(**options)
+    return played
+
+
+def emptied(shards: Mapping[str, Records]) -> Shards:
+    """Return clients without records: what they send is noise alone."""
+    return {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
+
+
+def context_loss(
+    task: Task, context: Tensor, records: Records, reduction: str = "mean"
+) -> Tensor:
+    """Oracle: one prompt's cross-entropy, written out."""
+    logits = task.logit_scale * records.features @ task.prompts(context[None])[0].T
+    return cross_entropy(logits, records.labels, reduction=reduction)
+
+
+def context_gradient(
+    task: Task, context: Tensor, records: Records, reduction: str = "mean"
+) -> Tensor:
+    """Oracle: a plain backward pass through one prompt's loss."""
+    leaf = context.clone().requires_grad_()
+    return torch.autograd.grad(context_loss(task, leaf, records, reduction), leaf)[0]
