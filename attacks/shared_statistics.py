@@ -80,11 +80,7 @@ class SharedStatistics:
 
 
 def _noise(adversary: Adversary) -> Mapping[str, float]:
-    """Return the noise on each sum.
-
-    Raises:
-        ViewError: Clients send no such statistics.
-    """
+    """Return the noise on each sum."""
     if isinstance(adversary.trainer, SharesStatistics):
         return adversary.trainer.noise_std(adversary.task)
     raise ViewError(NOT_APPLICABLE)

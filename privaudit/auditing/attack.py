@@ -66,11 +66,7 @@ class Adversary:
 
     @property
     def reconstructing(self) -> Reconstructs:
-        """Its trainer, which says what a view shows of a client.
-
-        Raises:
-            AttackError: It does not say.
-        """
+        """Its trainer, which says what a view shows of a client."""
         if isinstance(self.trainer, Reconstructs):
             return self.trainer
         raise AttackError(

@@ -20,7 +20,6 @@ class Audit:
     """What a scenario found out about one run.
 
     Attributes:
-        run: The run.
         scenario: Who looked on, and what was tried.
         results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models.

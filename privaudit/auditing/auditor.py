@@ -132,10 +132,6 @@ class Auditor:
         """Return what the adversary has; every client that ever trained is a target.
 
         Where the view holds models without names, each target has its likeliest one.
-
-        Raises:
-            UnknownNameError: No threat model, or no client, has that name.
-            ViewError: The threat model does not fit the run.
         """
         run, population = self.run, self.run.population
         scenario = self._as_seen(scenario)
@@ -275,12 +271,7 @@ def _check_arguments(
     seed: int,
     attacks: Attacks,
 ) -> None:
-    """Refuse what no audit could do, before data and models are loaded.
-
-    Raises:
-        UnknownNameError: No scenario, or no attack, has that name.
-        ConfigError: A number is none, or out of range.
-    """
+    """Refuse what no audit could do, before data and models are loaded."""
     for name, value, fewest in (
         ("seed", seed, 0),
         ("shadows", shadows, 0),

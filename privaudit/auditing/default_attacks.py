@@ -75,9 +75,6 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
 
     The loss threshold was named first: it is cheap, needs nothing of the adversary's
     own, and attacks every client. On models that write, the token loss stands for it.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return {
         NAMED: ATTACKS.find(NAMED)(),

@@ -61,17 +61,7 @@ class PlayedScenario:
         adversary: Adversary,
         targets: Sequence[Target],
     ) -> AttackResult:
-        """Return what one attack finds out.
-
-        Args:
-            name: Of the attack, as it is reported.
-            attack: It sees the adversary and the targets, and nothing else.
-            adversary: Who makes it.
-            targets: Who is attacked.
-
-        Raises:
-            ConfigError: A score is not finite.
-        """
+        """Return what one attack finds out."""
         scores = attack(adversary, targets)
         pairs = list(zip(targets, scores, strict=True))
         for target, some in pairs:

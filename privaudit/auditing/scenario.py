@@ -50,11 +50,7 @@ class Scenario:
     note: str = ""
 
     def for_task(self, kind: TaskKind) -> "Scenario":
-        """Return the scenario with those attacks that take models of a task.
-
-        Raises:
-            AttackError: There is none.
-        """
+        """Return the scenario with those attacks that take models of a task."""
         found = {n: a for n, a in self.attacks.items() if a.task in (kind, "either")}
         if not found:
             raise AttackError(
@@ -98,12 +94,7 @@ SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
 
 
 def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
-    """Return a scenario by name, with that many shadow models; 0 takes them out.
-
-    Raises:
-        UnknownNameError: No scenario has that name.
-        ConfigError: Too few shadow models to learn from.
-    """
+    """Return a scenario by name, with that many shadow models; 0 takes them out."""
     if isinstance(scenario, Scenario):
         return scenario
     if shadows != 0 and shadows < 5:

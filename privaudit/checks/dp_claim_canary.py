@@ -33,15 +33,7 @@ def small_task(task: Task, most: int, rounds: int) -> Task:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share.
-
-    Attributes:
-        trainer: The method.
-        task: What everybody knows.
-        shards: What each client has in every run.
-        canary: One record.
-        seeds: A child of them for each run.
-    """
+    """What all runs share."""
 
     trainer: AcceptsGradientCanaries
     task: Task

@@ -151,11 +151,7 @@ def settings(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of NAME or NAME:key=value,key=value.
-
-    Raises:
-        ConfigError: There is no name, or no parameter after the colon.
-    """
+    """Return the name and the parameters of NAME or NAME:key=value,key=value."""
     return parse_spec("--trainer", text, "dp-fpl:epsilon=8")
 
 
@@ -167,9 +163,6 @@ def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list
         text: The list.
         read: Makes an entry of its text; raises ValueError where it cannot.
         of: What entries are, for the error.
-
-    Raises:
-        ConfigError: An entry cannot be read.
     """
     entries = []
     for part in text.split(","):
@@ -188,11 +181,7 @@ def epsilon(text: str) -> float | None:
 
 
 def attacked(text: str) -> int | Literal["all"]:
-    """Return how many clients are attacked.
-
-    Raises:
-        ConfigError: That is neither a number of at least 1 nor "all".
-    """
+    """Return how many clients are attacked."""
     if text == "all":
         return "all"
     if not text.isdecimal() or int(text) < 1:

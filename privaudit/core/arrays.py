@@ -28,10 +28,6 @@ _HEADERS = {
 def read_npz(content: bytes, what: str) -> Mapping[str, Array]:
     """Return the arrays of an .npz file.
 
-    Args:
-        content: The file's.
-        what: What errors call it.
-
     Raises:
         LimitError: Unpacked, the arrays are larger than the bound.
         ValueError: An array declares more than is there, or holds Python objects; as

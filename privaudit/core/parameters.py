@@ -59,11 +59,6 @@ def field_names(factory: Callable[..., object]) -> frozenset[str]:
 def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
     """Return what a class makes of parameters.
 
-    Args:
-        what: It is, for errors, such as "trainer 'promptfl'".
-        factory: The class.
-        settings: Those parameters that differ from their defaults; texts are read.
-
     Raises:
         ConfigError: A parameter is unknown or out of range.
     """

@@ -120,11 +120,7 @@ class Registry(Generic[T]):
         return [plugin for plugin in found if name in (None, plugin.name)]
 
     def _load(self, name: str, plugin: EntryPoint) -> None:
-        """Import a plugin, and enter what it names, if it did not do so itself.
-
-        Raises:
-            PluginError: It cannot be imported, or another entry has its name.
-        """
+        """Import a plugin, and enter what it names, if it did not do so itself."""
         other = self._entries.get(name)
         try:
             loaded = plugin.load()

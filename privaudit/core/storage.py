@@ -87,18 +87,8 @@ def refuse_special(path: Path) -> None:
             raise OSError(errno.EBADF, "what is there is not a plain file")
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process was writing."""
-    for path in folder.rglob(f".*{UNFINISHED}"):
-        path.unlink()
-
-
 def append_lines(path: Path, lines: list[str]) -> None:
-    """Append whole lines and wait until they are on the disk.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
+    """Append whole lines and wait until they are on the disk."""
     with storage_errors(path), path.open("a", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
         file.flush()

@@ -1,7 +1,7 @@
 """Flat, named tensors: the form in which everything is sent, kept and stored."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,12 +26,6 @@ def unstack(stacked: Stacked, count: int) -> list[dict[str, Tensor]]:
 def numbers_in(stacked: Stacked) -> int:
     """Count the numbers of one member of a stack."""
     return sum(tensor[0].numel() for tensor in stacked.values())
-
-
-def concatenate(parts: Iterable[Stacked]) -> dict[str, Tensor]:
-    """Join stacks along their leading axis."""
-    parts = list(parts)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def signature(tensors: Tensors) -> tuple[tuple[str, tuple[int, ...], str], ...]:

@@ -32,10 +32,6 @@ class _BoundedReads:
 def open_zip(file: io.BufferedIOBase, what: str) -> ZipFile:
     """Open a zip, if its list of entries is within the bounds.
 
-    Args:
-        file: The file, which the zip reads from then on.
-        what: What errors call it.
-
     Raises:
         LimitError: The list is larger.
         BadZipFile: It is no zip; also the other errors that zipfile has for damage.

@@ -54,11 +54,7 @@ class Canaries:
         shape: tuple[int, int],
         norm: float,
     ) -> "Canaries":
-        """Choose so many of each client's candidates, without a look at any coin.
-
-        Raises:
-            TooFewRecordsError: A client has fewer candidates.
-        """
+        """Choose so many of each client's candidates, without a look at any coin."""
         fewest = min(map(len, candidates))
         if fewest < per_client:
             raise TooFewRecordsError(

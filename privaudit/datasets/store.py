@@ -23,11 +23,7 @@ Wanted = Callable[[str], bool]
 
 @runtime_checkable
 class Store(Protocol):
-    """Files by their names, which are relative and separated by slashes.
-
-    Attributes:
-        path: The folder or archive.
-    """
+    """Files by their names, which are relative and separated by slashes."""
 
     @property
     def path(self) -> Path:
@@ -44,12 +40,7 @@ class Store(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            MissingFileError: It is not there.
-            ConfigError: It cannot be read.
-        """
+        """Return a file's content."""
         ...
 
 

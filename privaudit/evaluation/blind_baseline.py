@@ -102,9 +102,6 @@ def blind_scores(
 
     Folds hold members and non-members in equal shares, so that ranks of different
     folds mean the same.
-
-    Raises:
-        ConfigError: Fewer than two records of either kind, or a feature is not finite.
     """
     if not np.isfinite(features).all():
         bad = int((~np.isfinite(features)).any(axis=1).sum())

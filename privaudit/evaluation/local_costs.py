@@ -45,11 +45,7 @@ class LocalCosts:
 
 
 def measure_round(run: Run) -> LocalCosts:
-    """Train one client alone for the run's first round, and count.
-
-    Args:
-        run: Its configuration counts, and its ledger.
-    """
+    """Train one client alone for the run's first round, and count."""
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
     members = {
         client: run.ledger.members_of(number)

@@ -110,9 +110,6 @@ def participants_of(
         rate: Share that takes part, in (0, 1].
         seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
         index: The round.
-
-    Raises:
-        ConfigError: The rate is not in (0, 1].
     """
     if not 0 < rate <= 1:
         raise ConfigError(
@@ -219,15 +216,7 @@ def give_away(
     *,
     publish: bool = True,
 ) -> tuple[dict[ClientId, Tensors], tuple[Message, ...]]:
-    """Send the last broadcast, and return each client's personal model.
-
-    Args:
-        trainer: What was trained.
-        task: The task.
-        federation: After its last round.
-        index: The number of rounds, which these messages bear.
-        publish: Whether the personal models are given away.
-    """
+    """Send the last broadcast, and return each client's personal model."""
     clients = tuple(federation.shards)
     at = Round(index, federation.seeds, clients, secrets=federation.secrets)
     received = [trainer.broadcast(federation.server, c, at) for c in clients]

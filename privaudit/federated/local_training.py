@@ -65,11 +65,7 @@ def train_places(
     cohort_size: int,
     traced: bool,
 ) -> list[Trained]:
-    """Train clients whose tensors have one signature together, in chunks.
-
-    Raises:
-        TrainingError: A loss or a tensor is not finite.
-    """
+    """Train clients whose tensors have one signature together, in chunks."""
     done: dict[int, Trained] = {}
     received = [place.received for place in places]
     for positions in alike(received, [place.kept for place in places]):

@@ -168,11 +168,7 @@ def masked_sum(
 
 
 def _shapes(uploads: Sequence[Tensors]) -> Shapes:
-    """Return what the tensors look like that anybody sends.
-
-    Raises:
-        ConfigError: One of them has two shapes.
-    """
+    """Return what the tensors look like that anybody sends."""
     shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
     for number, sent in enumerate(uploads):
         for name, tensor in sent.items():

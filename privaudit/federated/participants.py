@@ -13,10 +13,6 @@ def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
     who took part. Where uploads may be lost only those count of whom one arrived;
     behind masks, in a sum that was not aborted. The server is told: what the others
     trained reached nobody, unless they gave it away.
-
-    Args:
-        run: A finished run.
-        threat: A threat model by name, see :mod:`privaudit.federated.threat_models`.
     """
     config, clients = run.config, run.population.task.clients
     arrived: dict[int, list[int]] = {}

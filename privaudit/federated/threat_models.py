@@ -58,17 +58,13 @@ class RoundSum:
 
 @dataclass(frozen=True)
 class View:
-    """The messages one adversary sees."""
+    """The messages one adversary sees; a ViewError where it does not see any."""
 
     adversary: ViewName
     messages: tuple[Message, ...]
 
     def updates_of(self, client: str) -> tuple[Message, ...]:
-        """Return what ``client`` sent to the server, round by round.
-
-        Raises:
-            ViewError: This adversary sees none of the client's messages.
-        """
+        """Return what ``client`` sent to the server, round by round."""
         updates = tuple(m for m in self.messages if m.sender == client and m.is_update)
         if not updates and self.is_masked:
             raise ViewError(
@@ -84,11 +80,7 @@ class View:
         return updates
 
     def broadcasts_to(self, client: str) -> tuple[Message, ...]:
-        """Return what the server sent to ``client``, round by round.
-
-        Raises:
-            ViewError: This adversary does not see it.
-        """
+        """Return what the server sent to ``client``, round by round."""
         sent = tuple(
             m for m in self.messages if m.receiver == client and m.kind == "broadcast"
         )
@@ -120,11 +112,7 @@ class View:
         return any(m.kind in MASKED_KINDS for m in self.messages)
 
     def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
-        """Return each upload of a tensor less what the client had received of it.
-
-        Raises:
-            ViewError: This adversary sees none of the client's messages.
-        """
+        """Return each upload of a tensor less what the client had received of it."""
         received = {m.round: m.tensors[name] for m in self.broadcasts_to(client)}
         return tuple(
             m.tensors[name] - received[m.round] for m in self.updates_of(client)
@@ -134,9 +122,6 @@ class View:
         """Return the last thing the server sent to ``client``, or else to anybody.
 
         A peer does not see what others receive, but knows that it is the same.
-
-        Raises:
-            ViewError: This adversary sees no broadcast at all.
         """
         sent = [m for m in self.messages if m.kind == "broadcast"]
         own = [m for m in sent if m.receiver == client]
@@ -145,11 +130,7 @@ class View:
         return (own or sent)[-1]
 
     def release_of(self, client: str) -> Message:
-        """Return the personal model that ``client`` gave away.
-
-        Raises:
-            ViewError: This adversary does not have it.
-        """
+        """Return the personal model that ``client`` gave away."""
         for message in self.messages:
             if message.kind == "release" and message.sender == client:
                 return message
@@ -218,11 +199,7 @@ THREATS: dict[str, Callable[..., View]] = {
 
 
 def find_threat(name: str) -> ThreatModel:
-    """Return a threat model by name; "peer:client-3" is what that client sees.
-
-    Raises:
-        UnknownNameError: There is none.
-    """
+    """Return a threat model by name; "peer:client-3" is what that client sees."""
     if name.startswith("peer:"):
         return peer(name.removeprefix("peer:"))
     if name not in THREATS:

@@ -101,10 +101,6 @@ def update_deltas(
 
     What was not received, such as a gradient, is taken as it is. Numbers that came with
     their coordinates stand there, among zeros, in a row of all that was received.
-
-    Args:
-        sent: Several clients' uploads, stacked.
-        received: What all of them had received.
     """
     found = {}
     for name in (name for name in sent if role_of(name) == "model"):

@@ -37,11 +37,7 @@ class WritingTrainer(Trainer, Protocol):
 
 
 def as_writer(trainer: Trainer) -> WritingTrainer:
-    """Return the trainer as one whose models write.
-
-    Raises:
-        ConfigError: Its models classify.
-    """
+    """Return the trainer as one whose models write."""
     if isinstance(trainer, WritingTrainer):
         return trainer
     raise ConfigError(

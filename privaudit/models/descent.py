@@ -1,5 +1,6 @@
-"""How the embedded models are trained: AdamW step by step, and the time it takes."""
+"""How models of one's own are trained: AdamW step by step, and the time it takes."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError, TrainingError
 
+LARGEST_LOGIT_SCALE = 100.0
 TRIAL_STEPS = 6
 """Of a training for :func:`seconds_a_step`, the slower first one among them."""
 
@@ -30,6 +32,11 @@ class DescentSettings(Protocol):
         ...
 
     @property
+    def warmup(self) -> int:
+        """Steps of linear rise to it; then it falls as a cosine to 0."""
+        ...
+
+    @property
     def weight_decay(self) -> float:
         """Of AdamW, on matrices and kernels only."""
         ...
@@ -38,16 +45,18 @@ class DescentSettings(Protocol):
 def descend(
     model: nn.Module,
     settings: DescentSettings,
-    rate_share: Callable[[int], float],
     next_loss: Callable[[], Float[Tensor, ""]],
+    betas: tuple[float, float] = (0.9, 0.98),
+    cosine: Callable[[float], float] = math.cos,
 ) -> Iterator[tuple[int, float]]:
     """Train with AdamW, gradients clipped to norm 1.
 
     Args:
         model: In training mode.
         settings: How to train.
-        rate_share: From a step, from 0, to its share of the largest learning rate.
         next_loss: Draws a batch and says the model's loss on it.
+        betas: Of AdamW.
+        cosine: By which the learning rate falls.
 
     Yields:
         Every step's number, from 1, and loss.
@@ -56,21 +65,38 @@ def descend(
         TrainingError: When the loss is not finite.
     """
     groups = _groups(model, settings)
-    optimizer = torch.optim.AdamW(groups, settings.learning_rate, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_share)
+    optimizer = torch.optim.AdamW(groups, settings.learning_rate, betas)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: _rate_share(step, settings, cosine)
+    )
     for step in range(1, settings.steps + 1):
         optimizer.zero_grad()
         loss = next_loss()
         if not loss.isfinite():
             raise TrainingError(
-                f"The loss of step {step} is {loss.item()}; the last checkpoint is "
-                f"kept. Lower learning_rate, which is {settings.learning_rate}."
+                f"The loss of step {step} is {loss.item()}. Lower learning_rate, "
+                f"which is {settings.learning_rate:g}."
             )
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         yield step, loss.item()
+
+
+def _rate_share(
+    step: int, settings: DescentSettings, cosine: Callable[[float], float]
+) -> float:
+    if step < settings.warmup:
+        return (step + 1) / settings.warmup
+    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return 0.5 * (1 + cosine(math.pi * share))
+
+
+@torch.no_grad()
+def bound_logit_scale(scale: Tensor) -> None:
+    """Clamp the logarithm of a temperature's inverse, as CLIP's training does."""
+    scale.clamp_(0, math.log(LARGEST_LOGIT_SCALE))
 
 
 def _groups(model: nn.Module, settings: DescentSettings) -> list[dict[str, object]]:
@@ -84,14 +110,10 @@ def _groups(model: nn.Module, settings: DescentSettings) -> list[dict[str, objec
 
 
 def require_time(minutes: float) -> None:
-    """Refuse to train for no time.
-
-    Raises:
-        ConfigError: When the time is not above 0.
-    """
+    """Refuse to train for no time."""
     if not 0 < minutes <= 10**6:
         raise ConfigError(
-            f"Pretraining for {minutes} minutes is impossible. Give more than 0, or "
+            f"Pretraining for {minutes:g} minutes is impossible. Give more than 0, or "
             "a number of steps."
         )
 

@@ -44,14 +44,6 @@ def cached_features(
     costs the time to compute again, and nothing else. Pictures are read one by one, so
     memory does not grow with their sizes. A bank's embeddings only pass through
     :meth:`FeatureModel.encode_bank`.
-
-    Args:
-        model: Its weights and architecture are part of the name.
-        images: Pictures, or a bank of embeddings.
-        folder: Where to keep features; None for :func:`default_folder`.
-
-    Raises:
-        ConfigError: The model cannot read these pictures or embeddings.
     """
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings)
@@ -65,15 +57,7 @@ def cached_text_features(
     encode: Callable[[], Float[Tensor, "n dim"]],
     folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
-    """Return each text's l2-normalised feature, as :func:`cached_features`.
-
-    Args:
-        about: What of the model the file is named after: weights and settings.
-        texts: The file is named after them, too.
-        dim: Size of a feature.
-        encode: Makes the features.
-        folder: Where to keep features; None for :func:`default_folder`.
-    """
+    """Return each text's l2-normalised feature, as :func:`cached_features`."""
     parts = (*about, texts.digest, "texts")
     path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
     found = _read(path, "features", len(texts), dim)
@@ -92,10 +76,6 @@ def cached_tokens(
     what its language model reads. They take a picture's number of tokens times the
     room of its feature: in memory, and on the disk. A bank's embeddings only pass
     through :meth:`PictureModel.tokens_of_bank`.
-
-    Raises:
-        ConfigError: A CLIP gets a bank in place of pictures, or its image tower has no
-            tokens; a captioning model gets what it does not read.
     """
     if isinstance(images, FeatureBank):
         return model.tokens_of_bank(images.embeddings)

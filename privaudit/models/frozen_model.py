@@ -46,15 +46,7 @@ class FrozenModel(ABC):
 
     @abstractmethod
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
-        """Return a data set's records as the model reads them, without their contents.
-
-        Args:
-            dataset: What is read.
-            image_tokens: Whether a CLIP's local features of pictures are there too.
-
-        Raises:
-            ConfigError: The model cannot read them.
-        """
+        """Return a data set's records as the model reads them, without their contents."""
 
     def encode(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return a data set's records as :meth:`read` does, with their contents."""
@@ -103,11 +95,7 @@ class PictureModel(FrozenModel):
     def tokens_of_bank(
         self, embeddings: Float[Tensor, "n bank_width"]
     ) -> Float[Tensor, "n tokens token_width"]:
-        """Refuse embeddings that an image tower made elsewhere: they have no parts.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refuse embeddings that an image tower made elsewhere: they have no parts."""
         raise ConfigError(
             f"Image tokens were requested from a bank of {len(embeddings)} pooled "
             "embeddings, which has none. Give the pictures, or use a method that "
@@ -116,11 +104,7 @@ class PictureModel(FrozenModel):
 
 
 class FeatureModel(PictureModel):
-    """A frozen model with one feature of a whole picture.
-
-    Attributes:
-        dim: Of a feature.
-    """
+    """A frozen model with one feature of a whole picture."""
 
     dim: int
 

@@ -24,17 +24,7 @@ def import_peft() -> Any:
 
 
 def load_reader(kind: str, what: str, source: str) -> Any:
-    """Load a tokenizer or an image processor.
-
-    Args:
-        kind: Its class in transformers.
-        what: What it is, in words.
-        source: A folder, or a name on the hub.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It cannot be used.
-    """
+    """Load a tokenizer or an image processor."""
     return _pretrained(kind, what, source)
 
 
@@ -66,12 +56,7 @@ _REASONS = {
 
 
 def check_type(source: str, name: str, wanted: str) -> None:
-    """Refuse a model of another type than a family takes.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It is of another type.
-    """
+    """Refuse a model of another type than a family takes."""
     config = _pretrained("AutoConfig", "model", source)
     if config.model_type == wanted:
         return
@@ -85,10 +70,6 @@ def check_type(source: str, name: str, wanted: str) -> None:
 @contextmanager
 def loading_errors(what: str, source: str) -> Iterator[None]:
     """Turn what transformers raises while it loads into one clear line.
-
-    Args:
-        what: What is loaded, in words.
-        source: A folder, or a name on the hub.
 
     Raises:
         MissingFileError: It is not there, or it could not be downloaded.

@@ -29,8 +29,6 @@ class TunableLayer:
     """One frozen linear layer that may be changed.
 
     Attributes:
-        inputs: Width of what goes in.
-        outputs: Width of what comes out.
         layer: The transformer layer it is in, counted from 0 at the bottom.
     """
 
@@ -153,21 +151,16 @@ class Tower(Tunable, Protocol):
 
 @runtime_checkable
 class Prompts(Protocol):
-    """A frozen text tower, bound to class names.
-
-    Attributes:
-        context_tokens: Learned vectors in front of a class name.
-        width: Of one such vector.
-    """
+    """A frozen text tower, bound to class names."""
 
     @property
     def context_tokens(self) -> int:
-        """How many."""
+        """Learned vectors in front of a class name."""
         ...
 
     @property
     def width(self) -> int:
-        """How wide."""
+        """Size of one such vector."""
         ...
 
     def __call__(
@@ -198,11 +191,7 @@ class Classifier:
 
     @cached_property
     def tower(self) -> Tower:
-        """The transformer behind the logits, loaded when first asked for.
-
-        Raises:
-            ConfigError: It cannot be tuned.
-        """
+        """The transformer behind the logits, loaded when first asked for."""
         if self.load_tower is None:
             raise ConfigError(
                 "This model's transformer cannot be tuned. Use tiny-clip, or a model "

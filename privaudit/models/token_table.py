@@ -121,19 +121,11 @@ class TokenTable:
         return len(self.kinds)
 
     def entropy(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the entropies of one order.
-
-        Raises:
-            ConfigError: The table has none of that order.
-        """
+        """Return the entropies of one order."""
         return _of_order(alpha, self.statistics.entropies)
 
     def modified(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the modified entropies of one order.
-
-        Raises:
-            ConfigError: The table has none of that order.
-        """
+        """Return the modified entropies of one order."""
         return _of_order(alpha, self.statistics.modified)
 
     def scored(
@@ -146,9 +138,6 @@ class TokenTable:
             all_positions: Whether the next token may lie outside of it; if it is
                 needed, whether the position itself may.
             needs_target: Whether the score is of the next token.
-
-        Raises:
-            ConfigError: A record has no such position.
         """
         own, following = _is_any(self.kinds, KINDS[part]), _next(self.kinds, PADDING)
         ahead = _is_any(following, KINDS[part])

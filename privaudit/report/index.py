@@ -36,11 +36,7 @@ class IndexEntry:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse to write over somebody else's page.
-
-    Raises:
-        ConfigError: There is an index that privaudit did not write.
-    """
+    """Refuse to write over somebody else's page."""
     try:
         there = read_bytes(folder / INDEX)
     except MissingFileError:
@@ -62,16 +58,6 @@ def write_index(
     """Write index.html, and return it.
 
     What is said to leak comes first, then what cannot be decided, each by AUROC.
-
-    Args:
-        folder: Links are relative to it.
-        entries: May be empty, if there are sweeps.
-        unaudited: Runs that nobody attacked.
-        together: Further pages on some of the runs, with their titles.
-        sweeps: Pages of sweeps, with their titles.
-
-    Raises:
-        StorageError: The folder cannot be written.
     """
     labels = _labels(entries)
     ordered = sorted(entries, key=_rank)

@@ -26,10 +26,6 @@ def render(name: str, **content: Any) -> str:
 
     It ends with a glossary of the terms that it uses. A name that the template lacks is
     an error, not an empty string.
-
-    Args:
-        name: Of the template.
-        content: What it is filled with; all but markup is escaped.
     """
     environment = Environment(
         loader=FunctionLoader(asset),

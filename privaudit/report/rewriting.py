@@ -148,11 +148,7 @@ def _held(place: Path) -> list[Path]:
 def _restored(
     subjects: _Subjects, scenario: str | None
 ) -> tuple[list[StoredAudit], list[Audit], list[PrivauditError]]:
-    """Return every audit that is asked for, and why others cannot be told again.
-
-    Raises:
-        MissingFileError: A run that was named has none.
-    """
+    """Return every audit that is asked for, and why others cannot be told again."""
     found: list[StoredAudit] = []
     audits: list[Audit] = []
     damaged: list[PrivauditError] = []
@@ -168,11 +164,7 @@ def _restored(
 
 
 def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str]]:
-    """Return the runs with the scenarios whose audits are asked for.
-
-    Raises:
-        MissingFileError: A run that was named has none.
-    """
+    """Return the runs with the scenarios whose audits are asked for."""
     found = []
     for place, run in subjects.runs.items():
         played = stored_scenarios(run)

@@ -53,11 +53,7 @@ class Resampling:
     def of(
         cls, member_scores: MemberScores, nonmember_scores: NonmemberScores
     ) -> "Resampling":
-        """Return the resampling of two classes.
-
-        Raises:
-            ConfigError: A class is empty, or a score is not finite.
-        """
+        """Return the resampling of two classes."""
         members, others = checked_scores(member_scores, nonmember_scores)
         return cls(np.sort(members), np.sort(others))
 

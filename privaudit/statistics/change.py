@@ -110,9 +110,6 @@ def judge_changes(
         differences: All that are looked at together.
         alpha: In (0, 1); intervals are printed at confidence ``1 - alpha``.
 
-    Raises:
-        ConfigError: ``alpha`` is out of range.
-
     Example:
         >>> from privaudit.statistics.estimate import two_proportions
         >>> rise = lambda c: two_proportions(70, 100, 40, 100, c)

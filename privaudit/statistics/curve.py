@@ -122,8 +122,6 @@ class RocCurve:
     Attributes:
         fpr: Non-decreasing.
         tpr: Non-decreasing.
-        members: How many members there are.
-        nonmembers: How many non-members there are.
     """
 
     fpr: Float[np.ndarray, " points"]
@@ -146,9 +144,6 @@ def roc_curve(
     member_scores: MemberScores, nonmember_scores: NonmemberScores
 ) -> RocCurve:
     """Return the ROC curve; a score at the threshold is called a member.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite.
 
     Example:
         >>> curve = roc_curve(np.array([2.0, 1.0]), np.array([1.0, 0.0]))
@@ -187,9 +182,6 @@ def tpr_over_seeds(
         fpr: In (0, 1); with fewer than ``10 / fpr`` non-members in all seeds together
             the estimate is unresolved.
         confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: There is no seed or no record, or as ``tpr_at_fpr``.
 
     Example:
         >>> seeds = [(np.array([60.0, 95.0]), np.arange(50.0) * 2 + k) for k in (0, 1)]

@@ -81,11 +81,7 @@ def delong_components(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> Placements:
-    """Return the placements of both classes.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite.
-    """
+    """Return the placements of both classes."""
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)

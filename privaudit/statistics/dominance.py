@@ -133,9 +133,6 @@ def find_front(
         margins: 0.05 each by default.
         alpha: In (0, 1).
 
-    Raises:
-        ConfigError: ``alpha`` is out of range, or a value is not finite.
-
     Example:
         >>> leaky = {1: (0.70, 0.80), 2: (0.72, 0.81), 3: (0.71, 0.81)}
         >>> tight = {1: (0.51, 0.80), 2: (0.52, 0.82), 3: (0.51, 0.81)}

@@ -173,9 +173,6 @@ def enough_to_exclude(
         sides: 2: the interval is to lie within -margin and margin; 1: below margin, or
             above -margin.
 
-    Raises:
-        ConfigError: ``margin`` or ``power`` is out of range, or there is no interval.
-
     Example:
         >>> wide = Estimate(0.02, -0.08, 0.12, (100, 100), "made up")
         >>> enough_to_exclude(wide, 0.05)

@@ -66,13 +66,7 @@ class ReconstructionFidelity:
 def measure_closeness(
     run: Run, adversary: Adversary, targets: Sequence[Target]
 ) -> Closeness | None:
-    """Return how close the estimated models are; None if none is an estimate.
-
-    Args:
-        run: Holds the true personal models.
-        adversary: Its view gives the part that all clients share.
-        targets: With their rebuilt models.
-    """
+    """Return how close the estimated models are; None if none is an estimate."""
     if (
         not all(target.reconstructed.estimated for target in targets)
         or len(targets) < 2

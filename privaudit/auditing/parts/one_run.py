@@ -86,9 +86,6 @@ def audit_one_run(
         privacy: The run's claimed and certified epsilon.
         view: Whose certificate counts.
         trainer: Which takes the canaries.
-
-    Raises:
-        ConfigError: There are too few canaries.
     """
     crafted = canaries is not None and canaries.kind == "gradient"
     scores, coins = [], []

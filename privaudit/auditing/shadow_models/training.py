@@ -45,14 +45,7 @@ def shadow_tables(
     shadows: int,
     source: Source = "public",
 ) -> list[ShadowTable]:
-    """Return a table for each target, training the shadows on first use.
-
-    Args:
-        adversary: Whose shadows they are.
-        targets: Clients under attack.
-        shadows: Shadow models for each target.
-        source: What they are trained on; see :mod:`privaudit.auditing.shadow_models.splits`.
-    """
+    """Return a table for each target, training the shadows on first use."""
     about = tuple((t.client, content_hash(t.candidates)) for t in targets)
     key = ("shadows", shadows, source, about, _are_linked(targets))
     if key not in adversary.shared:

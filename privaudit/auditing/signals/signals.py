@@ -57,11 +57,7 @@ class SignalTable:
     tokens: Mapping[str, Float[Tensor, "models records"]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Float[Tensor, "models records"]:
-        """Return a quantity by name, such as "margin" or, of texts, "min-k".
-
-        Raises:
-            AttackError: These models have none of that name.
-        """
+        """Return a quantity by name, such as "margin" or, of texts, "min-k"."""
         if name in self.tokens:
             return self.tokens[name]
         if name not in QUANTITIES:

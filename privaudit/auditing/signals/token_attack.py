@@ -77,9 +77,6 @@ def table_of(
     """Return what a model says about records, token by token; asked once.
 
     Every attack of one adversary on one model shares the table.
-
-    Raises:
-        ConfigError: The model does not answer in words.
     """
     key = ("tokens", id(model), id(records), clamped)
     if key not in adversary.shared:

@@ -50,20 +50,12 @@ class StoredAudit:
     class_names: tuple[str, ...] = ()
 
     def leak(self, attack: str) -> Mapping[str, Any]:
-        """Return what audit.json says of an attack.
-
-        Raises:
-            UnknownNameError: The audit holds no such attack.
-        """
+        """Return what audit.json says of an attack."""
         self._check_attack(attack)
         return _entries(self.contents)[attack]
 
     def clients(self, attack: str) -> list[ClientScores]:
-        """Return each attacked client's scores beside the truth.
-
-        Raises:
-            UnknownNameError: The audit holds no such attack.
-        """
+        """Return each attacked client's scores beside the truth."""
         self._check_attack(attack)
         found = self.columns[attack]
         names = list(dict.fromkeys(found["client"].tolist()))
@@ -119,11 +111,7 @@ def stored_scenarios(run: Run) -> list[str]:
 
 
 def check_audit_file(path: Path) -> None:
-    """Hold an audit.json against the run that it lies in, if it lies in one.
-
-    Raises:
-        TranscriptError: The run does not list it so.
-    """
+    """Hold an audit.json against the run that it lies in, if it lies in one."""
     folder = path.resolve().parent
     if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
         Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")
@@ -160,11 +148,7 @@ def _check(audit: StoredAudit) -> None:
 
 
 def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
-    """Return the attacks on clients' models that all audits hold, the headline first.
-
-    Raises:
-        MissingFileError: There is none.
-    """
+    """Return the attacks on clients' models that all audits hold, the headline first."""
     first, *rest = audits
     names = [n for n in first.contents["leaks"] if all(n in a.attacks for a in rest)]
     if not names:

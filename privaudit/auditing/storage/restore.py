@@ -70,11 +70,7 @@ def _restore(stored: StoredAudit) -> Audit:
 
 
 def _refuse_unknown(contents: Json) -> None:
-    """Refuse a threat model or a metric that no page could tell of.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """Refuse a threat model or a metric that no page could tell of."""
     find_threat(str(contents["threat"]))
     metric = contents["utility"]["metric"]
     if not isinstance(metric, str) or metric not in METRICS:

@@ -29,17 +29,12 @@ class Evidence:
 
     Attributes:
         trainer: With its parameters.
-        name: The trainer's.
-        settings: The trainer's parameters.
         task: What every party knows.
         claim: The method's own epsilon.
         certified: What is recorded as proved, per view.
         rounds: The mechanisms of each round.
-        messages: All that was sent.
         trace: The owner's notes on each round; None if nobody took any.
         members: A fingerprint of every record that a client trains on.
-        dataset: Its name.
-        seed: Of the run.
         randomness: Where noise and secret samples come from.
         is_open: Whether others than its owner may enter the run's folder.
     """
@@ -61,12 +56,7 @@ class Evidence:
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
-        """Read a finished run.
-
-        Raises:
-            ConfigError: It was interrupted.
-            TranscriptError: A part of it is damaged.
-        """
+        """Read a finished run."""
         claim, certified, rounds = _read_privacy(run.require_complete())
         return cls(
             trainer=run.trainer,
@@ -155,11 +145,7 @@ class Evidence:
 def _read_privacy(
     run: Run,
 ) -> tuple[Claim, dict[CertifiedView, Certificate], list[list[MechanismEvent]]]:
-    """Return what privacy.json says: the claim, certificates, mechanisms by round.
-
-    Raises:
-        TranscriptError: It says something that no run writes.
-    """
+    """Return what privacy.json says: the claim, certificates, mechanisms by round."""
     privacy = run.privacy
     try:
         certified = {

@@ -24,14 +24,7 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Counts:
-    """How often something happened, each a binomial count if sampling is Poisson.
-
-    Attributes:
-        what: Of what, in words.
-        counts: How often.
-        trials: Out of how many.
-        rate: The chance of each, in (0, 1).
-    """
+    """How often something happened, each a binomial count if sampling is Poisson."""
 
     what: str
     counts: Int[np.ndarray, " n"]

@@ -49,13 +49,7 @@ class SelftestCheck:
 
 @dataclass(frozen=True)
 class SelftestOutcome:
-    """What came of a check.
-
-    Attributes:
-        check: The check.
-        observed: The figure.
-        seconds: How long it took.
-    """
+    """What came of a check."""
 
     check: SelftestCheck
     observed: Estimate

@@ -68,8 +68,6 @@ class Captioned:
     """A picture and what people wrote of it.
 
     Attributes:
-        number: The picture's, in the file.
-        file: Its name.
         captions: One or more.
         domain: Of NoCaps; empty where the file says none.
     """
@@ -120,10 +118,6 @@ def largest_things(path: Path) -> dict[int, str]:
 
     Of two as large the first counts; a crowd is one object. Pictures without objects
     are not there.
-
-    Raises:
-        MissingFileError: There is no such file.
-        DatasetError: It is not in COCO's form, or an object's category is unknown.
     """
     content = read_checked(path, INSTANCE_FILE)
     names = {category["id"]: category["name"] for category in content["categories"]}

@@ -51,10 +51,6 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     dealt to clients) and ``split`` (train, val or test). Choices are written behind
     the question, and the answer is then the letter.
 
-    Args:
-        path: The folder, or the list.
-        question: What is asked where a line asks nothing.
-
     Raises:
         MissingFileError: The list or a picture is missing.
         ConfigError: A line is not of this form, an answer is blank or none of the

@@ -41,10 +41,6 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
     A .tar and a .zip are read file by file. A compressed .tar can only be read from its
     start, so its wanted files are held in memory.
 
-    Args:
-        path: A folder, or an archive by its ending.
-        wanted: Which files count, by their name.
-
     Raises:
         MissingFileError: There is nothing.
         DatasetError: It is neither folder nor archive, damaged, or too large.
@@ -156,10 +152,6 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each folder with what is in it, hidden folders left out.
 
     Links are followed, but not to a folder that holds them, and not without end.
-
-    Raises:
-        DatasetError: A folder cannot be read, or a link leads in a circle.
-        LimitError: There are too many folders.
     """
     for count, found in enumerate(walk(path, onerror=_refuse, followlinks=True)):
         folder, folders, _ = found

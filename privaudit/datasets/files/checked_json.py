@@ -35,11 +35,6 @@ def read_checked(path: Path, form: Form[T]) -> T:
 def parse_checked(content: bytes, form: Form[T], where: str) -> T:
     """Return JSON of a form.
 
-    Args:
-        content: The JSON.
-        form: What it should be.
-        where: What the error calls it.
-
     Raises:
         LimitError: It would take too much memory.
         DatasetError: It is not JSON, or not of that form.

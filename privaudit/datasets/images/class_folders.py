@@ -81,11 +81,7 @@ def readable(name: str) -> str:
 def require_classes(
     labels: Int[Tensor, " n"], names: Sequence[str], where: object
 ) -> None:
-    """Check that there are two classes or more, and that none is empty.
-
-    Raises:
-        DatasetError: A class has no record, or there is only one.
-    """
+    """Check that there are two classes or more, and that none is empty."""
     if len(names) < 2:
         raise DatasetError(
             f"{where} holds {len(names)} class: {', '.join(names)}. Classification "

@@ -110,16 +110,7 @@ KNOWN = (
 
 
 def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
-    """Read pictures as a split says; those in no part of it do not count.
-
-    Args:
-        path: The folder that holds the split, or the split.
-        file: The split's name, or a pattern for it.
-
-    Raises:
-        MissingFileError: There is no split, or a picture of it is missing.
-        ConfigError: There are several splits, or it is damaged.
-    """
+    """Read pictures as a split says; those in no part of it do not count."""
     found = _find_split(path, file)
     parts = _read_split(found)
     rows = [row for part in PARTS for row in parts[part]]

@@ -25,11 +25,7 @@ def read_image_folder(path: Path) -> Dataset:
 
 
 def sort_by_class(store: Store) -> Dataset:
-    """Return the pictures of a store, each in the class that its folder names.
-
-    Raises:
-        ConfigError: Pictures lie outside class folders, or a class is empty.
-    """
+    """Return the pictures of a store, each in the class that its folder names."""
     split, levels = take_split(levels_of(store, wanted=1))
     labels, names = number([parts[0] for parts in levels])
     require_classes(labels, names, store.path)

@@ -22,10 +22,6 @@ def read_multi_domain(path: Path) -> Dataset:
 
     Where each domain has its DOMAIN_train.txt and DOMAIN_test.txt beside it, as in
     DomainNet, these say which pictures are for tests, and others do not count.
-
-    Raises:
-        MissingFileError: There is nothing.
-        DatasetError: There is one domain only, or a class is empty.
     """
     store = store_in(path)
     levels, names = levels_of(store, wanted=2), store.names

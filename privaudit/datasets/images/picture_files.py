@@ -32,12 +32,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are 
 
 @dataclass(frozen=True)
 class PictureFiles:
-    """Pictures of a folder or an archive, each read when it is asked for.
-
-    Attributes:
-        store: Where they are.
-        names: Their files, in the order of the records.
-    """
+    """Pictures of a folder or an archive, each read when it is asked for."""
 
     store: Store
     names: Sequence[str]
@@ -46,11 +41,7 @@ class PictureFiles:
         return len(self.names)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
-        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
-
-        Raises:
-            DatasetError: The file is no picture, or a broken one.
-        """
+        """Return one picture in RGB, as it lies there: nothing is turned or scaled."""
         name = self.names[index]
         content = io.BytesIO(self.store.read(name))
         try:
@@ -98,10 +89,6 @@ def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
     """Return the files of an archive, of a folder, or of the one archive in a folder.
 
     A folder that holds a folder is taken as it is.
-
-    Raises:
-        MissingFileError: There is nothing.
-        DatasetError: There are several archives, or it is no archive.
     """
     if not path.is_dir() or any(_folders(path)):
         return open_store(path, wanted)

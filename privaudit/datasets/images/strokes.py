@@ -124,12 +124,7 @@ VARIANTS: tuple[tuple[Variant, ...], ...] = (
 
 @dataclass(frozen=True)
 class Polylines:
-    """Pen lines as straight pieces.
-
-    Attributes:
-        starts: Where a piece starts.
-        ends: Where it ends.
-    """
+    """Pen lines as straight pieces."""
 
     starts: Float[Tensor, "n pieces 2"]
     ends: Float[Tensor, "n pieces 2"]

@@ -37,13 +37,7 @@ class Question:
 
 
 def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question | None:
-    """Ask about a scene; None where the topic has no question with a clear answer.
-
-    Args:
-        scene: What the picture shows.
-        topic: In ``TOPICS``.
-        rng: Source of choices.
-    """
+    """Ask about a scene; None where the topic has no question with a clear answer."""
     return _ASKING[topic](scene, rng)
 
 

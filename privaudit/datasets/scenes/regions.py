@@ -14,14 +14,7 @@ DIAMETERS = ((8, 9), (11, 12), (15, 16))  # least and largest, by size
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of pixels.
-
-    Attributes:
-        top: First row.
-        left: First column.
-        height: Rows.
-        width: Columns.
-    """
+    """A rectangle of pixels."""
 
     top: int
     left: int

@@ -98,14 +98,6 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
     GLUE keeps the labels of its own test part, so dev is the test part. Records without
     an agreed label ("-" in MNLI) are left out, as by its authors. Each record also has
     a dialogue: the question written out, and the class name as the answer.
-
-    Args:
-        path: The folder.
-        task: What lies there.
-
-    Raises:
-        MissingFileError: A file is missing.
-        DatasetError: A line is broken, a text is blank, or a label is unknown.
     """
     files = (_find(path, ("train", "multinli_1.0_train")), _find(path, task.tests))
     parts = [list(_records(file, task)) for file in files]

@@ -97,11 +97,7 @@ class Labelled:
         return torch.tensor(self.parts) if self.parts else None
 
     def numbered(self, path: Path) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
-        """Return the class numbers, and their names as a prompt would write them.
-
-        Raises:
-            ConfigError: A class has no record, or there is only one.
-        """
+        """Return the class numbers, and their names as a prompt would write them."""
         labels, names = self._numbers()
         require_classes(labels, names, path)
         return labels, names

@@ -27,11 +27,7 @@ class TextRow:
     fields: Mapping[str, str]
 
     def take(self, *names: str) -> str:
-        """Return what stands in the first of these columns that is there, trimmed.
-
-        Raises:
-            DatasetError: None is there.
-        """
+        """Return what stands in the first of these columns that is there, trimmed."""
         for name in names:
             if name in self.fields:
                 return self.fields[name].strip()
@@ -41,11 +37,7 @@ class TextRow:
         )
 
     def take_text(self, *names: str) -> str:
-        """Return the same, which may not be blank.
-
-        Raises:
-            DatasetError: No such column is there, or nothing stands in it.
-        """
+        """Return the same, which may not be blank."""
         found = self.take(*names)
         if not found:
             raise DatasetError(

@@ -70,14 +70,7 @@ SQUAD = TypeAdapter(Squad)
 
 @dataclass(frozen=True)
 class SquadRecord:
-    """One question.
-
-    Attributes:
-        article: The title of its article.
-        context: Its paragraph.
-        question: As it was asked.
-        answers: The right ones, each once; "unanswerable" where there is none.
-    """
+    """One question."""
 
     article: str
     context: str
@@ -96,11 +89,6 @@ def read_squad(path: Path) -> Dataset:
 
     No article is in both parts, so the label, by which records are dealt to clients,
     is the first word that asks: what, who, when, where, which, why, how, or other.
-
-    Raises:
-        MissingFileError: A file is missing.
-        ConfigError: A file is damaged, there are several versions, or an answer is
-            blank.
     """
     train = _find(path)
     dev = train.with_name(train.name.replace("train", "dev", 1))
@@ -123,10 +111,6 @@ def read_squad_articles(path: Path) -> Dataset:
 
     It comes in one piece, so test records are about the same articles, and often about
     the same paragraphs, that clients train on.
-
-    Raises:
-        MissingFileError: The file is missing.
-        ConfigError: As :func:`read_squad`, or there is one article only.
     """
     records = _read(_find(path))
     titles = [unquote(record.article) for record in records]

@@ -19,12 +19,7 @@ _DEALS = (  # what a deal and its coins follow from
 
 @dataclass(frozen=True)
 class ClientPair:
-    """One client's candidates under two runs.
-
-    Attributes:
-        first: Scores and guesses on the first run's model.
-        second: On the second's, of the same records.
-    """
+    """One client's candidates under two runs."""
 
     first: ClientScores
     second: ClientScores
@@ -36,11 +31,7 @@ class ClientPair:
 
 
 def check_pairable(first: Run, second: Run) -> None:
-    """Raise unless the same clients own and trained on the same records.
-
-    Raises:
-        IncompatibleRunsError: The data sets, the deals or the membership coins differ.
-    """
+    """Raise unless the same clients own and trained on the same records."""
     names = f"{first.name} and {second.name}"
     if first.header["data_hash"] != second.header["data_hash"]:
         raise IncompatibleRunsError(
@@ -76,11 +67,7 @@ def _unlike(first: Run, second: Run) -> str:
 def pair_clients(
     attack: str, first: Sequence[ClientScores], second: Sequence[ClientScores]
 ) -> list[ClientPair]:
-    """Return the clients that were attacked in both runs.
-
-    Raises:
-        IncompatibleRunsError: There is none, or a client's records are not the same.
-    """
+    """Return the clients that were attacked in both runs."""
     theirs = {client.client: client for client in second}
     pairs = [ClientPair(c, theirs[c.client]) for c in first if c.client in theirs]
     if not pairs:
@@ -126,11 +113,7 @@ def score_tests(run: Run) -> TestScores:
 
 
 def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
-    """Return both runs' scores on the same test records.
-
-    Raises:
-        IncompatibleRunsError: The runs measure other things, or on other records.
-    """
+    """Return both runs' scores on the same test records."""
     ours, theirs = score_tests(first), score_tests(second)
     if ours.metric != theirs.metric or ours.scores.shape != theirs.scores.shape:
         raise IncompatibleRunsError(

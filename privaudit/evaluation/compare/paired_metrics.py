@@ -34,10 +34,6 @@ class Measured:
     """One metric of two runs, or two settings.
 
     Attributes:
-        name: Such as "loss-threshold AUROC".
-        about: A leak is worse where it is higher, a use where it is lower.
-        first: The first run's value, or the mean over seeds.
-        second: The other's.
         interval_at: First less second, paired, at any confidence.
     """
 

@@ -28,13 +28,7 @@ Found = Mapping[Metric, float]
 
 @dataclass(frozen=True)
 class Afterwards:
-    """What a table asks of each of its runs.
-
-    Attributes:
-        metrics: Full names of what is printed.
-        scenario: Whose attacks are made, without shadow models; empty for none.
-        elsewhere: Where the server's model is measured too.
-    """
+    """What a table asks of each of its runs."""
 
     metrics: tuple[Metric, ...] = ()
     scenario: str = ""
@@ -42,13 +36,7 @@ class Afterwards:
 
 
 def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
-    """Return what attacks and another data set say of a finished run.
-
-    Raises:
-        ConfigError: The run cannot be attacked, or not be measured there.
-        MissingFileError: The other data set is missing.
-        StorageError: The answers cannot be kept.
-    """
+    """Return what attacks and another data set say of a finished run."""
     found: dict[Metric, float] = {}
     if asked.scenario:
         found |= _leaks(run, asked.scenario)

@@ -26,9 +26,6 @@ class PaperNumber:
     def read(cls, printed: Any) -> "PaperNumber":
         """Return the number that a plan gives, as text or as a number.
 
-        Raises:
-            ValueError: It is neither.
-
         Example:
             >>> PaperNumber.read("94.58±0.31")
             PaperNumber(text='94.58±0.31', mean=94.58, spread=0.31)

@@ -38,7 +38,6 @@ from privaudit.evaluation.tables.parts import (
 )
 
 Over = Literal["last10", "last"]
-CellName = tuple[str, str]  # of its row and its column
 
 
 class TablePlan(BaseModel):

@@ -25,9 +25,6 @@ class PlannedRun:
     """One run of a table.
 
     Attributes:
-        label: Where it stands first, in words.
-        trainer: Its name.
-        settings: Its parameters, as given.
         fields: Of the configuration, the seed among them, paths expanded.
         digest: Of the complete configuration.
         afterwards: What is measured once it is trained.
@@ -86,12 +83,7 @@ def _check_shared(plan: TablePlan) -> None:
 
 
 def _afterwards(plan: TablePlan) -> Afterwards:
-    """Return what every run of the plan is measured for, with paths expanded.
-
-    Raises:
-        UnknownNameError: No data set has the name of the one elsewhere.
-        MissingFileError: It is not there.
-    """
+    """Return what every run of the plan is measured for, with paths expanded."""
     place = plan.elsewhere if plan.goes_elsewhere else None
     if place:
         DATASETS.find(place.dataset)

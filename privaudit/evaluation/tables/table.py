@@ -46,13 +46,7 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class UtilityTable:
-    """A plan and what came of it.
-
-    Attributes:
-        plan: As it was read.
-        schedule: Its runs.
-        outcomes: By digest.
-    """
+    """A plan and what came of it."""
 
     plan: TablePlan
     schedule: Schedule

@@ -103,12 +103,6 @@ class SweepCell:
     """One mode and epsilon: means over seeds, with Student's intervals.
 
     Attributes:
-        mode: As in the points.
-        epsilon: As in the points.
-        seeds: The replicates.
-        success: Mean success rate.
-        auroc: Mean AUROC.
-        local: Mean accuracy on own classes.
         neighbour: Mean accuracy on others' classes; None if there is none.
         gain: Mean gain over the zero-shot model.
         reference: The cell that ``change`` is to: that without noise of the same mode
@@ -149,9 +143,6 @@ def aggregate(
         points: Of all runs.
         against_first: Whether all differences are to the first cell, and not to that
             without noise of the same mode where there is one.
-
-    Raises:
-        ConfigError: There is no point, or a seed occurs twice in a cell.
     """
     if not points:
         raise ConfigError("A sweep needs points, and there are none. Add runs.")

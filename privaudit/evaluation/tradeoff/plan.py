@@ -98,15 +98,7 @@ class SweepPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of a sweep, to be run with every seed.
-
-    Attributes:
-        label: Of its curve.
-        trainer: Its name.
-        epsilon: None is no noise.
-        settings: The trainer's parameters.
-        fields: Of the run's configuration, without the seed.
-    """
+    """One combination of a sweep, to be run with every seed."""
 
     label: str
     trainer: str
@@ -120,11 +112,7 @@ class Cell:
 
 
 def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
-    """Return a plan, with its entries checked one by one.
-
-    Raises:
-        ConfigError: A name is unknown, or a value is none that it takes.
-    """
+    """Return a plan, with its entries checked one by one."""
     try:
         return SweepPlan.model_validate(dict(entries))
     except ValidationError as error:
@@ -132,12 +120,7 @@ def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
 
 
 def read_sweep_plan(path: Path) -> dict[str, Any]:
-    """Return the entries of a TOML file, checked as :func:`make_plan` does.
-
-    Raises:
-        MissingFileError: There is no such file.
-        ConfigError: It is no TOML, or a key or a value is not one of a sweep's.
-    """
+    """Return the entries of a TOML file, checked as :func:`make_plan` does."""
     entries = read_toml(path)
     try:
         make_plan(entries)
@@ -147,11 +130,7 @@ def read_sweep_plan(path: Path) -> dict[str, Any]:
 
 
 def cells_of(plan: SweepPlan) -> list[Cell]:
-    """Return every combination of a plan, all of them valid and no two alike.
-
-    Raises:
-        ConfigError: Nothing to sweep, a copy, or an impossible value.
-    """
+    """Return every combination of a plan, all of them valid and no two alike."""
     _refuse_copies(plan)
     _refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
     _refuse_swept("parameter", plan.settings, ("mode", "epsilon"))

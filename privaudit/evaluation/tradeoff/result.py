@@ -43,11 +43,7 @@ class Tradeoff:
         return tuple(self.cells[place] for place in self.front.not_dominated)
 
     def standing(self, place: int) -> str:
-        """Say where a cell stands.
-
-        Args:
-            place: Its position in ``cells``.
-        """
+        """Say where a cell stands."""
         found = self.front.dominating(place)
         if found:
             return f"dominated by {self.cells[found[0].better].name}"
@@ -149,9 +145,6 @@ def judge_sweep(
         margins: The largest differences that do not matter; 0.05 each by default.
         alpha: The chance of any false domination, in (0, 1).
         against_first: Whether all differences are to the first cell.
-
-    Raises:
-        ConfigError: There is no point, or a seed occurs twice in a cell.
     """
     cells = aggregate(points, against_first=against_first)
     replicates: Mapping[tuple[str, float | None], dict[int, tuple[float, float]]]

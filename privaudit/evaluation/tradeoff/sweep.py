@@ -121,18 +121,7 @@ def run_sweep(
     folder: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Tradeoff:
-    """Return what a plan finds, as :func:`sweep` does.
-
-    Args:
-        plan: What is trained, attacked and compared.
-        folder: Where runs are kept.
-        watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
-            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
-
-    Raises:
-        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
-        UnknownNameError: The scenario has no such attack.
-    """
+    """Return what a plan finds, as :func:`sweep` does."""
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
     work = _Work(plan, scenario, folder, watcher)

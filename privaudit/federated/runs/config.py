@@ -131,11 +131,7 @@ def _known_model(name: str) -> tuple[str, TaskKind]:
 
 
 def _full(place: str | Path) -> str:
-    """Return a path that means the same from every folder.
-
-    Raises:
-        ConfigError: It is none: empty, of somebody unknown, too long, with a NUL.
-    """
+    """Return a path that means the same from every folder."""
     try:
         if not str(place):
             raise ValueError("it is empty")
@@ -169,19 +165,10 @@ def _check_masking(config: RunConfig, trainer: Trainer) -> None:
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
-    """Return a trainer by name, with its parameters.
-
-    Raises:
-        UnknownNameError: No trainer has that name.
-        ConfigError: A parameter is unknown or out of range.
-    """
+    """Return a trainer by name, with its parameters."""
     return build(f"trainer {name!r}", TRAINERS.find(name), settings)
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
-    """Return the names of a trainer's parameters.
-
-    Raises:
-        UnknownNameError: No trainer has that name.
-    """
+    """Return the names of a trainer's parameters."""
     return field_names(TRAINERS.find(trainer))

@@ -136,13 +136,7 @@ def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
 
 
 def populate(config: RunConfig) -> Population:
-    """Load, encode and deal a run's records.
-
-    Raises:
-        UnknownNameError: No data set or model has that name.
-        ConfigError: The data set cannot be used, or the partition is impossible.
-        MissingFileError: The data set or a checkpoint is missing.
-    """
+    """Load, encode and deal a run's records."""
     dataset = load_dataset(config.dataset, config.data)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
@@ -186,11 +180,7 @@ def populate(config: RunConfig) -> Population:
 def _canaries(
     config: RunConfig, split: Split, backbone: Classifier | LanguageModel
 ) -> Canaries | None:
-    """Choose the canaries that were asked for.
-
-    Raises:
-        ConfigError: The model or the trainer cannot take them.
-    """
+    """Choose the canaries that were asked for."""
     if config.canary is None:
         return None
     trainer = config.build_trainer()
@@ -287,11 +277,7 @@ def _encode(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
 
 
 def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a trainer, a model and a data set that do not go together.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Refuse a trainer, a model and a data set that do not go together."""
     task, family = config.build_trainer().task, find_family(config.model)
     if task not in (family.task, "either"):
         other = "tiny-llava" if task == "generation" else "tiny-clip"

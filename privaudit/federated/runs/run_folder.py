@@ -38,10 +38,6 @@ _SHOWN = 3  # files that an error names
 def check_place(path: Path, *, fresh: bool) -> None:
     """Refuse to train in a folder whose files could be lost, before any is touched.
 
-    Args:
-        path: Where the run is to be.
-        fresh: Whether what an earlier run wrote there may go.
-
     Raises:
         ConfigError: It is not empty and no run; the text says what to do.
         StorageError: It cannot be read.

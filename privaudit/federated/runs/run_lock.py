@@ -53,11 +53,7 @@ def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
 def _try(
     handle: int, folder: Path, give_up: float
 ) -> AbstractContextManager[None] | None:
-    """Return what holds the lock, or None to try again.
-
-    Raises:
-        ConfigError: Another process holds it, and the time is over.
-    """
+    """Return what holds the lock, or None to try again."""
     try:
         with storage_errors(folder / LOCK):
             return nullcontext() if _lock(handle, folder) else _owner_file(folder)
@@ -68,12 +64,7 @@ def _try(
 
 
 def _lock(handle: int, folder: Path) -> bool:
-    """Say whether the system holds the lock; False where it has no locks.
-
-    Raises:
-        ConfigError: Another process holds it.
-        OSError: The lock fails otherwise.
-    """
+    """Say whether the system holds the lock; False where it has no locks."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -93,11 +84,7 @@ def _lock(handle: int, folder: Path) -> bool:
 
 
 def _owner_file(folder: Path) -> AbstractContextManager[None]:
-    """Make the file that is a lock; only where there is none can it be made.
-
-    Raises:
-        ConfigError: Another process made it.
-    """
+    """Make the file that is a lock; only where there is none can it be made."""
     path, mine = folder / OWNER, _about_me()
     if not _make(path, mine):
         _take_away(path)
@@ -146,9 +133,6 @@ def _take_away(path: Path) -> None:
 
     It is renamed first: of two who find it, one gets it, and who got another's new
     lock in its place puts it back.
-
-    Raises:
-        ConfigError: Its process is there, or may be on another machine.
     """
     found = _read(path)
     if _is_alive(found):

@@ -51,7 +51,11 @@ AUDITS = "audits/"  # before the path of a file that was added to a run
 
 @dataclass(frozen=True)
 class Run:
-    """A finished or interrupted run on disk."""
+    """A finished or interrupted run on disk.
+
+    All that is read is held against the signed header: what was altered raises a
+    TranscriptError, what is gone a MissingFileError.
+    """
 
     path: Path
 
@@ -103,11 +107,7 @@ class Run:
 
     @cached_property
     def population(self) -> Population:
-        """The encoded records and who owns them.
-
-        Raises:
-            TranscriptError: The model or the data set is not the one of the training.
-        """
+        """The encoded records and who owns them."""
         population = populate(self.config)
         if population.data_hash != self.header["data_hash"]:
             raise TranscriptError(
@@ -132,20 +132,12 @@ class Run:
 
     @cached_property
     def truth(self) -> Ledger:
-        """Who owned and who trained on which record; no data are read for it.
-
-        Raises:
-            TranscriptError: It is not the one that was trained on.
-        """
+        """Who owned and who trained on which record; no data are read for it."""
         return self._checked_ledger(lambda _: True)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The truth about membership, held against the data set, too.
-
-        Raises:
-            TranscriptError: It is not the one that was trained on.
-        """
+        """The truth about membership, held against the data set, too."""
         return self._checked_ledger(lambda found: found.fits(self.population.split))
 
     def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
@@ -159,11 +151,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry for each round that counts.
-
-        Raises:
-            TranscriptError: Rounds are missing, or a line is damaged.
-        """
+        """One entry for each round that counts."""
         progress = self.header["progress"]
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
@@ -184,11 +172,7 @@ class Run:
 
     @cached_property
     def trace(self) -> list[RoundTrace] | None:
-        """What clients' mechanisms did in each round; None if nobody took notes.
-
-        Raises:
-            TranscriptError: It was cut or altered.
-        """
+        """What clients' mechanisms did in each round; None if nobody took notes."""
         progress = self.header["progress"]
         expected = progress.get("trace_hash")
         if expected is None:
@@ -197,22 +181,12 @@ class Run:
 
     @cached_property
     def masking(self) -> Masking | None:
-        """How uploads are masked; None if they are sent in the clear.
-
-        Raises:
-            MissingFileError: The run's key is gone.
-            TranscriptError: It was altered.
-        """
+        """How uploads are masked; None if they are sent in the clear."""
         return masking_of(self.config, self.header, self._read_key)
 
     @cached_property
     def secrets(self) -> Seeds:
-        """Where noise and secret samples come from.
-
-        Raises:
-            MissingFileError: The run's key is gone.
-            TranscriptError: It was altered.
-        """
+        """Where noise and secret samples come from."""
         return secrets_of(self.config, self._read_key)
 
     def _read_key(self) -> bytes:
@@ -264,9 +238,6 @@ class Run:
     def read(self, name: str) -> bytes:
         """Return the content of a file that the run lists, checked.
 
-        Args:
-            name: Its path in the run.
-
         Raises:
             MissingFileError: It is gone.
             LimitError: It is larger than a bound.
@@ -285,15 +256,7 @@ class Run:
         return content
 
     def add(self, contents: Mapping[str, bytes]) -> None:
-        """Write files beside the others, and list them in the header: audits.
-
-        Args:
-            contents: By path in the run.
-
-        Raises:
-            ConfigError: The run was trained anew since it was read.
-            StorageError: The folder cannot be written.
-        """
+        """Write files beside the others, and list them in the header: audits."""
         add_files(self.path, self._signed.seal, contents)
 
     @property
@@ -307,11 +270,7 @@ class Run:
         return self.header["progress"]["rounds"] == self.config.rounds
 
     def require_complete(self) -> "Run":
-        """Return the run.
-
-        Raises:
-            ConfigError: It was interrupted.
-        """
+        """Return the run."""
         if not self.is_complete:
             raise ConfigError(
                 f"{self.path} stopped after {self.header['progress']['rounds']} of "
@@ -339,12 +298,7 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:
-    """Return what the last ``train`` command made, in its order.
-
-    Raises:
-        MissingFileError: Nothing was trained yet.
-        TranscriptError: What remembers it was altered.
-    """
+    """Return what the last ``train`` command made, in its order."""
     marker = runs_folder(folder) / LATEST
     names = _read_names(marker) if marker.exists() else []
     if not names:

@@ -175,9 +175,6 @@ def macro_f1(
         labels: Class indices.
         confidence: Coverage, in (0, 1).
 
-    Raises:
-        ConfigError: There is no record, or no model.
-
     Example:
         >>> print(macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1])))
         0.733 [0.217, 1.000], n = 4

@@ -136,9 +136,6 @@ def mean_accuracy(
         counted: Which records count for which client, or how much: weights of 0 or
             more, of any sum.
         confidence: Coverage, in (0, 1).
-
-    Raises:
-        TooFewRecordsError: No record counts for any client.
     """
     used = counted.any(axis=1)
     if not used.any():

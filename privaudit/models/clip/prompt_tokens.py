@@ -72,11 +72,7 @@ def prompt_tokens(
 
 
 def word_ids(tokenizer: Tokenizer, text: str, length: int) -> Int[Tensor, " words"]:
-    """Return the token ids of a text, without start, end and padding.
-
-    Raises:
-        ConfigError: The text is empty or longer than ``length``.
-    """
+    """Return the token ids of a text, without start, end and padding."""
     tokens = prompt_tokens(tokenizer, [text], 0, length)
     start, end, padding = _specials(tokenizer, length)
     return tokens.ids[0, start : _lengths(tokens.ids, padding)[0] - end]

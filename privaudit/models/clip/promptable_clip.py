@@ -35,12 +35,6 @@ class ClassPrompts:
     """The frozen text tower bound to class names: contexts in, text features out.
 
     Made by :meth:`PromptableCLIP.prompts`.
-
-    Attributes:
-        class_names: In the order of the features.
-        context_tokens: Vectors in a context.
-        width: Size of a context vector.
-        dim: Size of a text feature.
     """
 
     def __init__(
@@ -72,9 +66,6 @@ class ClassPrompts:
 
         Differentiable in ``contexts``; works under ``torch.func.vmap`` and with
         ``is_grads_batched``.
-
-        Raises:
-            ConfigError: The contexts have another shape than the prompts were made for.
         """
         expected = (self.context_tokens, self.width)
         if contexts.shape[1:] != expected:
@@ -159,9 +150,6 @@ class PromptableCLIP(FeatureModel):
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
-
-        Raises:
-            ConfigError: Another number of channels, or floats beyond 0 to 1.
         """
         return self._prepare(pictures)
 
@@ -169,12 +157,7 @@ class PromptableCLIP(FeatureModel):
     def encode_images(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 256
     ) -> Float[Tensor, "n dim"]:
-        """Return l2-normalised image features, without gradient.
-
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time; more is faster and takes more memory.
-        """
+        """Return l2-normalised image features, without gradient."""
         features = [torch.empty(0, self.dim, device=self.device)]
         for part in pictures.split(batch) if len(pictures) else ():
             features.append(self.clip.encode_image(part.to(self.device)))
@@ -188,13 +171,6 @@ class PromptableCLIP(FeatureModel):
 
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; how each kind of tower
         makes them is told by :func:`~privaudit.models.language.image_tokens.image_tokens`.
-
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time.
-
-        Raises:
-            ConfigError: The image tower is of a kind that has no tokens.
         """
         parts = [
             tokens_of(self.clip, part.to(self.device)) for part in pictures.split(batch)
@@ -215,9 +191,6 @@ class PromptableCLIP(FeatureModel):
         A model that was aligned with a bank projects its embeddings. Any other takes
         embeddings that its own image tower made, and only normalises them; that they
         come from that very tower cannot be seen in them.
-
-        Raises:
-            ConfigError: The embeddings have another size.
         """
         if embeddings.shape[1] != self.bank_width:
             raise ConfigError(
@@ -261,25 +234,13 @@ class PromptableCLIP(FeatureModel):
     def template_features(
         self, class_names: Sequence[str], template: str = "a photo of a {}."
     ) -> Float[Tensor, "classes dim"]:
-        """Return l2-normalised features of a hand-written prompt for each class.
-
-        Args:
-            class_names: At least one; underscores count as blanks.
-            template: With ``{}`` where the name goes.
-
-        Raises:
-            ConfigError: The template has no ``{}``, or a text does not fit.
-        """
+        """Return l2-normalised features of a hand-written prompt for each class."""
         texts = _filled(template, class_names)
         prompts = ClassPrompts(self.clip, self._tokens(texts, 0), class_names)
         return prompts(torch.empty(1, 0, self.width, device=self.device))[0]
 
     def tower(self, class_names: Sequence[str], template: str) -> ClipTextTower:
-        """Return the text tower on hand-written prompts, to be tuned as a whole.
-
-        Raises:
-            ConfigError: As :meth:`template_features`, or the tower cannot be tuned.
-        """
+        """Return the text tower on hand-written prompts, to be tuned as a whole."""
         tokens = self._tokens(_filled(template, class_names), 0)
         return ClipTextTower(self.clip, tokens, self.logit_scale)
 
@@ -287,9 +248,6 @@ class PromptableCLIP(FeatureModel):
         """Return the token embeddings of a text, without start and end token.
 
         Use them to begin a context at words.
-
-        Raises:
-            ConfigError: The text is empty or longer than the tower takes.
         """
         ids = word_ids(self.tokenizer, text, int(self.clip.context_length))
         return self._tower.token_embedding(ids.to(self.device)).detach().clone()

@@ -81,11 +81,7 @@ class TextTower:
 
 
 def text_tower(clip: nn.Module) -> TextTower:
-    """Find the text tower of an open_clip ``CLIP``, ``CustomTextCLIP`` or ``CoCa``.
-
-    Raises:
-        ConfigError: The text tower is no open_clip transformer.
-    """
+    """Find the text tower of an open_clip ``CLIP``, ``CustomTextCLIP`` or ``CoCa``."""
     parts: Any = getattr(clip, "text", clip)
     if not isinstance(getattr(parts, "token_embedding", None), nn.Embedding):
         raise ConfigError(

@@ -42,13 +42,7 @@ class PictureTower:
 
 @dataclass(frozen=True)
 class VectorProjector:
-    """Makes an embedding that an image tower made elsewhere into such tokens.
-
-    Attributes:
-        project: From embeddings to tokens.
-        bank_width: Size of an embedding.
-        parts: Tokens of each.
-    """
+    """Makes an embedding that an image tower made elsewhere into such tokens."""
 
     project: Callable[[Tensor], Tensor]
     bank_width: int
@@ -69,9 +63,6 @@ class CaptioningVLM(PictureModel):
         data_hash: Of that data set.
 
     Attributes:
-        parts: Tokens of a picture.
-        width: Of such a token.
-        vocabulary: Number of the language model's logits.
         image_size: Side of a prepared picture; None for a model that reads embeddings.
 
     Raises:
@@ -135,10 +126,6 @@ class CaptioningVLM(PictureModel):
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
-
-        Raises:
-            ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
-                or the model reads embeddings.
         """
         if 0 in pictures.shape[1:]:
             raise ConfigError(
@@ -151,15 +138,7 @@ class CaptioningVLM(PictureModel):
     def encode_tokens(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 64
     ) -> Float[Tensor, "n parts width"]:
-        """Return each picture's tokens as the language model reads them.
-
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time.
-
-        Raises:
-            ConfigError: The model reads embeddings.
-        """
+        """Return each picture's tokens as the language model reads them."""
         encode = self._tower().encode
         if not len(pictures):
             return torch.empty(0, self.parts, self.width, device=self.device)
@@ -199,16 +178,7 @@ class CaptioningVLM(PictureModel):
     def words(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
     ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
-
-        Args:
-            dialogues: One for each record.
-            with_answers: Whether the first answer follows each prompt.
-
-        Raises:
-            ConfigError: A row is longer than the context, an answer is empty, or a
-                question holds the tokenizer's own mark for pictures.
-        """
+        """Return dialogues as rows of tokens; see :class:`DialogueTokens`."""
         return self._dialogue_tokens(dialogues, with_answers)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -79,20 +79,12 @@ def chat_template(processor: Any) -> str:
 
 @dataclass(frozen=True)
 class ProcessorPreparation:
-    """Prepares pictures as the model's own image processor does.
-
-    Attributes:
-        processor: Of transformers.
-    """
+    """Prepares pictures as the model's own image processor does."""
 
     processor: Any
 
     def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 height width"]:
-        """Prepare a batch of pictures of one size.
-
-        Raises:
-            ConfigError: Another number of channels, or floats beyond 0 to 1.
-        """
+        """Prepare a batch of pictures of one size."""
         # In floats, resizing would overshoot black and white; in bytes it cannot.
         in_bytes = (as_rgb(pictures) * 255).round().to(torch.uint8)
         made = self.processor(
@@ -103,11 +95,7 @@ class ProcessorPreparation:
         return made["pixel_values"].float()
 
     def example(self, size: int) -> Float[Tensor, "1 3 size size"]:
-        """Return a black picture, prepared.
-
-        Raises:
-            ConfigError: It is not of the size that the image tower takes.
-        """
+        """Return a black picture, prepared."""
         made = self(torch.zeros(1, 3, size, size, dtype=torch.uint8))
         if tuple(made.shape[2:]) != (size, size):
             raise ConfigError(

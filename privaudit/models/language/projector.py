@@ -11,7 +11,7 @@ map in place of its two layers.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,8 +22,8 @@ from pydantic.dataclasses import dataclass as options
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from privaudit.core.errors import TrainingError
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.models.descent import descend
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
@@ -34,12 +34,8 @@ class ProjectorSettings:
 
     Attributes:
         parts: Tokens that an embedding becomes.
-        steps: Number of batches.
-        batch: Records in a batch.
         learning_rate: Largest; rises over the first tenth and falls as a cosine to 0.
         weight_decay: Of AdamW, on the map's matrix.
-        log_every: Steps between lines of the log, and looks at the held-out captions.
-        seed: Of everything random.
     """
 
     parts: Annotated[int, Field(ge=1)] = 4
@@ -50,16 +46,19 @@ class ProjectorSettings:
     log_every: Annotated[int, Field(ge=1)] = 25
     seed: Annotated[int, Field(ge=0)] = 0
 
+    @property
+    def warmup(self) -> int:
+        """Steps of linear rise: the first tenth."""
+        return max(1, self.steps // 10)
+
 
 @options(frozen=True)
 class ProjectorLogLine:
     """One line of the log.
 
     Attributes:
-        step: Batches seen.
         loss: Mean since the line before, in nats per token.
         held_out: On the public captions that are held out.
-        seconds: Since the start.
     """
 
     step: int
@@ -97,12 +96,7 @@ class Projector(nn.Module):
 
 @dataclass(frozen=True)
 class Learned:
-    """A projector that was just learned, frozen.
-
-    Attributes:
-        projector: From embeddings to tokens.
-        log: How the learning went.
-    """
+    """A projector that was just learned, frozen."""
 
     projector: Projector
     log: tuple[ProjectorLogLine, ...]
@@ -115,18 +109,7 @@ def learn_projector(
     settings: ProjectorSettings,
     progress: Progress | None = None,
 ) -> Learned:
-    """Learn a projector. The same settings, threads and versions give the same.
-
-    Args:
-        language: Frozen, and used without changes.
-        embeddings: Of public records.
-        words: Their dialogues with answers, with ``settings.parts`` places.
-        settings: How to learn.
-        progress: Called with every line of the log.
-
-    Raises:
-        TrainingError: The loss is not finite.
-    """
+    """Learn a projector. The same settings, threads and versions give the same."""
     learning = _Learning(language, embeddings, words, settings)
     log, losses, started = list[ProjectorLogLine](), list[float](), time.monotonic()
     for step, loss in learning.steps():
@@ -194,21 +177,10 @@ class _Learning:
 
     def steps(self) -> Iterator[tuple[int, float]]:
         """Learn, and yield every step's number, from 1, and loss."""
-        optimizer = _optimizer(self._projector, self._settings)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate_share)
-        for step in range(1, self._settings.steps + 1):
-            optimizer.zero_grad()
-            loss = self._loss(self._draw())
-            if not loss.isfinite():
-                raise TrainingError(
-                    f"The loss of step {step} is {loss.item()}. Lower learning_rate, "
-                    f"which is {self._settings.learning_rate:g}."
-                )
-            loss.backward()
-            nn.utils.clip_grad_norm_(self._projector.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            yield step, loss.item()
+        betas = 0.9, 0.999  # torch's own
+        return descend(
+            self._projector, self._settings, lambda: self._loss(self._draw()), betas
+        )
 
     @torch.no_grad()
     def keep_best(self) -> float:
@@ -240,19 +212,3 @@ class _Learning:
         return caption_loss(
             self._language, tokens, TokenSequences(ids.to(device), kinds.to(device))
         )
-
-    def _rate_share(self, step: int) -> float:
-        warmup = max(1, self._settings.steps // 10)
-        if step < warmup:
-            return (step + 1) / warmup
-        share = (step - warmup) / max(1, self._settings.steps - warmup)
-        return 0.5 * (1 + math.cos(math.pi * share))
-
-
-def _optimizer(projector: Projector, settings: ProjectorSettings) -> torch.optim.AdamW:
-    named: Mapping[str, nn.Parameter] = dict(projector.named_parameters())
-    groups = [
-        {"params": [named["weight"]], "weight_decay": settings.weight_decay},
-        {"params": [named["bias"]], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate)

@@ -55,7 +55,6 @@ class Losses:
     """What the projector reaches on records that it has not seen, in nats per token.
 
     Attributes:
-        records: How many.
         own: Each caption behind its own embedding.
         other: Each behind another record's: what is missing to ``own`` comes from the
             language alone.
@@ -73,16 +72,8 @@ class ProjectorDescription:
     Attributes:
         sha256: Of the file with the projector's weights.
         language_hash: Of the language model's weights.
-        dataset: Name of the data set.
-        data_hash: Of the data set.
         public_split: The split it has seen; None where a share was drawn.
-        settings: How it was learned.
-        template: The prompt, with {image} and {question}.
-        bank_width: Size of an embedding.
-        threads: That torch learned with.
-        versions: Of what it was learned with.
         losses: On records that it has not seen.
-        log: How the learning went.
         public_indices: The records that it has seen; no client may own them.
     """
 
@@ -117,15 +108,7 @@ def save_captioner(
     model: Any,
     words: Any,
 ) -> ProjectorDescription:
-    """Write a captioner to a folder, the description last.
-
-    Args:
-        out: Folder; made if missing, for its owner only.
-        description: What it is; the weights' hashes and versions are filled in.
-        projector: What was learned.
-        model: The language model, which is copied into the folder.
-        words: The language model's tokenizer.
-    """
+    """Write a captioner to a folder, the description last."""
     make_private_folder(out)
     content = save(dict(projector.cpu().state_dict()))
     described = replace(
@@ -196,23 +179,7 @@ def make_captioner(
     settings: Mapping[str, Any] | None = None,
     progress: Callable[[ProjectorLogLine], None] | None = None,
 ) -> ProjectorDescription:
-    """Learn a projector on a data set's public part, and write a captioner.
-
-    Args:
-        source: The language model, as
-            :func:`~privaudit.models.language.bare_language.load_language` takes it.
-        dataset_name: From ``privaudit list datasets``: embeddings with captions.
-        out: The captioner's folder.
-        data: Where the data set lies; None looks in the usual places.
-        split: "validation"; None takes it where there is one.
-        share: Of the training records, to be public in place of a split.
-        template: The prompt, with {image} and {question}.
-        settings: Fields of :class:`~privaudit.models.language.projector.ProjectorSettings`.
-        progress: Called with every line of the log.
-
-    Raises:
-        PrivauditError: As the parts do.
-    """
+    """Learn a projector on a data set's public part, and write a captioner."""
     how = checked(ProjectorSettings, settings or {})
     dataset = load_dataset(dataset_name, data)
     public = public_part(dataset, split, share, how.seed)
@@ -231,12 +198,7 @@ def captioner_on(
     settings: ProjectorSettings | None = None,
     progress: Callable[[ProjectorLogLine], None] | None = None,
 ) -> ProjectorDescription:
-    """Learn on given public records of a data set in memory; see above.
-
-    Raises:
-        ConfigError: It has pictures in place of embeddings, or no captions.
-        PrivauditError: As the parts do.
-    """
+    """Learn on given public records of a data set in memory; see above."""
     how, bank = settings or ProjectorSettings(), _bank(dataset)
     model, tokenizer = load_language(source)
     language = StackedLanguageModel(model, tokenizer)

@@ -108,12 +108,6 @@ class StackedLanguageModel(TunedModules):
         Differentiable in what is added and in the pictures. At padding they mean
         nothing.
 
-        Args:
-            tokens: The pictures.
-            words: [k, rows, length].
-            tuning: What each model adds.
-            positions: Where logits are wanted; None is everywhere.
-
         Raises:
             ConfigError: A row's places for its picture are not as many as its parts,
                 or rows are longer than the model's context.
@@ -176,9 +170,6 @@ class StackedLanguageModel(TunedModules):
             words: [k, rows, length], prompts only; a row of padding gets no words.
             tuning: What each model adds.
             longest: Tokens at most; the end of the context ends an answer too.
-
-        Raises:
-            ConfigError: As :meth:`generate_ids`.
         """
         answers = self.generate_ids(tokens, words, tuning, longest)
         return [[self.decode(ids) for ids in rows] for rows in answers]

@@ -105,12 +105,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         tuning: Tuning,
         longest: int,
     ) -> list[list[list[int]]]:
-        """Return what each model says to each prompt, each with its end token if any.
-
-        Raises:
-            ConfigError: Words hold answers, ``longest`` is not above 0, or as
-                :meth:`logits`.
-        """
+        """Return what each model says to each prompt, each with its end token if any."""
         check_prompts(words, longest)
         check_places(words, tokens.shape[2])
         if tuning.weights:

@@ -94,14 +94,7 @@ def draw(
     generator: torch.Generator,
     settings: DrawingSettings | None = None,
 ) -> Pictures:
-    """Draw a batch of pictures of 32x32.
-
-    Args:
-        marks: The stock to draw from.
-        count: Number of pictures.
-        generator: Source of every choice.
-        settings: What to draw.
-    """
+    """Draw a batch of pictures of 32x32."""
     settings = settings or DrawingSettings()
     table = _choose(count, generator, settings)
     groups = 2 * table[:, KIND] + table[:, MANNER].clamp_min(0)

@@ -13,7 +13,6 @@ contrastive learning", NeurIPS 2020, equation 2.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,12 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.models.descent import (
-    TRIAL_STEPS,
-    descend,
-    require_time,
-    seconds_a_step,
-)
+from privaudit.models.descent import bound_logit_scale, descend
 from privaudit.models.pretraining.drawing import DrawingSettings, draw
 from privaudit.models.pretraining.tiny_clip_validation import (
     TinyClipValidation,
@@ -48,7 +42,6 @@ from privaudit.models.tiny_clip.weights import (
     write_log,
 )
 
-LARGEST_LOGIT_SCALE = 100.0
 _LONGEST_CHATTER = 17
 _CALIBRATION_BATCHES = 10
 
@@ -58,11 +51,7 @@ class TinyClipSettings:
     """How to pretrain.
 
     Attributes:
-        steps: Number of batches.
         batch: Pictures in a batch, each with one caption.
-        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
-        warmup: Steps of linear rise.
-        weight_decay: Of AdamW, on matrices and kernels only.
         average: Decay per step of the moving average of the weights, which is what
             is kept.
         chatter: Share of captions with words without meaning in front.
@@ -70,8 +59,6 @@ class TinyClipSettings:
         precision: Of the image tower's arithmetic in training.
         log_every: Steps between validations; each also writes a checkpoint.
         validate: Number of pictures of each validation set.
-        seed: Of everything random.
-        drawing: What the pictures show.
     """
 
     steps: Annotated[int, Field(ge=1)] = 2000
@@ -101,16 +88,8 @@ def pretrain(
     anew at every validation, each atomically. The same settings, threads and versions
     give the same bytes.
 
-    Args:
-        settings: How to pretrain.
-        out: Folder to write to; made if missing.
-        progress: Called after every validation with its line of the log.
-
     Returns:
         The log's last line.
-
-    Raises:
-        TrainingError: When the loss is not finite.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     marks = build_marks(generator, copies=settings.copies)
@@ -131,24 +110,6 @@ def pretrain(
     return log[-1]
 
 
-def steps_within(minutes: float, settings: TinyClipSettings) -> int:
-    """Estimate how many steps fit into a time, from a few steps on this machine.
-
-    Args:
-        minutes: Time for pretraining, above 0.
-        settings: How to pretrain; its number of steps does not matter.
-
-    Raises:
-        ConfigError: When the time is not above 0.
-    """
-    require_time(minutes)
-    generator = torch.Generator().manual_seed(settings.seed)
-    marks, model = build_marks(generator, copies=1), build_model(settings.seed)
-    trial = replace(settings, steps=TRIAL_STEPS)
-    training = _train(model, _average(model, 0.5), marks, trial, generator)
-    return max(1, int(60 * minutes / seconds_a_step(training)))
-
-
 def _average(model: Model, decay: float) -> AveragedModel:
     averaging = get_ema_multi_avg_fn(decay)
     return AveragedModel(model, multi_avg_fn=averaging)
@@ -167,24 +128,14 @@ def _train(
     steps = descend(
         model,
         settings,
-        lambda step: _learning_rate(step, settings),
         lambda: _loss(model, tokenizer, marks, settings, generator),
+        # In float32, as the weights that come with the package were trained.
+        cosine=lambda angle: torch.cos(torch.tensor(angle)).item(),
     )
     for step, loss in steps:
-        with torch.no_grad():
-            largest = torch.tensor(LARGEST_LOGIT_SCALE).log().item()
-            model.logit_scale.clamp_(0, largest)
+        bound_logit_scale(model.logit_scale)
         average.update_parameters(model)
         yield step, loss
-
-
-def _learning_rate(step: int, settings: TinyClipSettings) -> float:
-    """Say what share of the largest learning rate a step uses."""
-    if step < settings.warmup:
-        return (step + 1) / settings.warmup
-    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    # In float32, as the weights that come with the package were trained.
-    return 0.5 * (1 + torch.cos(torch.tensor(torch.pi * share)).item())
 
 
 def _loss(

@@ -103,16 +103,7 @@ def look(
     *,
     half: bool,
 ) -> Iterator[float]:
-    """Train the tower on ordinary scenes, and yield every step's loss.
-
-    Args:
-        encoder: Whose tower is trained; its projector is not.
-        steps: Batches.
-        batch: Pictures in each.
-        learning_rate: At the start; falls as a cosine to 0.
-        rng: Source of scenes and pictures.
-        half: Compute in bfloat16.
-    """
+    """Train the tower on ordinary scenes, and yield every step's loss."""
     head = nn.utils.skip_init(nn.Linear, CHANNELS, PAIRS + len(SHAPES))
     nn.init.zeros_(head.weight)
     nn.init.constant_(head.bias, -6.0)  # most of it is not there
@@ -143,14 +134,10 @@ class TinyLlavaSettings:
         looking: Number of batches for the image tower alone.
         steps: Number of batches for all of the model.
         batch: Pictures in a batch, each with four dialogues.
-        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
-        warmup: Steps of linear rise.
-        weight_decay: Of AdamW, on matrices and kernels only.
         tower: What the image tower starts from.
         precision: Of the arithmetic in training.
         log_every: Steps between validations; each also writes a checkpoint.
         validate: Number of validation scenes.
-        seed: Of everything random.
     """
 
     looking: Annotated[int, Field(ge=0)] = 1500
@@ -178,16 +165,8 @@ def pretrain(
     written anew at every validation, each atomically. The same settings, threads,
     versions and kind of processor give the same bytes.
 
-    Args:
-        settings: How to pretrain.
-        out: Folder to write to; made if missing.
-        progress: Called after every validation with its line of the log.
-
     Returns:
         The log's last line.
-
-    Raises:
-        TrainingError: When the loss is not finite.
     """
     validation = _validation(settings)
     model = starting_model(settings)
@@ -214,13 +193,6 @@ def steps_within(minutes: float, settings: TinyLlavaSettings) -> int:
     """Estimate how many steps fit into a time, from a few steps on this machine.
 
     At least one; the image tower's own steps come first.
-
-    Args:
-        minutes: Time for all of pretraining, above 0.
-        settings: How to pretrain; its number of steps does not matter.
-
-    Raises:
-        ConfigError: When the time is not above 0.
     """
     require_time(minutes)
     model = starting_model(settings)
@@ -293,14 +265,4 @@ def _train(model: Model, settings: TinyLlavaSettings) -> Iterator[tuple[int, flo
             pictures = pictures.contiguous(memory_format=torch.channels_last)
             return answer_loss(model.language, model.encoder(pictures), lessons)
 
-    return descend(
-        model, settings, lambda step: _learning_rate(step, settings), next_loss
-    )
-
-
-def _learning_rate(step: int, settings: TinyLlavaSettings) -> float:
-    """Say what share of the largest learning rate a step uses."""
-    if step < settings.warmup:
-        return (step + 1) / settings.warmup
-    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    return 0.5 * (1 + float(np.cos(np.pi * share)))
+    return descend(model, settings, next_loss)

@@ -43,14 +43,7 @@ _COUNTS = {name: n for n, name in enumerate(NUMBERS)} | {"a": 1, "an": 1}
 
 @dataclass(frozen=True)
 class TinyLlavaValidation:
-    """Drawn scenes, with two questions each: a short one and one of choice.
-
-    Attributes:
-        scenes: What the pictures show.
-        pictures: As the image tower takes them.
-        questions: By scene.
-        topics: Of each scene's questions.
-    """
+    """Drawn scenes, with two questions each: a short one and one of choice."""
 
     scenes: list[Scene]
     pictures: Float[Tensor, "n 3 64 64"]
@@ -91,13 +84,7 @@ class TinyLlavaValidation:
 def build_validation(
     count: int, seed: int, distribution: Distribution = ORDINARY
 ) -> TinyLlavaValidation:
-    """Draw validation scenes.
-
-    Args:
-        count: How many.
-        seed: Other than training's.
-        distribution: What is drawn.
-    """
+    """Draw validation scenes."""
     rng = np.random.default_rng(seed)
     scenes = [draw_scene(distribution, rng) for _ in range(count)]
     pictures = prepare(torch.from_numpy(draw_pictures(scenes, rng)))

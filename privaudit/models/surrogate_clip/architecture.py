@@ -22,11 +22,7 @@ _MEAN, _DEVIATION = 0.5, 0.25
 
 @options(frozen=True)
 class BankShape:
-    """Embeddings that another image tower made take the image tower's place.
-
-    Attributes:
-        width: Of an embedding.
-    """
+    """Embeddings that another image tower made take the image tower's place."""
 
     width: Annotated[int, Field(ge=1)]
     kind: Literal["bank"] = "bank"
@@ -112,12 +108,6 @@ def build_model(
     """Build the model at random weights.
 
     open_clip draws them from torch's global state, which is put back afterwards.
-
-    Args:
-        shape: Its sizes.
-        vocabulary_size: Of the tokenizer.
-        context_length: Positions of the text tower.
-        seed: Of the weights.
     """
     text = {
         "context_length": context_length,

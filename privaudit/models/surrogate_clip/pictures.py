@@ -53,7 +53,6 @@ class PublicBank:
     """Embeddings of the public records, of which some numbers drop out.
 
     Attributes:
-        mean: Of each number.
         deviation: Of each number; 1 where it is always the same.
     """
 
@@ -140,12 +139,7 @@ def public_images(
     shape: SurrogateShape,
     variation: VariationSettings,
 ) -> PublicImages:
-    """Return the public records' image side, as the shape reads it.
-
-    Raises:
-        ConfigError: The data set holds pictures and the shape reads a bank, or the
-            other way round, or a bank of another width.
-    """
+    """Return the public records' image side, as the shape reads it."""
     images, wanted = dataset.pictures, shape.image
     if isinstance(images, FeatureBank):
         width = images.embeddings.shape[1]

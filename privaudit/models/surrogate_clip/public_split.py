@@ -26,11 +26,7 @@ class PublicRecords:
 
 
 def validation_records(dataset: Dataset) -> PublicRecords:
-    """Return the validation split.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return the validation split."""
     found = _of_split(dataset, VALIDATION)
     if not len(found):
         raise ConfigError(
@@ -47,9 +43,6 @@ def drawn_records(dataset: Dataset, share: float, seed: int) -> PublicRecords:
         dataset: Without splits, all records are training records.
         share: Above 0 and below 1.
         seed: Of the draw.
-
-    Raises:
-        ConfigError: The share is not between 0 and 1, or makes no record public.
     """
     everything = torch.arange(len(dataset))
     among = everything if dataset.split is None else _of_split(dataset, TRAIN)

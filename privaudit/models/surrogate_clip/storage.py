@@ -38,20 +38,10 @@ class SurrogateDescription:
 
     Attributes:
         sha256: Of the file with the weights.
-        dataset: Name of the data set.
-        data_hash: Of the data set.
         class_names: That it has seen, by index.
-        template: Hand-written prompt of the data set.
         public_split: The split it has seen; None where ``settings`` drew a share.
         public_indices: The records that it has seen; no client may own them.
-        shape: How it is built.
-        settings: How it was trained.
-        threads: That torch trained with.
-        versions: Of what it was trained with.
-        vocabulary: Of its tokenizer.
-        context_length: Positions of its text tower.
         accuracies: Zero-shot, on records that it has not seen.
-        log: How the training went.
     """
 
     sha256: str
@@ -88,16 +78,7 @@ def save_surrogate(
     name: str,
     out: Path,
 ) -> SurrogateDescription:
-    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
-
-    Args:
-        done: What was trained.
-        dataset: On which.
-        public: On which of its records.
-        accuracies: What it reaches.
-        name: The data set's.
-        out: Folder; made if missing, for its owner only.
-    """
+    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``."""
     make_private_folder(out)
     state = done.model.state_dict()
     content = save({key: value.contiguous() for key, value in state.items()})
@@ -124,12 +105,7 @@ def save_surrogate(
 
 
 def read_description(folder: Path) -> SurrogateDescription:
-    """Read what a surrogate is.
-
-    Raises:
-        MissingFileError: There is none in the folder.
-        ConfigError: The file is damaged, or another version's.
-    """
+    """Read what a surrogate is."""
     return _FILE.read(folder)
 
 

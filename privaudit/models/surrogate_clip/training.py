@@ -13,9 +13,7 @@ Source: Radford et al., "Learning transferable visual models from natural langua
 supervision", ICML 2021, figure 3; differs as said above.
 """
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -24,14 +22,20 @@ import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.datasets.dataset import Dataset
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
+from privaudit.models.descent import (
+    TRIAL_STEPS,
+    bound_logit_scale,
+    descend,
+    require_time,
+    seconds_a_step,
+)
 from privaudit.models.feature_cache import encoded_features
 from privaudit.models.language.image_tokens import feature_map, map_tokens
 from privaudit.models.surrogate_clip.architecture import (
@@ -52,26 +56,14 @@ from privaudit.models.surrogate_clip.texts import (
     make_tokenizer,
 )
 
-LARGEST_LOGIT_SCALE = 100.0
-_TRIAL_STEPS = 5
-
 
 @options(frozen=True)
 class SurrogateSettings:
     """How to pretrain.
 
     Attributes:
-        steps: Number of batches.
-        batch: Pictures in a batch.
-        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
-        warmup: Steps of linear rise.
-        weight_decay: Of AdamW, on matrices and kernels only.
         tokens: Weight of the same loss on the mean of a picture's tokens, beside the
             loss on its pooled feature. Without it tokens say little of the class.
-        log_every: Steps between lines of the log.
-        seed: Of everything random.
-        texts: What the text tower reads.
-        variation: What the image tower reads.
     """
 
     steps: Annotated[int, Field(ge=1)] = 600
@@ -91,9 +83,7 @@ class SurrogateLogLine:
     """One line of the training log.
 
     Attributes:
-        step: Batches seen.
         loss: Mean since the line before.
-        seconds: Since the start.
         logit_scale: The temperature's inverse, after exp.
     """
 
@@ -108,15 +98,7 @@ Progress = Callable[[SurrogateLogLine], None]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that was just trained, in evaluation mode, and frozen.
-
-    Attributes:
-        model: open_clip's ``CustomTextCLIP``.
-        tokenizer: Its tokenizer.
-        shape: How it is built.
-        settings: How it was trained.
-        log: How that went.
-    """
+    """A model that was just trained, in evaluation mode, and frozen."""
 
     model: Model
     tokenizer: WordTokenizer
@@ -140,10 +122,6 @@ def pretrain(
         shape: How it is built.
         settings: How to pretrain.
         progress: Called with every line of the log.
-
-    Raises:
-        ConfigError: The shape does not fit the data set.
-        TrainingError: The loss is not finite.
     """
     alignment = _Alignment(dataset, public, shape, settings)
     started, log, losses = time.monotonic(), [], []
@@ -172,21 +150,11 @@ def steps_within(
     shape: SurrogateShape,
     settings: SurrogateSettings,
 ) -> int:
-    """Estimate how many steps fit into a time, from a few steps on this machine.
-
-    Raises:
-        ConfigError: The time is not above 0.
-    """
-    if not 0 < minutes <= 10**6:
-        raise ConfigError(
-            f"Pretraining for {minutes:g} minutes is impossible. Give more than 0."
-        )
-    trial = replace(settings, steps=2 + _TRIAL_STEPS)
+    """Estimate how many steps fit into a time, from a few steps on this machine."""
+    require_time(minutes)
+    trial = replace(settings, steps=TRIAL_STEPS)
     training = _Alignment(dataset, public, shape, trial).train()
-    next(training), next(training)  # slower than the others
-    started = time.monotonic()
-    deque(training, maxlen=0)
-    return max(1, int(60 * minutes * _TRIAL_STEPS / (time.monotonic() - started)))
+    return max(1, int(60 * minutes / seconds_a_step(training)))
 
 
 class _Alignment:
@@ -216,26 +184,12 @@ class _Alignment:
     def train(self) -> Iterator[tuple[int, float]]:
         """Train, and yield every step's number, from 1, and loss."""
         self.model.train()
-        optimizer = _optimizer(self.model, self.settings)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: _rate_share(step, self.settings)
-        )
         batches = self._batches()
-        for step in range(1, self.settings.steps + 1):
-            optimizer.zero_grad()
-            loss = self._loss(next(batches))
-            if not loss.isfinite():
-                raise TrainingError(
-                    f"The loss of step {step} is {loss.item()}. Lower learning_rate, "
-                    f"which is {self.settings.learning_rate:g}."
-                )
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            with torch.no_grad():
-                self.model.logit_scale.clamp_(0, math.log(LARGEST_LOGIT_SCALE))
-            yield step, loss.item()
+        for step, loss in descend(
+            self.model, self.settings, lambda: self._loss(next(batches))
+        ):
+            bound_logit_scale(self.model.logit_scale)
+            yield step, loss
 
     def _batches(self) -> Iterator[Tensor]:
         """Yield rows of public records: all once, in random order, then anew."""
@@ -270,24 +224,6 @@ class _Alignment:
             pooled, tokens = visual.attnpool(states), map_tokens(visual, states)
         yield pooled.float(), 1.0
         yield normalize(tokens.float(), dim=-1).mean(1), self.settings.tokens
-
-
-def _optimizer(model: Model, settings: SurrogateSettings) -> torch.optim.Optimizer:
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.98))
-
-
-def _rate_share(step: int, settings: SurrogateSettings) -> float:
-    """Say what share of the largest learning rate a step uses."""
-    if step < settings.warmup:
-        return (step + 1) / settings.warmup
-    share = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    return 0.5 * (1 + math.cos(math.pi * share))
 
 
 _CONTEXTS, _CONTEXT_TOKENS, _DEVIATION = 5, 16, 0.02

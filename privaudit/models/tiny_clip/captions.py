@@ -120,13 +120,7 @@ def write_captions(
     *,
     chatter: int = 0,
 ) -> Captions:
-    """Write one caption for every picture.
-
-    Args:
-        pictures: Attributes of the pictures.
-        generator: Source of the choice of words.
-        chatter: Number of words without meaning in front of each caption.
-    """
+    """Write one caption for every picture."""
     chances = torch.rand(len(pictures), 10 + chatter, generator=generator).tolist()
     rows = pictures.tolist()
     written = [_write(*pair) for pair in zip(rows, chances, strict=True)]

@@ -15,9 +15,7 @@ class TinyClipLogLine:
     """One line of the training log.
 
     Attributes:
-        step: Batches seen.
         loss: Of the last batch.
-        seconds: Since the start.
         logit_scale: The temperature's inverse, after exp.
         accuracies: Zero-shot on drawn validation pictures, by set and template.
     """
@@ -34,10 +32,5 @@ save_weights, rounded, write_log = WEIGHTS.save, WEIGHTS.rounded, WEIGHTS.write_
 
 
 def load_weights(folder: Path) -> Model:
-    """Read the model from a folder: in evaluation mode, frozen, float32.
-
-    Raises:
-        MissingFileError: When one of its files is not there.
-        ConfigError: When the weights are not those that the description names.
-    """
+    """Read the model from a folder: in evaluation mode, frozen, float32."""
     return WEIGHTS.load(folder)[0]

@@ -37,12 +37,7 @@ class PictureEncoder(nn.Module):
         self.places = nn.Parameter(torch.zeros(TOKENS, hidden))
 
     def forward(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 16 d"]:
-        """Return the tokens, row by row from the upper left corner.
-
-        Args:
-            pictures: As :func:`~privaudit.models.tiny_llava.loading.prepare` gives
-                them.
-        """
+        """Return the tokens, row by row from the upper left corner."""
         return self.second(gelu(self.first(self.see(pictures)))) + self.places
 
     def see(self, pictures: Float[Tensor, "n 3 64 64"]) -> Float[Tensor, "n 16 c"]:

@@ -37,9 +37,6 @@ class TextEncoderTower(RowTower):
             the two apart; None where it does not.
         targets: Layers that may be changed: "all-linear", or endings of names.
 
-    Attributes:
-        width: Of a token's embedding.
-
     Raises:
         ConfigError: A target fits no linear layer.
     """
@@ -73,12 +70,7 @@ class TextEncoderTower(RowTower):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model's head says to the texts; zeros without a head.
-
-        Raises:
-            ConfigError: Records have no texts, or texts and prompt are longer than the
-                encoder's context.
-        """
+        """Return what each model's head says to the texts; zeros without a head."""
         if words is None:
             raise ConfigError(
                 "A model that reads texts was given records without any. Use a data "

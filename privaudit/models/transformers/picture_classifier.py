@@ -127,11 +127,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
     def encode_bank(
         self, embeddings: Float[Tensor, "n bank_dim"]
     ) -> Float[Tensor, "n dim"]:
-        """Refuse embeddings that an image tower made elsewhere.
-
-        Raises:
-            ConfigError: Always: they have no patches.
-        """
+        """Refuse embeddings that an image tower made elsewhere."""
         raise ConfigError(
             f"{self.name} looks at pictures, and was given {len(embeddings)} pooled "
             "embeddings. Give it the pictures."
@@ -171,11 +167,7 @@ def vit(
 
 
 class ClassTexts:
-    """The frozen half of transformers' CLIP.
-
-    Attributes:
-        model: ``CLIPModel``.
-    """
+    """The frozen half of transformers' CLIP."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self._tokenizer = model, tokenizer

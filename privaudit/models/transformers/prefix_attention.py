@@ -31,15 +31,7 @@ _SEEN: ContextVar[dict[nn.Module, Site] | None] = ContextVar("seen", default=Non
 def prefixed(
     modules: Mapping[str, nn.Module], prefix: Mapping[str, Prefix]
 ) -> Iterator[None]:
-    """Put keys and values in front of layers' own as long as the context is open.
-
-    Args:
-        modules: The layers of self-attention, by site.
-        prefix: By site; a site without one is as it was.
-
-    Raises:
-        ConfigError: A prefix has no such site.
-    """
+    """Put keys and values in front of layers' own as long as the context is open."""
     unknown = set(prefix) - set(modules)
     if unknown:
         raise ConfigError(

@@ -34,10 +34,6 @@ class RowTower(TunedModules):
         """Return each record's vector under each model.
 
         Where no gradient is asked for, records are taken some at a time.
-
-        Args:
-            rows: Of all models, [k, rows, positions, ...].
-            tuning: What each model adds.
         """
         if not tuning.weights:
             return self._in_parts(rows, tuning)

@@ -24,11 +24,7 @@ class NoPrompts:
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
-        """Refuse.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refuse."""
         raise ConfigError(
             "This model has no prompts before class names: it has a transformer of its "
             "own. Train it with fedpt."

@@ -63,13 +63,7 @@ class TunedModules:
 
     @contextmanager
     def tuned(self, tuning: Tuning, models: int, *positions: int) -> Iterator[None]:
-        """Tune the model as long as the context is open.
-
-        Args:
-            tuning: What each of the models adds to linear layers and attention.
-            models: k; the first part of the batch is the first model's.
-            *positions: That a linear layer may see, in the whole batch.
-        """
+        """Tune the model as long as the context is open."""
         sites = {n: self.model.get_submodule(n) for n in tuning.prefix and self.sites}
         with (
             changed(self._modules, tuning.changes, models, *positions),
@@ -80,13 +74,7 @@ class TunedModules:
     def each_alone(
         self, tuning: Tuning, run: Callable[[int, Tuning], Tensor]
     ) -> Float[Tensor, "k ..."]:
-        """Run models that have all weights of their own, one after the other.
-
-        Args:
-            tuning: With weights.
-            run: From a model's number, and what of its tuning is left, to its output
-                with a leading axis of 1.
-        """
+        """Run models that have all weights of their own, one after the other."""
         count = len(next(iter(tuning.weights.values())))
         outputs = [self.one_alone(tuning, n, partial(run, n)) for n in range(count)]
         return torch.cat(outputs)
@@ -94,13 +82,7 @@ class TunedModules:
     def one_alone(
         self, tuning: Tuning, number: int, run: Callable[[Tuning], Result]
     ) -> Result:
-        """Run one of several models that have all weights of their own.
-
-        Args:
-            tuning: With weights.
-            number: Of the model.
-            run: From what of its tuning is left to anything.
-        """
+        """Run one of several models that have all weights of their own."""
         own = {f"model.{n}": t[number] for n, t in tuning.weights.items()}
         head = {name: tensor[[number]] for name, tensor in tuning.head.items()}
         rest = replace(tuning, weights={}, head=head)

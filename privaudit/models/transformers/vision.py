@@ -32,10 +32,6 @@ class VisionTower(RowTower):
         embeddings: The name of the part that makes pixels into tokens.
         targets: Layers that may be changed: "all-linear", or endings of names.
 
-    Attributes:
-        width: Of a token.
-        weights: All weights behind the embeddings, by name.
-
     Raises:
         ConfigError: A target fits no linear layer.
     """
@@ -77,11 +73,7 @@ class VisionTower(RowTower):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model says to the pictures.
-
-        Raises:
-            ConfigError: Records have no pictures.
-        """
+        """Return what each model says to the pictures."""
         if tokens is None:
             raise ConfigError(
                 "A model that looks at pictures was given records without their "

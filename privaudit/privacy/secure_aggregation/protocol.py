@@ -109,9 +109,6 @@ def aggregate(
         label: Of the run and the round.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
-
-    Raises:
-        ConfigError: There are fewer than two clients.
     """
     threshold = threshold_of(len(codes))
     roster = Roster(tuple(identity.public for identity in identities), label)
@@ -171,11 +168,7 @@ class _Run:
         step: Callable[[Client], Arrays],
         accept: Callable[[Party, Arrays], None],
     ) -> None:
-        """Let those who are still there take a step; a fault that one finds ends all.
-
-        Raises:
-            _AbortedError: A client complained.
-        """
+        """Let those who are still there take a step; a fault that one finds ends all."""
         for client in (self.clients[c] for c in whom if self.wire.is_there(c, stage)):
             try:
                 sent = step(client)
@@ -217,11 +210,7 @@ class _Run:
     def _listed(
         self, client: Client, kind: PacketKind, arrays: Arrays, **widths: int
     ) -> tuple[list[Party], list[dict[Party, bytes]]]:
-        """Send a list down, and return it as the client reads it.
-
-        Raises:
-            FaultError: It arrives in another form.
-        """
+        """Send a list down, and return it as the client reads it."""
         got = self.wire.send(Packet(SERVER, client.me, kind, arrays)).arrays
         return read_list(got, len(self.clients), **widths)
 

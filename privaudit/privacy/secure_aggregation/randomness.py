@@ -43,13 +43,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class KeyedSecrets:
-    """Bytes that follow from a run's key: the same at every call.
-
-    Attributes:
-        key: Of the run.
-        round: The round.
-        party: Whose they are.
-    """
+    """Bytes that follow from a run's key: the same at every call."""
 
     key: RunKey
     round: int
@@ -67,11 +61,6 @@ class SeededSecrets:
 
     Whoever knows the seed can remove every mask, and two sums of one seed share their
     masks. Runs have a :class:`RunKey`.
-
-    Attributes:
-        seeds: Of the simulation.
-        round: The round.
-        party: Whose it is.
     """
 
     seeds: Seeds

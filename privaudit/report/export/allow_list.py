@@ -128,12 +128,7 @@ def entries(rules: Mapping[str, FieldRule]) -> FieldRule:
 
 
 def each(pattern: str, rule_of_each: FieldRule) -> FieldRule:
-    """Return a rule for an object whose keys match a pattern; other keys are unknown.
-
-    Args:
-        pattern: Of whole keys.
-        rule_of_each: Of their values.
-    """
+    """Return a rule for an object whose keys match a pattern; other keys are unknown."""
     known = re.compile(pattern, re.ASCII)
 
     def rule(sieve: AllowList, value: Any, place: str) -> Any:

@@ -39,12 +39,6 @@ def card_parts(
     """Return how to make each part of a run's card, by where it stands in it.
 
     A part raises PrivauditError where what it is made of is missing or damaged.
-
-    Args:
-        run: A finished one.
-        scenarios: Which audits.
-        key: Of sealed hashes.
-        sieve: Notes what is left behind.
     """
     audits = {
         f"{AUDITS}/{name}": partial(public_audit, run, name, key, sieve)
@@ -100,15 +94,7 @@ def with_hash(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_card(path: str | Path) -> tuple[dict[str, Any], bool]:
-    """Return a card, and whether its text is as it was written.
-
-    Args:
-        path: The file, or the folder of an export.
-
-    Raises:
-        MissingFileError: There is none.
-        ConfigError: It is no card, or one of another version.
-    """
+    """Return a card, and whether its text is as it was written."""
     place = Path(path)
     place = place / CARD if place.is_dir() else place
     text = read_bytes(place)

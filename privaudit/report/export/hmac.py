@@ -31,12 +31,7 @@ def make_key(run: Run) -> bytes:
 
 
 def read_key(run: Run) -> bytes:
-    """Return the key that a run has.
-
-    Raises:
-        MissingFileError: It has none.
-        TranscriptError: It was altered, or put there by somebody else.
-    """
+    """Return the key that a run has."""
     path: Path = run.path / KEY
     try:
         found = run.read(KEY)

@@ -162,10 +162,6 @@ def may_leave(words: str) -> bool:
 def attack_words(label: str, settings: str) -> dict[str, str]:
     """Return what an attack's code says of it: what its file says goes nowhere.
 
-    Args:
-        label: What an audit calls it.
-        settings: Its parameters, by which it is made again.
-
     Returns:
         Its parameters, how its guesses are made, and what it is in a line; without
         what cannot be said again, or is no text that may leave.

@@ -129,11 +129,7 @@ def _plain(content: Mapping[str, Any]) -> Any:
 
 
 def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
-    """Return the runs whose transcript ends as the card's.
-
-    Raises:
-        MissingFileError: There is none.
-    """
+    """Return the runs whose transcript ends as the card's."""
     head, found, refused = card["run"]["progress"]["head"], [], []
     for path in sorted(folder.glob("*/run.json")):
         run = Run(path.parent)
@@ -207,12 +203,7 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_on_trust(place: str, *, again: bool = False) -> bool:
-    """Say whether a value stands in a signed file only: nothing gives it again.
-
-    Args:
-        place: In the card.
-        again: Whether attacks were played, and mechanisms certified, anew.
-    """
+    """Say whether a value stands in a signed file only: nothing gives it again."""
     parts = place.split("/")
     if parts[0] == AUDITS:
         return len(parts) > 2 and parts[2] not in _MADE_AGAIN and not again

@@ -14,6 +14,7 @@ from privaudit.report.figures.figure_style import (
     colour,
     house_style,
     light_grid,
+    name_rows,
     new_figure,
 )
 from privaudit.report.figures.figure_values import spot, told
@@ -29,9 +30,6 @@ def attacks_plot(audits: Sequence[Audit]) -> Figure | None:
 
     The cells of MaxRényi's grid have a table of their own and are left out. None where
     there is one attack only: other pictures show it.
-
-    Args:
-        audits: At least one, under one scenario.
     """
     runs = [outside_grid(audit.results) for audit in audits]
     names = list(dict.fromkeys(name for results in runs for name in results))
@@ -83,10 +81,7 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
     light_grid(axes)
     axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
     axes.axhspan(-0.5, 0.5, color=PALE, zorder=0, linewidth=0)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.45, -0.55)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, names)
     axes.set_xlabel("AUROC of the attack   (0.5: chance; right: leaks more)")
 
 

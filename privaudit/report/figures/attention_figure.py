@@ -21,6 +21,7 @@ from privaudit.report.figures.figure_style import (
     to_png,
     to_svg,
 )
+from privaudit.report.figures.figure_values import errors
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tuning.prompts.experts.mixture import ExpertMixture
 
@@ -68,11 +69,7 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
 
 
 def attention_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the shares of each run's experts, a panel for each run.
-
-    Args:
-        runs: At least one, with experts.
-    """
+    """Draw the shares of each run's experts, a panel for each run."""
     shares = [attention_shares(run) for run in runs]
     with house_style():
         figure = new_figure(1.2 + 3.2 * len(runs), 3.0)
@@ -90,8 +87,9 @@ def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
     for place, share in enumerate(shares):
         axes.bar(place, share.value, color=colour(1 if place == 0 else 0), width=0.75)
         if not share.unresolved:
-            ends = [[share.value - share.low], [share.high - share.value]]
-            axes.errorbar(place, share.value, yerr=ends, color="black", capsize=2)
+            axes.errorbar(
+                place, share.value, yerr=errors(share), color="black", capsize=2
+            )
     axes.axhline(1 / len(shares), color=FAINT, linestyle=_DASHES, linewidth=1)
     names = ["own", *(str(rank) for rank in range(1, len(shares)))]
     axes.set_xticks(range(len(shares)), names)
@@ -99,12 +97,7 @@ def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
 
 
 def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
-    """Write the figure as SVG, or as PNG if the name ends so.
-
-    Raises:
-        ConfigError: No run, one without experts, or another ending.
-        StorageError: The file cannot be written.
-    """
+    """Write the figure as SVG, or as PNG if the name ends so."""
     if not runs or path.suffix not in (".svg", ".png"):
         raise ConfigError(
             f"A figure of {len(runs)} runs was requested in {path.name}. Give at least "

@@ -16,6 +16,7 @@ from privaudit.report.figures.figure_style import (
     PALE,
     house_style,
     light_grid,
+    name_rows,
     new_figure,
 )
 from privaudit.report.figures.figure_values import spot
@@ -41,15 +42,10 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
         figure = new_figure(7.6, 1.5 + 0.6 * len(asked))
         axes = figure.subplots()
         light_grid(axes)
-        axes.grid(False, axis="y")
         for place, (label, audit) in enumerate(asked):
             _bar(axes, label, audit, place)
         _epsilon_axis(axes, [audit for _, audit in asked])
-        axes.set_yticks(
-            range(len(asked)), [shortened(label, _LONGEST) for label, _ in asked]
-        )
-        axes.set_ylim(len(asked) - 0.45, -0.55)
-        axes.tick_params(axis="y", length=0)
+        name_rows(axes, [shortened(label, _LONGEST) for label, _ in asked])
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(
             entries.values(), entries.keys(), loc="outside upper center", ncols=4

@@ -6,6 +6,8 @@ each one an element with a title, which any browser shows and a screen reader re
 
 import re
 
+import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -30,6 +32,19 @@ def spot(axes: Axes, x: int | float, y: int | float, text: str) -> None:
         gid=f"{_MARK}{text}",
     )
     axes.add_artist(mark)  # a plot would count it when limits are chosen
+
+
+def ends(estimate: Estimate) -> tuple[float, float]:
+    """Return an interval, or the value twice where there is none."""
+    if estimate.unresolved:
+        return estimate.value, estimate.value
+    return estimate.low, estimate.high
+
+
+def errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
+    """Return how far an interval reaches below and above the value."""
+    low, high = ends(estimate)
+    return np.array([[estimate.value - low], [high - estimate.value]])
 
 
 def told(what: str, measure: str, estimate: Estimate) -> str:

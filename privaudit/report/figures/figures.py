@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,7 +17,7 @@ from privaudit.report.figures.figure_style import (
     light_grid,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import ends, errors, spot, told
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.wording import metric, privacy_sort, untrained, writes
@@ -36,11 +34,7 @@ _MOST = 4  # attacks of one run in a picture: more are not told apart
 
 
 def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw utility against leakage, one point with both intervals for each run.
-
-    Args:
-        audits: At least one, under one scenario.
-    """
+    """Draw utility against leakage, one point with both intervals for each run."""
     with house_style():
         figure = new_figure(7.6, 4.6)
         axes = figure.subplots()
@@ -50,7 +44,7 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
             leak, local = audit.auroc, audit.utility.local
             _cross(axes, leak, local, colour(index), _MARKERS[privacy_sort(audit)])
             points.append((leak.value, local.value))
-            crosses.append((_ends(leak), _ends(local)))
+            crosses.append((ends(leak), ends(local)))
         _tradeoff_axes(axes, audits, crosses)
         _tradeoff_legend(figure, audits)
         labels = [shortened(label) for label in run_labels(audits)]
@@ -78,8 +72,8 @@ def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> Non
     axes.errorbar(
         x.value,
         y.value,
-        xerr=_errors(x),
-        yerr=_errors(y),
+        xerr=errors(x),
+        yerr=errors(y),
         fmt=marker,
         color=paint,
         markersize=8,
@@ -154,14 +148,3 @@ def _headlines(audit: Audit) -> list[tuple[str, AttackResult]]:
     common = audit.part(SERVER_MODEL).get(name)
     server = [(f"{name}, server's own model", common)] if common else []
     return [(f"{name}, clients' models", audit.headline), *server]
-
-
-def _ends(estimate: Estimate) -> Ends:
-    if estimate.unresolved:
-        return estimate.value, estimate.value
-    return estimate.low, estimate.high
-
-
-def _errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
-    low, high = _ends(estimate)
-    return np.array([[estimate.value - low], [high - estimate.value]])

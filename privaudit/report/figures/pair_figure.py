@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -16,9 +15,10 @@ from privaudit.report.figures.figure_style import (
     colour,
     house_style,
     light_grid,
+    name_rows,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import errors, spot, told
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.parts import gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
@@ -33,8 +33,6 @@ class FigurePanel:
     """One picture of a row.
 
     Attributes:
-        label: What its numbers are.
-        pairs: Two numbers for each run.
         lines: Where nothing is known, or all is: drawn black.
         least: What the axis shows at least.
     """
@@ -48,20 +46,13 @@ class FigurePanel:
 def pair_plot(
     names: Sequence[str], series: tuple[str, str], panels: Sequence[FigurePanel]
 ) -> Figure:
-    """Draw each panel's two numbers, a line for each run.
-
-    Args:
-        names: Of the runs, from top to bottom.
-        series: Names of the two numbers.
-        panels: From left to right.
-    """
+    """Draw each panel's two numbers, a line for each run."""
     with house_style():
         figure = new_figure(7.6, 1.5 + 0.5 * len(names))
         figure.set_layout_engine("constrained", w_pad=0.15)  # ticks of neighbours
         row: list[Axes] = list(figure.subplots(1, len(panels), squeeze=False)[0])
         for axes, panel in zip(row, panels, strict=True):
             _draw(axes, panel, names, series)
-            axes.set_yticks(range(len(names)), [""] * len(names))
         row[0].set_yticks(
             range(len(names)), [shortened(name, _LONGEST) for name in names]
         )
@@ -74,8 +65,6 @@ def _draw(
     axes: Axes, panel: FigurePanel, names: Sequence[str], series: tuple[str, str]
 ) -> None:
     light_grid(axes)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
     for value in panel.lines:
         axes.axvline(value, color=INK, linewidth=1, zorder=1)
     for number, pair in enumerate(panel.pairs):
@@ -83,7 +72,7 @@ def _draw(
             what = panel.label.partition("\n")[0].partition("   ")[0]
             text = told(f"{names[number]}, {series[which]}", what, estimate)
             _dot(axes, estimate, number + 0.24 * (which - 0.5), which, text)
-    axes.set_ylim(len(panel.pairs) - 0.45, -0.55)
+    name_rows(axes, [""] * len(names))
     low, high = axes.get_xlim()
     margin = 0.04 * (panel.least[1] - panel.least[0])
     axes.set_xlim(min(low, panel.least[0] - margin), max(high, panel.least[1] + margin))
@@ -91,13 +80,10 @@ def _draw(
 
 
 def _dot(axes: Axes, estimate: Estimate, place: float, which: int, text: str) -> None:
-    low, high = estimate.low, estimate.high
-    if estimate.unresolved:
-        low = high = estimate.value
     axes.errorbar(
         estimate.value,
         place,
-        xerr=np.array([[estimate.value - low], [high - estimate.value]]),
+        xerr=errors(estimate),
         fmt=_MARKERS[which],
         color=(colour(0), FAINT)[which],
         markerfacecolor=(colour(0), "white")[which],

@@ -39,9 +39,6 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
 
     Source: the axes: Carlini et al., "Membership inference attacks from first
     principles", IEEE S&P 2022.
-
-    Args:
-        audits: At least one, under one scenario.
     """
     series = series_of(audits)
     members, others = _fewest(series)

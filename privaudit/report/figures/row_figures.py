@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,9 +13,10 @@ from privaudit.report.figures.figure_style import (
     colour,
     house_style,
     light_grid,
+    name_rows,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import errors, spot, told
 from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.leak_by_class import ClassLeak
@@ -30,11 +29,7 @@ Classes = Sequence[Sequence[ClassLeak]]
 
 
 def client_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw each client's AUROC with its interval, and below them the average.
-
-    Args:
-        audits: At least one, under one scenario.
-    """
+    """Draw each client's AUROC with its interval, and below them the average."""
     series: list[tuple[str, Rows]] = [
         (label, {**leak.by_client, AVERAGE: leak.auroc})
         for label, leak in series_of(audits)
@@ -48,10 +43,6 @@ def class_plot(audits: Sequence[Audit], classes: Classes) -> Figure | None:
 
     A class without enough records has a row and no dot. Of many classes those with the
     most records are drawn, whatever their scores are.
-
-    Args:
-        audits: At least one, under one scenario.
-        classes: Of each audit.
     """
     rows = _largest([one for found in classes for one in found])
     series: list[tuple[str, Rows]] = [
@@ -88,10 +79,7 @@ def _row_plot(
             shift = (index - (len(series) - 1) / 2) * step
             _dots(axes, found, rows, shift, index, shortened(label))
         _mark_unresolved(axes, series, rows)
-        axes.set_yticks(range(len(rows)), [shortened(row, 24) for row in rows])
-        axes.set_ylim(len(rows) - 0.45, -0.55)
-        axes.grid(False, axis="y")
-        axes.tick_params(axis="y", length=0)
+        name_rows(axes, [shortened(row, 24) for row in rows])
         axes.set_xlabel(f"AUROC of the attack within a {what}'s records")
         figure.legend(loc="outside upper center", ncols=min(len(series), 2))
     return figure
@@ -106,7 +94,7 @@ def _dots(
         axes.errorbar(
             found[row].value,
             number + shift,
-            xerr=_errors(found[row]),
+            xerr=errors(found[row]),
             fmt="s" if row == AVERAGE else "o",
             color=colour(index),
             markersize=6 if row == AVERAGE else 5,
@@ -132,13 +120,6 @@ def _mark_unresolved(
                 fontsize=8,
                 color=FAINT,
             )
-
-
-def _errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
-    if estimate.unresolved:
-        return np.zeros((2, 1))
-    low, high = estimate.low, estimate.high
-    return np.array([[estimate.value - low], [high - estimate.value]])
 
 
 def clients_alt(audits: Sequence[Audit]) -> str:

@@ -16,7 +16,7 @@ from privaudit.report.figures.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import errors, spot, told
 from privaudit.report.wording import heading
 from privaudit.statistics.estimate import Estimate
 
@@ -39,10 +39,6 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
 
     Where every client owns all classes there are no others': the gain over zero-shot
     stands in that place.
-
-    Args:
-        cells: At least one, in the order of ``aggregate``.
-        metric: What utility is measured by.
     """
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     positions = _positions(cells)
@@ -97,11 +93,11 @@ def _draw_series(
         return
     x = [place for place, _ in found]
     values = np.array([estimate.value for _, estimate in found])
-    ends = np.array([_ends(estimate) for _, estimate in found]).T
+    bars = np.hstack([errors(estimate) for _, estimate in found])
     axes.errorbar(
         x,
         values,
-        yerr=np.abs(ends - values),
+        yerr=bars,
         fmt=_MARKERS[index % len(_MARKERS)],
         linestyle=line_style(index),
         color=colour(index),
@@ -115,12 +111,6 @@ def _draw_series(
     for place, estimate in found:
         text = told(cells[0].mode, axes.get_ylabel(), estimate)
         spot(axes, place, estimate.value, text)
-
-
-def _ends(estimate: Estimate) -> tuple[float, float]:
-    if estimate.unresolved:
-        return estimate.value, estimate.value
-    return estimate.low, estimate.high
 
 
 def _epsilon_axis(axes: Axes, positions: dict[float | None, float]) -> None:

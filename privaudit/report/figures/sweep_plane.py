@@ -17,12 +17,10 @@ from privaudit.report.figures.figure_style import (
     light_grid,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import ends, errors, spot, told
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import shortened
-from privaudit.statistics.estimate import Estimate
 
-Ends = tuple[float, float]
 _MARKERS = "osD^v"
 _DASHES = (0, (1, 2))
 
@@ -71,20 +69,13 @@ def plane_alt(found: Tradeoff) -> str:
     return f"Utility against leakage of each cell. {'. '.join(parts)}."
 
 
-def ends(estimate: Estimate) -> Ends:
-    """Return an interval, or the value twice where there is none."""
-    if estimate.unresolved:
-        return estimate.value, estimate.value
-    return estimate.low, estimate.high
-
-
 def _cross(axes: Axes, cell: SweepCell, mode: int, stays: bool) -> None:
     x, y = cell.auroc, cell.local
     axes.errorbar(
         x.value,
         y.value,
-        xerr=[[x.value - ends(x)[0]], [ends(x)[1] - x.value]],
-        yerr=[[y.value - ends(y)[0]], [ends(y)[1] - y.value]],
+        xerr=errors(x),
+        yerr=errors(y),
         fmt=_MARKERS[mode % len(_MARKERS)],
         color=colour(mode),
         markersize=7.5,
@@ -97,7 +88,7 @@ def _cross(axes: Axes, cell: SweepCell, mode: int, stays: bool) -> None:
 
 def _staircase(axes: Axes, cells: Sequence[SweepCell]) -> None:
     """Draw the front of the means: use that is had with at most so much leak."""
-    best: list[Ends] = []
+    best: list[tuple[float, float]] = []
     for cell in sorted(cells, key=lambda c: (c.auroc.value, -c.local.value)):
         if not best or cell.local.value > best[-1][1]:
             best.append((cell.auroc.value, cell.local.value))

@@ -59,14 +59,7 @@ def exposed_captions(audit: Audit) -> Markup:
 def caption_texts(
     audit: Audit, adversary: Adversary, targets: Sequence[Target], alpha: float
 ) -> list[ColouredText]:
-    """Return the texts of :func:`exposed_captions`, the most exposed first.
-
-    Args:
-        audit: Its headline attack says what is exposed.
-        adversary: Asks the models again.
-        targets: With the models, among them all attacked clients'.
-        alpha: Order of the entropies.
-    """
+    """Return the texts of :func:`exposed_captions`, the most exposed first."""
     clients, named = audit.headline.clients, {t.client: t for t in targets}
     found = []
     for title, chosen in _ends(ranked(clients)):

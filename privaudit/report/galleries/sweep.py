@@ -30,13 +30,6 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
 
     plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
     .png show both against epsilon.
-
-    Args:
-        found: A finished sweep.
-        path: The folder to write to; it is created if need be.
-
-    Raises:
-        StorageError: The folder cannot be written.
     """
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True)

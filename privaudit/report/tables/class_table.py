@@ -25,13 +25,7 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ClassTable:
-    """The classes of one run.
-
-    Attributes:
-        run: Its label.
-        sentence: Which classes stand out.
-        rows: All classes that have a candidate.
-    """
+    """The classes of one run."""
 
     run: str
     sentence: str
@@ -41,12 +35,7 @@ class ClassTable:
 def classes_of(
     audits: Sequence[Audit], names: Sequence[Sequence[str]] | None = None
 ) -> list[list[ClassLeak]]:
-    """Return the headline attack's leak per class, of each audit.
-
-    Args:
-        audits: Whose data sets name their classes.
-        names: Of each audit's classes, where the data set is not to be loaded.
-    """
+    """Return the headline attack's leak per class, of each audit."""
     if names is None:
         names = [audit.run.population.dataset.class_names for audit in audits]
     pairs = zip(audits, names, strict=True)

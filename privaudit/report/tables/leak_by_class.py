@@ -21,7 +21,6 @@ class ClassLeak:
     """What an attack learned of one class's records.
 
     Attributes:
-        name: Of the class.
         n: Its members and its other candidates, of all attacked clients.
         auroc: Within clients and averaged by pairs; None where there are too few.
         p_value: Of an AUROC of 0.5, by Holm's method over all classes with enough.

@@ -14,13 +14,9 @@ class BoundRow:
     """One lower bound on epsilon.
 
     Attributes:
-        run: The run's name.
-        method: How it was found.
         named: Whether the verdict is about it.
         value: Epsilon is at least this.
         ceiling: The most that it could have shown.
-        confidence: Of the bound.
-        delta: At which epsilon is meant.
         counts: Canaries in + out.
         holds: For which mechanisms.
     """

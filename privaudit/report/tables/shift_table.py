@@ -16,12 +16,7 @@ HEADINGS = {
 
 
 def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
-    """Return a Markdown table, a row for each run and attack, with intervals.
-
-    Args:
-        found: What :func:`~privaudit.evaluation.distribution_shift.measure_shift`
-            returned, by name of the run.
-    """
+    """Return a Markdown table, a row for each run and attack, with intervals."""
     heads = ["run", "attack", *HEADINGS.values(), "n", "says"]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for run, shifts in found.items():

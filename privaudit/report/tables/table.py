@@ -61,7 +61,6 @@ class TradeoffRow:
     """A run in the trade-off table.
 
     Attributes:
-        run: Its name among the others.
         confidence: Coverage of all intervals.
         verdict: "Leaks", "No leak found" or "Undecided"; on a second line what is not
             proved, where nothing was found.

@@ -16,13 +16,7 @@ GRID = {place.attack: place for place in places()}
 
 @dataclass(frozen=True)
 class GridRow:
-    """One model's row: the server's own, or the clients', averaged.
-
-    Attributes:
-        run: The run's name.
-        who: Whose model was attacked.
-        cells: The AUROCs, slice by slice.
-    """
+    """One model's row: the server's own, or the clients', averaged."""
 
     run: str
     who: str
@@ -47,14 +41,7 @@ class GridTable:
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """The headline attack on both sorts of models.
-
-    Attributes:
-        run: The run's name.
-        server: AUROC on the server's own model.
-        client: On the clients' rebuilt models.
-        difference: Of the two, paired by record.
-    """
+    """The headline attack on both sorts of models."""
 
     run: str
     server: TableCell

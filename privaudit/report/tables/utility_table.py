@@ -26,11 +26,7 @@ VIEWS = ("server", "server-aggregate", "peer", "released")
 
 
 def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
-    """Write NAME.md, .json, .png, .csv and -runs.csv, and return the Markdown.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
+    """Write NAME.md, .json, .png, .csv and -runs.csv, and return the Markdown."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     text = as_markdown(table)

@@ -16,8 +16,6 @@ class WrittenRow:
     """What one run's server's model writes, or its clients' models on average.
 
     Attributes:
-        run: The run's name.
-        who: "server" or "clients".
         cells: One for each heading; "-" where a metric was not measured.
     """
 
@@ -28,12 +26,7 @@ class WrittenRow:
 
 @dataclass(frozen=True)
 class WrittenTable:
-    """How well models write, on all test records.
-
-    Attributes:
-        heads: The metrics.
-        rows: Two for each run.
-    """
+    """How well models write, on all test records."""
 
     heads: tuple[str, ...]
     rows: tuple[WrittenRow, ...]
@@ -76,10 +69,6 @@ class TrafficRow:
     """What a run sends in a round, on average, to and from all that take part.
 
     Attributes:
-        run: The run's name.
-        up: From clients to the server.
-        down: From the server to clients.
-        both: Their sum.
         change: Of the sum, against the first run: "-24.6 %"; empty for the first.
     """
 

@@ -19,13 +19,7 @@ Statistic = Callable[
 
 @dataclass(frozen=True)
 class Intervals:
-    """Numbers of a corpus, each with its interval, which holds it.
-
-    Attributes:
-        values: Of the corpus as it is.
-        low: Lower ends.
-        high: Upper ends.
-    """
+    """Numbers of a corpus, each with its interval, which holds it."""
 
     values: Float[np.ndarray, " numbers"]
     low: Float[np.ndarray, " numbers"]
@@ -52,9 +46,6 @@ def bootstrap_sums(
         rng: Draws the images.
         replicates: How many times; the ends rest on 5 % of them at 0.95.
         confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: The confidence is no share.
     """
     check_confidence(confidence)
     total = columns.sum(axis=0)

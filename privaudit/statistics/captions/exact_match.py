@@ -110,10 +110,6 @@ def exact_matches(
         answers: One a question.
         references: The right answers of each question.
         choices: What each question offers.
-
-    Raises:
-        ConfigError: There are not as many answers as questions, or as
-            :func:`exact_match`.
     """
     if len(answers) != len(references):
         raise ConfigError(

@@ -77,11 +77,7 @@ def same_words(answer: str, references: Sequence[str]) -> bool:
 def short_answer_scores(
     answers: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "2 records"]:
-    """Return F1 and exact match of each answer.
-
-    Raises:
-        ConfigError: There are not as many answers as questions.
-    """
+    """Return F1 and exact match of each answer."""
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "
@@ -111,9 +107,6 @@ def mean_short_answers(
         rng: Draws the records of the replicates.
         replicates: How many times they are drawn.
         confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: The confidence is no share.
     """
     models, _, records = scores.shape
     method = f"bootstrap over records (BCa, {replicates} replicates)"

@@ -142,11 +142,7 @@ class ManyRunsMethod(EpsilonMethod):
     design: ClassVar[Design] = "many runs"
 
     def __call__(self, scores: IndependentRuns) -> EpsilonBound:
-        """Return the bound.
-
-        Raises:
-            ConfigError: The scores are of one run.
-        """
+        """Return the bound."""
         return self._bound(scores)
 
 
@@ -156,11 +152,7 @@ class OneRunMethod(EpsilonMethod):
     design: ClassVar[Design] = "one run"
 
     def __call__(self, scores: OneRunCanaries) -> EpsilonBound:
-        """Return the bound.
-
-        Raises:
-            ConfigError: The scores are of many runs, or of fewer canaries than guesses.
-        """
+        """Return the bound."""
         return self._bound(scores)
 
 

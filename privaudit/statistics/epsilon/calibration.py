@@ -68,9 +68,6 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     Args:
         n: At least 10.
         delta: Above 0, for the two that assume a Gaussian mechanism.
-
-    Raises:
-        TooFewRecordsError: n is too small.
     """
     if n < 10:
         raise TooFewRecordsError(
@@ -141,15 +138,7 @@ def power(
     audits: int,
     rng: np.random.Generator,
 ) -> Recovery:
-    """Return how much of the mechanism's epsilon the bound shows.
-
-    Args:
-        bound: Fixed in all respects.
-        mechanism: With an epsilon at the bound's delta.
-        n: Canaries, or runs, in each audit.
-        audits: How many to simulate.
-        rng: Of coins and noise.
-    """
+    """Return how much of the mechanism's epsilon the bound shows."""
     values = simulated(bound, mechanism, n, audits, rng)
     low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
     truth = mechanism.epsilon_at(bound.delta)

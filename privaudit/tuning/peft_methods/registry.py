@@ -46,11 +46,7 @@ class PeftMethod(Protocol):
         ...
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
-        """Return the parameters before training; equal streams, equal numbers.
-
-        Raises:
-            ConfigError: The model has no place for it.
-        """
+        """Return the parameters before training; equal streams, equal numbers."""
         ...
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:

@@ -93,14 +93,6 @@ def choose_blend(
     """Return each client's strength and sharpness of least loss on what it held out.
 
     Ties go to what stands first; so does a client that held nothing out.
-
-    Args:
-        memory: Of each client.
-        cohort: Whose records.
-        held_out: Which of them to judge by.
-        logits: Of all records, by the prompt alone.
-        strengths: Tried, in this order.
-        sharpnesses: Tried with each of them.
     """
     best = torch.full((len(cohort),), torch.inf)
     blend = torch.zeros(len(cohort), 2)

@@ -89,11 +89,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         return self.steps if self.mode == "sound" else 1
 
     def noise_multiplier(self, task: Task) -> float:
-        """Return the noise of one step; in "sound" all steps of all rounds compose.
-
-        Raises:
-            ConfigError: The accountant proves no epsilon that low.
-        """
+        """Return the noise of one step; in "sound" all steps of all rounds compose."""
         if self.mode != "sound" or self.epsilon is None:
             return super().noise_multiplier(task)
         rate, steps = self.sampling_rate(task), task.rounds * self.steps

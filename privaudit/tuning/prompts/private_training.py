@@ -293,13 +293,7 @@ class PrivateTrainer(PromptTrainer):
     def step_along(
         self, state: Stacked, gradients: Stacked, learning_rate: float
     ) -> dict[str, Tensor]:
-        """Return the state after a step of SGD, the code's with momentum and decay.
-
-        Args:
-            state: From :meth:`begin`.
-            gradients: By some or all of the parameters; the others stand still.
-            learning_rate: Step size, above 0.
-        """
+        """Return the state after a step of SGD, the code's with momentum and decay."""
         moved = dict(state)
         for name, gradient in gradients.items():
             if self.mode == "published-code":

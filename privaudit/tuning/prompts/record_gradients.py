@@ -43,14 +43,7 @@ class RecordGradients:
     def forward(
         cls, parameters: Stacked, record_losses: RecordLosses, batch: Batch
     ) -> "RecordGradients":
-        """Compute the losses, and keep what gradients need.
-
-        Args:
-            parameters: Each client's own [k, ...]; every one must have a part in the
-                loss.
-            record_losses: What is differentiated.
-            batch: Of each client.
-        """
+        """Compute the losses, and keep what gradients need."""
         with torch.enable_grad():
             leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
             losses = torch.where(batch.mask, record_losses(leaves, batch), 0)

@@ -27,11 +27,7 @@ Tokens = Float[Tensor, "k b parts d"]
 
 
 def tokens_of(records: Records | Batch) -> Tensor:
-    """Return the parts of pictures.
-
-    Raises:
-        ConfigError: The records have none.
-    """
+    """Return the parts of pictures."""
     if records.tokens is None:
         raise ConfigError(
             "Optimal transport matches prompts with the parts of a picture, and these "
@@ -43,15 +39,7 @@ def tokens_of(records: Records | Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some clients' plans for some records.
-
-    Attributes:
-        clients: Which.
-        records: Which.
-        tokens: Parts of pictures: for each part in turn, of every record.
-        plan: What goes from each part to each prompt.
-        logits: Scaled transported similarities.
-    """
+    """Some clients' plans for some records."""
 
     clients: slice
     records: slice
@@ -114,13 +102,6 @@ def transported_logits(
     """Return scale * sum(plan * similarity), not divided by the transported mass.
 
     Source: Li et al., CVPR 2024 (FedOTP), equation 6, as its code computes it.
-
-    Args:
-        text: Normalised features of each class's prompts.
-        tokens: Normalised features of each picture's parts.
-        scale: Of the logits.
-        transport: The problem.
-        mask: Which records count where the batch decides when to stop.
     """
     logits = text.new_empty(*tokens.shape[:2], text.shape[2])
     for part in _solve(text, tokens, scale, transport, mask):

@@ -25,12 +25,7 @@ ROWS_AT_ONCE = 4096  # models times records, of a classifier
 
 @dataclass(frozen=True)
 class ClassObjective:
-    """One prediction a record: its class.
-
-    Attributes:
-        tower: The transformer behind the classes.
-        outcomes: Number of classes.
-    """
+    """One prediction a record: its class."""
 
     tower: Tower
     outcomes: int
@@ -85,9 +80,6 @@ class AnswerObjective:
     """One prediction for each token of a record's answer.
 
     A client's tokens count alike, whichever record they are of.
-
-    Attributes:
-        language: The language model.
     """
 
     language: LanguageModel

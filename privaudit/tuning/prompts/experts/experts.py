@@ -198,14 +198,7 @@ class PromptExperts(ExpertMixture):
         client: ClientId,
         heard: Sequence[Message],
     ) -> Reconstruction:
-        """Return the best model that a client's uploads give.
-
-        Args:
-            task: The task.
-            view: Which sees uploads.
-            client: Whose.
-            heard: Its uploads that weigh something; at least one.
-        """
+        """Return the best model that a client's uploads give."""
         received = {m.round: m.tensors for m in view.broadcasts_to(client)}
         last = heard[-1]
         if "experts" not in received[last.round]:

@@ -23,9 +23,6 @@ PARTS = ("query", "key", "value", "output")
 def gate_size(gate_dim: int, dim: int) -> int:
     """Return the size of a pooled feature: ``gate_dim``, or all of a smaller feature.
 
-    Raises:
-        ConfigError: Features cannot be pooled to that size.
-
     Example:
         >>> gate_size(128, 512), gate_size(128, 64)
         (128, 64)

@@ -134,11 +134,6 @@ class ExpertMixture(PromptTrainer):
         """Return each expert's share in a personal model's mixture, the local first.
 
         The mean over heads and classes, picture by picture.
-
-        Args:
-            task: The task.
-            model: With a gate and experts.
-            records: Whose pictures ask.
         """
         models = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
         gate, experts = gate_part(models), self._all_experts(task, models)

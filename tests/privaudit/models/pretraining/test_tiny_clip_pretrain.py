@@ -13,7 +13,6 @@ from privaudit.models.pretraining.tiny_clip import (
     TinyClipSettings,
     contrastive_loss,
     pretrain,
-    steps_within,
 )
 from privaudit.models.pretraining.tiny_clip_validation import zero_shot_accuracy
 from privaudit.models.tiny_clip.architecture import build_model, encode_text
@@ -104,15 +103,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 def test_a_setting_of_zero_is_refused(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
         TypeAdapter(TinyClipSettings).validate_python({field: 0})
-
-
-def test_no_time_is_refused() -> None:
-    with pytest.raises(ConfigError, match="more than 0"):
-        steps_within(0.0, SMALL)
-
-
-def test_twice_the_time_holds_more_steps() -> None:
-    assert steps_within(100.0, SMALL) > steps_within(1.0, SMALL) >= 1
 
 
 def test_the_loss_of_perfect_logits_with_two_positives_is_log_2() -> None:
