@@ -79,6 +79,7 @@ AgainstFirst = Annotated[
     bool,
     typer.Option("--against-first", help="Compare every row with the first."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
@@ -173,6 +174,16 @@ def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list
                 f"{option} {text} holds {part!r}, and takes {of}, separated by commas."
             ) from None
     return entries
+
+
+def maybe_listed(
+    option: str,
+    text: str | None,
+    read: Callable[[str], Any] = str,
+    of: str = "names",
+) -> list[Any] | None:
+    """Return the same; None where the option is not given, or empty."""
+    return listed(option, text, read, of) if text else None
 
 
 def epsilon(text: str) -> float | None:

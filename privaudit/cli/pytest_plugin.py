@@ -303,6 +303,7 @@ def _attack(config: pytest.Config, asked: AuditArguments) -> "Audit":
 
 def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
     from privaudit.core.errors import ConfigError
+    from privaudit.core.parameters import parse_pairs
     from privaudit.federated.runs.runs import load_run
     from privaudit.federated.runs.training import train
 
@@ -316,13 +317,8 @@ def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
             "rounds=2`; or run= or train= of @pytest.mark.privacy."
         )
     trainer, *texts = asked.train.split()
-    return train(trainer, folder=folder or _own_folder(config), **_fields(texts))
-
-
-def _fields(texts: list[str]) -> dict[str, Any]:
-    from privaudit.core.parameters import parse_pairs
-
-    return parse_pairs("dp-fpl rounds=2", texts)
+    fields = parse_pairs("dp-fpl rounds=2", texts)
+    return train(trainer, folder=folder or _own_folder(config), **fields)
 
 
 def _own_folder(config: pytest.Config) -> Path:

@@ -1,7 +1,4 @@
-"""The command ``privaudit attack``: attack runs as an adversary, and report the leak.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit attack``: attack runs as an adversary, and report the leak."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,14 +28,14 @@ def attack(
     from privaudit.auditing.named_attacks import named_attacks
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
-    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.federated.runs.runs import chosen_runs
     from privaudit.report.page import write_report
 
     view = choose_view(quiet, as_json)
     whom, audits = options.attacked(clients), []
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
-    found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
+    found = chosen_runs(run, runs)
     with view:
         for one in found:
             audit = Auditor(one).attack(

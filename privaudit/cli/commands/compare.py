@@ -1,7 +1,4 @@
-"""The command ``privaudit compare``: what two audited runs differ in.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit compare``: what two audited runs differ in."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -39,7 +36,6 @@ Margin = Annotated[
 Alpha = Annotated[
     float, typer.Option(help="Family-wise error rate, per family of metrics.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def compare(
@@ -51,19 +47,19 @@ def compare(
     utility_margin: Margin = 0.05,
     alpha: Alpha = 0.05,
     utility: Annotated[bool, typer.Option(help="Compare utility too.")] = True,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Compare two audited runs: does the first leak more, or have less utility?"""
     first, second = _sides(run, against)
-    names = attacks and options.listed("--attacks", attacks, str, "names")
+    names = options.maybe_listed("--attacks", attacks)
     from privaudit.evaluation.compare.compare import compare as compare_runs
 
     found = compare_runs(
         first,
         second,
         scenario=scenario,
-        attacks=names or None,
+        attacks=names,
         margin=margin,
         utility_margin=utility_margin,
         alpha=alpha,

@@ -29,9 +29,9 @@ def costs(
     import json
 
     from privaudit.evaluation.costs import measure_costs
-    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.federated.runs.runs import chosen_runs
 
-    for one in [load_run(r, folder=runs) for r in run or []] or latest_runs(runs):
+    for one in chosen_runs(run, runs):
         found = measure_costs(one, target=target, probe=probe)
         if as_json:
             typer.echo(json.dumps({"run": one.name, **found.to_dict()}))

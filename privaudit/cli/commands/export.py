@@ -8,7 +8,7 @@ import typer
 from privaudit.cli import options
 
 if TYPE_CHECKING:
-    from privaudit.report.export import Export
+    from privaudit.report.export import Export, Verification
 
 
 def export(
@@ -56,10 +56,6 @@ def _list(places: list[str], most: int = 5) -> None:
         typer.echo(f"    {place}")
     if len(places) > most:
         typer.echo(f"    and {len(places) - most} more")
-
-
-if TYPE_CHECKING:
-    from privaudit.report.export import Verification
 
 
 def verify(

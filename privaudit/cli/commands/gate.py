@@ -1,7 +1,4 @@
-"""The command ``privaudit gate``: may this run be merged?
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit gate``: may this run be merged?"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -60,7 +57,6 @@ Markdown = Annotated[
     Path | None,
     typer.Option(help="Write Markdown; also appended to $GITHUB_STEP_SUMMARY."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def gate(
@@ -79,7 +75,7 @@ def gate(
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Check a run against a baseline and limits, for CI.
@@ -91,8 +87,8 @@ def gate(
 
     configured = configure(
         scenario=scenario,
-        metrics=_names("--metrics", metrics),
-        attacks=_names("--attacks", attacks),
+        metrics=options.maybe_listed("--metrics", metrics),
+        attacks=options.maybe_listed("--attacks", attacks),
         guarantees=guarantees,
         margin=margin,
         utility_margin=utility_margin,
@@ -114,10 +110,6 @@ def gate(
     else:
         _print(result)
     raise typer.Exit(result.exit_code)
-
-
-def _names(option: str, text: str | None) -> list[str] | None:
-    return None if text is None else options.listed(option, text, str, "names")
 
 
 def _refuse_both(baseline: str | None) -> None:

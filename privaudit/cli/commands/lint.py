@@ -24,9 +24,9 @@ def lint(
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
     from privaudit.checks.lint import lint as lint_run
-    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.federated.runs.runs import chosen_runs
 
-    found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
+    found = chosen_runs(run, runs)
     findings = {one.name: lint_run(one) for one in found}
     if sarif is not None:
         from privaudit.core.storage import write_json

@@ -11,12 +11,13 @@ from privaudit.cli import options
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
-Seed = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=options.MOST_SEED,
-    ),
+Weights = Annotated[Path, typer.Option(help="Folder for weights and log.")]
+Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED)]
+Minutes = Annotated[
+    float | None, typer.Option(help="Training time, instead of --steps.")
+]
+Split = Annotated[
+    str | None, typer.Option(help="Public split: validation, if there is one.")
 ]
 Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
 
@@ -29,7 +30,7 @@ def _make_first(out: Path) -> None:
 
 
 def pretrain_tiny_clip(
-    out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
+    out: Weights,
     steps: Steps = None,
     seed: Seed = 0,
 ) -> None:
@@ -43,11 +44,9 @@ def pretrain_tiny_clip(
 
 
 def pretrain_tiny_llava(
-    out: Annotated[Path, typer.Option(help="Folder for weights and log.")],
+    out: Weights,
     steps: Steps = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Training time, instead of --steps.")
-    ] = None,
+    minutes: Minutes = None,
     seed: Seed = 0,
 ) -> None:
     """Train tiny-llava on synthetic scenes; the embedded weights stay as they are."""
@@ -75,9 +74,7 @@ def pretrain_surrogate_clip(
     dataset: options.Dataset,
     out: Annotated[Path, typer.Option(help="Folder for weights and description.")],
     data: options.Data = None,
-    split: Annotated[
-        str | None, typer.Option(help="Public split: validation, if there is one.")
-    ] = None,
+    split: Split = None,
     share: Annotated[
         float | None,
         typer.Option(
@@ -86,9 +83,7 @@ def pretrain_surrogate_clip(
         ),
     ] = None,
     steps: Steps = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Training time, instead of --steps.")
-    ] = None,
+    minutes: Minutes = None,
     seed: Seed = 0,
     size: Annotated[
         int | None, typer.Option(help="Image size in pixels, such as 32 or 96.")
@@ -142,9 +137,7 @@ def pretrain_projector(
     dataset: options.Dataset,
     out: Annotated[Path, typer.Option(help="Folder for the captioner.")],
     data: options.Data = None,
-    split: Annotated[
-        str | None, typer.Option(help="Public split: validation, if there is one.")
-    ] = None,
+    split: Split = None,
     share: Annotated[
         float | None,
         typer.Option(help="Share of the training records to use as public."),

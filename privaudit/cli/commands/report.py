@@ -1,7 +1,4 @@
-"""The command ``privaudit report``: pages anew from what runs and sweeps have stored.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit report``: pages anew from what runs and sweeps have stored."""
 
 import webbrowser
 from pathlib import Path
@@ -69,10 +66,9 @@ def figure(
 ) -> None:
     """Plot runs, and print the path of the figure."""
     from privaudit.federated.runs.run_names import runs_folder
-    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.federated.runs.runs import chosen_runs
     from privaudit.report.figures.attention_figure import write_attention_figure
 
-    found = [load_run(one, folder=runs) for one in run or []] or latest_runs(runs)
     path = out or runs_folder(runs) / f"{what}.svg"
-    write_attention_figure(found, path)
+    write_attention_figure(chosen_runs(run, runs), path)
     typer.echo(path)

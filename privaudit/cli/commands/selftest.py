@@ -1,7 +1,4 @@
-"""The command ``privaudit selftest``: does the installed version hold what it says?
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit selftest``: does the installed version hold what it says?"""
 
 import json
 from collections.abc import Sequence
@@ -15,16 +12,15 @@ from privaudit.core.errors import ConfigError
 if TYPE_CHECKING:
     from privaudit.checks.selftest.check import SelftestCheck, SelftestOutcome
 
-    pass
-
 Only = Annotated[
     str | None, typer.Option(help="Only checks whose group or name contains this.")
 ]
 Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Random seed.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def selftest(seed: Seed = 0, only: Only = None, as_json: AsJson = False) -> None:
+def selftest(
+    seed: Seed = 0, only: Only = None, as_json: options.AsJson = False
+) -> None:
     """Check the statistics on simulated data: coverage, false alarms, known leaks.
 
     Exit code 1 if a check fails.

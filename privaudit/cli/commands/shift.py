@@ -49,17 +49,17 @@ def shift(
     distribution shift, not membership. Attacks with shadow models are left out.
     """
     from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
-    from privaudit.federated.runs.runs import latest_runs, load_run
+    from privaudit.federated.runs.runs import chosen_runs
 
-    names = attacks and options.listed("--attacks", attacks, str, "names")
-    for one in [load_run(r, folder=runs) for r in run or []] or latest_runs(runs):
+    names = options.maybe_listed("--attacks", attacks)
+    for one in chosen_runs(run, runs):
         named = foreign or usual_foreign(one)
         found = measure_shift(
             one,
             named,
             data=None if data is None else str(data),
             scenario=scenario,
-            attacks=names or None,
+            attacks=names,
             most=most,
             seed=seed,
         )

@@ -1,7 +1,4 @@
-"""The command ``privaudit table``: plan in, table out.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit table``: plan in, table out."""
 
 import typer
 

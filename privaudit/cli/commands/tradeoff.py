@@ -1,7 +1,4 @@
-"""The command ``privaudit tradeoff``: what attacks learn against utility.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit tradeoff``: what attacks learn against utility."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -111,14 +108,16 @@ def tradeoff(
 ) -> None:
     """Sweep trainers, privacy budgets and settings: leakage against utility."""
     given = options.given(
-        trainers=_listed("--trainers", trainers, str, "names"),
-        epsilons=_listed(
+        trainers=options.maybe_listed("--trainers", trainers),
+        epsilons=options.maybe_listed(
             "--epsilons", epsilons, options.epsilon, "numbers above 0 or 'none'"
         ),
-        modes=_listed("--modes", modes, str, "names"),
+        modes=options.maybe_listed("--modes", modes),
         vary=_varied(vary),
-        seeds=_listed("--seeds", seeds, int, "whole numbers"),
-        report_seeds=_listed("--report-seeds", report_seeds, int, "whole numbers"),
+        seeds=options.maybe_listed("--seeds", seeds, int, "whole numbers"),
+        report_seeds=options.maybe_listed(
+            "--report-seeds", report_seeds, int, "whole numbers"
+        ),
         scenario=scenario,
         attack=attack,
         clients=None if clients is None else options.attacked(clients),
@@ -175,10 +174,6 @@ def _present(found: "Tradeoff", folder: Path) -> None:
     _print(found)
     done = len(found.points) + len(found.report_points)
     typer.echo(f"{done} runs audited. Pictures and tables: {folder}")
-
-
-def _listed(option: str, text: str | None, read: Any, of: str) -> list[Any] | None:
-    return None if text is None else options.listed(option, text, read, of)
 
 
 def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:

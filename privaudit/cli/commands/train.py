@@ -1,7 +1,4 @@
-"""The command ``privaudit train``: federated training, with every message recorded.
-
-Nothing here imports torch before the command is called.
-"""
+"""The command ``privaudit train``: federated training, with every message recorded."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -297,6 +297,13 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
     return found
 
 
+def chosen_runs(
+    names: Sequence[str] | None, folder: str | Path | None = None
+) -> list[Run]:
+    """Return the runs of those names, or else the latest."""
+    return [load_run(one, folder=folder) for one in names or []] or latest_runs(folder)
+
+
 def latest_runs(folder: str | Path | None = None) -> list[Run]:
     """Return what the last ``train`` command made, in its order."""
     marker = runs_folder(folder) / LATEST
