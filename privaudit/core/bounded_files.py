@@ -110,9 +110,11 @@ def read_lines(path: Path) -> list[bytes]:
 
     Raises:
         MissingFileError: There is no such file, it is not readable, or no plain file.
-        LimitError: It, or a line of it, is larger than a bound.
+        LimitError: It, or a line of it, is larger than a bound, or they are too many.
     """
-    lines = read_bytes(path, "lines").splitlines()
+    content = read_bytes(path, "lines")
+    check_limit("records", content.count(b"\n"), f"What {path} lists")
+    lines = content.splitlines()
     check_limit("line", max(map(len, lines), default=0), str(path))
     return lines
 

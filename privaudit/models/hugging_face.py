@@ -9,6 +9,7 @@ import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
+from privaudit.models.foreign_folder import check_folder, check_size
 
 
 def import_transformers() -> Any:
@@ -30,6 +31,7 @@ def load_reader(kind: str, what: str, source: str) -> Any:
 
 def load_model(kind: str, what: str, source: str, device: str) -> Any:
     """Load a model as :func:`load_reader` does, in float32 and frozen."""
+    check_model(kind, what, source)
     model = _pretrained(
         kind,
         what,
@@ -41,9 +43,24 @@ def load_model(kind: str, what: str, source: str, device: str) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
+def check_model(kind: str, what: str, source: str) -> None:
+    """Refuse a folder whose configuration asks for far more than its weights hold.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: Its model is larger than its weights.
+    """
+    config = _pretrained("AutoConfig", what, source)
+    loader = getattr(import_transformers(), kind)
+    make = getattr(loader, "from_config", None) or loader._from_config
+    with loading_errors(what, source):
+        check_size(source, lambda: make(config))
+
+
 def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:
     loader = getattr(import_transformers(), kind)
     with loading_errors(what, source):
+        check_folder(source)
         return loader.from_pretrained(source, trust_remote_code=False, **options)
 
 

@@ -85,6 +85,11 @@ def advantage(
 ) -> Estimate:
     """Return the true-positive rate less the false-positive rate, 0 by chance.
 
+    Where nothing leaks, chance puts the whole interval above 0 in 2 % of draws on
+    average, and at worst in 3 % at 5 + 5 to 100 + 100 candidates, 5 % at 10 + 100 and
+    7 % at 5 + 100 (exact, over true-positive rates of 1 to 99 %). It is shown beside
+    the AUROC, which decides.
+
     Args:
         is_member: The truth.
         guesses: The adversary's, in the same order.

@@ -143,6 +143,7 @@ def archive_cases() -> Iterator[Case]:
     yield data_case("a header of 3 GB", "data/pictures.tar", _long_name)
     yield data_case("a negative size", "data/pictures.tar", _negative)
     yield data_case("3 GB of zeros", "data/pictures.tar.gz", _gzip_bomb)
+    yield data_case("1 GB of padding", "data/pictures.tar.gz", _padding)
     yield data_case("a sparse picture", "data/pictures.tar", _sparse_picture)
     yield data_case("a list of 8 EB", "data/pictures.zip", _long_list)
     yield data_case("links in a circle", "data/folder/cat/0.png", _linked)
@@ -187,6 +188,13 @@ def _gzip_bomb(path: Path) -> None:
         block = bytes(2**22)
         for _ in range(200):
             file.write(block)
+
+
+def _padding(path: Path) -> None:
+    replace(path, path.read_bytes())
+    os.truncate(path, 2**30)
+    with path.open("ab") as file:
+        file.write(b"end")
 
 
 def _sparse_picture(path: Path) -> None:
@@ -262,7 +270,7 @@ def line_cases() -> Iterator[Case]:
             b'{"image": 1, "captions": ["a"]}', b'{"image": "/etc/passwd", "captions": ["a"]}',
             b'{"image": "../x.png", "captions": ["a"]}', b'{"image": "", "captions": ["a"]}',
             b'{"image": "cat/0.png", "captions": []}', b'{"image": "cat/\\u0000.png", "captions": ["a"]}',
-            b'{"image": "' + b"x" * 5000 + b'", "captions": ["a"]}',
+            b'{"image": "' + b"x" * 5000 + b'", "captions": ["a"]}', b"\n" * (200 * 2**20),
         ),
         "data/table/all.csv": (
             long, b"image,label", b"image\ncat/0.png", b"image,image\na,b", b'image,label\n"a',

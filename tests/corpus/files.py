@@ -90,13 +90,17 @@ def many(path: Path) -> None:
     replace(path, b"[" + b"[]," * (20 * 2**20) + b"[]]")
 
 
+def many_lines(path: Path) -> None:
+    replace(path, b"[[],[],[],[]]\n" * (12 * 2**20))
+
+
 def not_text(path: Path) -> None:
     replace(path, b"\xff\xfe\x00{}")
 
 
 SPOILERS: tuple[Callable[[Path], None], ...] = (
     gone, empty, cut, flipped, zeros, pipe, folder, circle, device, random_device,
-    sparse, nested, brackets, digits, many, not_text,
+    sparse, nested, brackets, digits, many, many_lines, not_text,
 )  # fmt: skip
 
 RUN = "runs/one"

@@ -1,6 +1,7 @@
 """What the gate asks of a run's audit, alone or beside another's."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from privaudit.evaluation.compare.comparable import TestScores
 from privaudit.evaluation.compare.paired_metrics import Measured
 from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.statistics.change import IntervalAt
+from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import success_rate
 from privaudit.statistics.roc import pooled_auroc
 
@@ -53,9 +55,32 @@ def changes(
 def leak_limit(
     name: str, interval_at: IntervalAt, limit: float, setting: str = "max_auroc"
 ) -> GateQuestion:
-    """Return the question whether a leak is above a limit."""
-    value = interval_at(0.95).value
-    return GateQuestion(name, "leak", setting, limit, value, None, interval_at)
+    """Return the question whether a leak is above a limit.
+
+    Args:
+        name: Of the metric.
+        interval_at: Of an AUROC or a success rate: 0.5 by chance.
+        limit: In [0, 1]. Where the sign of the scores is what keeps the metric below
+            it, the question is about what the turned scores give: an adversary who
+            sees that members have the lower ones turns them.
+        setting: What draws the line.
+    """
+    found, note = interval_at(0.95), ""
+    if not found.unresolved and found.high <= limit < 1 - found.low:
+        interval_at, note = partial(_turned, interval_at), _TURNED
+        found = interval_at(0.95)
+    return GateQuestion(
+        name, "leak", setting, limit, found.value, None, interval_at, note
+    )
+
+
+_TURNED = " Members have the lower scores; that is the number with their sign turned."
+
+
+def _turned(interval_at: IntervalAt, confidence: float) -> Estimate:
+    found = interval_at(confidence)
+    value, low, high = 1 - found.value, 1 - found.high, 1 - found.low
+    return replace(found, value=value, low=low, high=high)
 
 
 def use_limit(

@@ -12,7 +12,6 @@ from typing_extensions import TypedDict
 
 from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import DatasetError
-from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import parse_checked
@@ -80,9 +79,7 @@ def _find(path: Path) -> Path:
 def _read_lines(file: Path) -> list[tuple[str, Line]]:
     """Return each line with its name in errors; blank lines do not count."""
     found = []
-    lines = read_lines(file)
-    check_limit("records", len(lines), str(file))
-    for count, content in enumerate(lines, start=1):
+    for count, content in enumerate(read_lines(file), start=1):
         if content.strip():
             where = f"Line {count} of {file}"
             _refuse_unknown(content, where)

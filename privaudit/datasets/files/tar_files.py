@@ -2,11 +2,12 @@
 
 import io
 import itertools
+import os
 import tarfile
+import zlib
 from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from gzip import GzipFile
 from lzma import LZMAFile
 from pathlib import Path
 
@@ -17,13 +18,60 @@ from privaudit.core.limits import check_limit
 from privaudit.datasets.store import Wanted, counts, missing, plain, unreadable
 
 Opener = Callable[[io.BufferedReader], io.BufferedIOBase]
+_CHUNK = 2**20  # bytes read at a time
 _LONG = (  # entries that tarfile reads as a whole: names and further fields
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE,
     tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
 )  # fmt: skip
+
+
+class _GzipPieces(io.RawIOBase):
+    """What a .gz holds, one or several members of it.
+
+    Python's own reader passes padding behind a member byte by byte: two gigabytes of
+    zeros take it minutes.
+    """
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._pieces, self._piece = _gunzip(file), memoryview(b"")
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        """Fill a buffer with the next bytes."""
+        while not self._piece:
+            try:
+                self._piece = memoryview(next(self._pieces))
+            except StopIteration:
+                return 0
+        view = memoryview(buffer)
+        count = min(len(view), len(self._piece))
+        view[:count] = self._piece[:count]
+        self._piece = self._piece[count:]
+        return count
+
+
+def _gunzip(file: io.BufferedReader) -> Iterator[bytes]:
+    member: zlib._Decompress | None = None
+    packed = b""
+    while packed := packed or file.read(_CHUNK):
+        if member is None:
+            packed = packed.lstrip(b"\0")  # padding
+            member = zlib.decompressobj(wbits=31) if packed else None
+            continue
+        yield member.decompress(packed, _CHUNK)
+        packed = member.unconsumed_tail
+        if member.eof:
+            packed, member = member.unused_data, None
+    if member is not None:
+        raise EOFError("the archive was cut")
+
+
 COMPRESSED: Mapping[str, Opener] = {
-    ".tar.gz": lambda file: GzipFile(fileobj=file),
-    ".tgz": lambda file: GzipFile(fileobj=file),
+    ".tar.gz": lambda file: io.BufferedReader(_GzipPieces(file)),
+    ".tgz": lambda file: io.BufferedReader(_GzipPieces(file)),
     ".tar.xz": LZMAFile,
     ".tar.bz2": BZ2File,
 }
@@ -117,9 +165,10 @@ def _index(path: Path, wanted: Wanted) -> dict[str, tuple[int, int]]:
 
 def _load(path: Path, opener: Opener, wanted: Wanted) -> dict[str, bytes]:
     with open_regular(path) as file, opener(file) as unpacked:
+        check_limit("unpacked", os.fstat(file.fileno()).st_size, str(path))
         stream = _Counted(path, unpacked)
         contents = _load_stream(path, stream, wanted)
-        while stream.read(2**20):  # the end tells whether all came before it
+        while stream.read(_CHUNK):  # the end tells whether all came before it
             pass
     return contents
 

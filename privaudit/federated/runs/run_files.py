@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import ConfigError, TranscriptError, shown
+from privaudit.core.limits import check_json
 from privaudit.core.storage import (
     file_hash,
     read_bytes,
@@ -106,8 +107,7 @@ def read_metrics(
     Raises:
         TranscriptError: Rounds are missing, or a line was altered.
     """
-    lines = read_lines(path / "metrics.jsonl")[:rounds]
-    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    lines, found = _first_lines(path / "metrics.jsonl", rounds)
     try:
         entries = [json.loads(line.decode()) for line in lines]
         numbers = [entry["round"] for entry in entries]
@@ -119,6 +119,14 @@ def read_metrics(
             "written: it was cut or altered. Restore it from a copy, or train again."
         )
     return entries
+
+
+def _first_lines(file: Path, rounds: int) -> tuple[list[bytes], str]:
+    """Return a line for each round, and their hash."""
+    lines = read_lines(file)[:rounds]
+    content = b"".join(line + b"\n" for line in lines)
+    check_json(content, str(file))
+    return lines, hashlib.sha256(content).hexdigest()
 
 
 def trace_line(notes: RoundTrace) -> str:
@@ -135,8 +143,7 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
     """
     if not rounds:
         return []  # the first round makes the file
-    lines = read_lines(path / TRACE)[:rounds]
-    found = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    lines, found = _first_lines(path / TRACE, rounds)
     if found != expected or len(lines) != rounds:
         raise TranscriptError(
             f"{path / TRACE} does not hold the notes on {rounds} rounds as they were "

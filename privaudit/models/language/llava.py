@@ -10,8 +10,13 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
+from privaudit.models.foreign_folder import check_folder
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.hugging_face import import_transformers, loading_errors
+from privaudit.models.hugging_face import (
+    check_model,
+    import_transformers,
+    loading_errors,
+)
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
 from privaudit.models.language.language_targets import TargetNames
@@ -107,13 +112,15 @@ class ProcessorPreparation:
 
 
 def _read(source: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    transformers = import_transformers()
+    transformers, kind = import_transformers(), "LlavaForConditionalGeneration"
     with loading_errors("model", source):
+        check_folder(source)
         _check_kind(transformers, source)
+        check_model(kind, "model", source)
         processor = transformers.AutoProcessor.from_pretrained(
             source, trust_remote_code=False
         )
-        model = transformers.LlavaForConditionalGeneration.from_pretrained(
+        model = getattr(transformers, kind).from_pretrained(
             source,
             use_safetensors=True,
             trust_remote_code=False,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privaudit.core.arrays import read_npz
-from privaudit.core.bounded_files import bounded_lines, read_bytes
+from privaudit.core.bounded_files import bounded_lines, read_bytes, read_lines
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.core.limits import LIMITS, check_json, check_limit, most, variable_of
 from privaudit.core.storage import write_bytes
@@ -74,6 +74,12 @@ def test_a_line_without_end_is_refused(
     assert next(lines) == b"short\n"
     with pytest.raises(LimitError, match="line 2"):
         next(lines)
+
+
+def test_very_many_lines_are_refused_before_they_are_split(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\n" * 5_000_001)
+    with pytest.raises(LimitError, match="5,000,001 records"):
+        read_lines(tmp_path / "x")
 
 
 def test_json_of_many_small_parts_is_refused_before_it_is_parsed() -> None:

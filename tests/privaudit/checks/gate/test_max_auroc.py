@@ -74,6 +74,23 @@ def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (found.exit_code, undecided) == (3, ["entropy AUROC"])
 
 
+def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members with the lower scores are as easily told as with the higher ones."""
+
+    def backwards(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(0)
+        return rng.standard_normal(len(truth)) - 3 * truth
+
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", backwards))
+    found = gate("plain", None, GateSettings(max_auroc=0.6))
+    (bad,) = (check for check in found.checks if check.outcome == "regression")
+    assert bad.name == "entropy AUROC"
+    assert isinstance(bad, GateCheck)
+    assert bad.estimate.low > 0.9
+    assert "with their sign turned" in bad.sentence
+    assert gate("plain", None, GateSettings(max_auroc=0.999)).exit_code == 0
+
+
 def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit at 95 % by itself, and not among so many."""
 

@@ -1,10 +1,12 @@
+import gzip
 import io
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.files.archives import FolderStore, open_store
 from tests.privaudit.datasets.conftest import write_archive, write_folder
 
@@ -65,6 +67,24 @@ def test_another_file_with_an_archives_ending_is_one_clear_line(
     (tmp_path / kind).write_bytes(b"not an archive at all" * 100)
     with pytest.raises(ConfigError, match=f"{kind} cannot be read as an archive"):
         open_store(tmp_path / kind)
+
+
+def test_a_gz_of_several_members_and_padding_is_read_whole(tmp_path: Path) -> None:
+    files = {f"a/{i}.jpg": os.urandom(1000) * 3000 for i in range(2)}
+    write_archive(tmp_path / "x.tar", files)
+    content = (tmp_path / "x.tar").read_bytes()
+    halves = (content[:2_500_000], content[2_500_000:])
+    packed = bytes(3 * 2**20).join(map(gzip.compress, halves))
+    (tmp_path / "x.tar.gz").write_bytes(packed + bytes(5000))
+    store = open_store(tmp_path / "x.tar.gz")
+    assert {name: store.read(name) for name in store.names} == files
+
+
+def test_padding_without_end_is_refused_by_its_size(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "x.tar.gz", FILES)
+    os.truncate(path, 2**43)
+    with pytest.raises(LimitError, match="8,796,093,022,208 bytes"):
+        open_store(path)
 
 
 def test_what_is_neither_folder_nor_archive_is_refused(tmp_path: Path) -> None:

@@ -271,6 +271,11 @@ def pickle_weights(folder: Path) -> None:
         (pickle_weights, "safetensors"),
         (alter("config.json", model_type="qwen2"), "of type 'qwen2'"),
         (
+            alter("config.json", text_config={"num_hidden_layers": 10**9}),
+            "have 80 tensors",
+        ),
+        (alter("config.json", text_config={"vocab_size": 10**10}), "parameters, and"),
+        (
             alter(
                 "config.json",
                 model_type="mine",

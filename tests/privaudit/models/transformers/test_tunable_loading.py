@@ -1,11 +1,12 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
 from privaudit.federated.runs.config import make_config
 from privaudit.models.families.decoder import chat_template
@@ -80,6 +81,52 @@ def test_a_model_of_another_kind_is_refused(
         save_processor(tmp_path)
     with pytest.raises(ConfigError, match=says):
         load_frozen(f"{kind}:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("family", "entries", "says"),
+    [
+        (
+            "encoder-bert",
+            {"hidden_size": 10**6, "vocab_size": 10**8},
+            "parameters, and",
+        ),
+        (
+            "encoder-bert",
+            {"num_hidden_layers": 10**9},
+            "1,000,000,000, and the weights",
+        ),
+        ("decoder-gpt2", {"n_positions": 10**12}, "parameters, and the weights are"),
+        ("seq2seq-t5", {"num_layers": 10**9}, "num_layers = 1,000,000,000"),
+        ("clip-", {"projection_dim": 10**9}, "parameters, and the weights are"),
+        ("vit-ViT", {"intermediate_size": 10**10}, "parameters, and the weights are"),
+        ("blip-opt", {"num_query_tokens": 10**10}, "parameters, and the weights are"),
+    ],
+)
+def test_what_a_configuration_announces_is_held_against_the_weights(
+    family: str, entries: dict[str, int], says: str, tmp_path: Path
+) -> None:
+    name = save(tmp_path, family)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | entries))
+    with pytest.raises(ConfigError, match=says):
+        load_frozen(name)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_pipe_in_a_models_folder_is_refused(file: str, tmp_path: Path) -> None:
+    name = save(tmp_path, "encoder-bert")
+    (tmp_path / file).unlink()
+    os.mkfifo(tmp_path / file)
+    with pytest.raises(MissingFileError, match="is a pipe, and not a plain file"):
+        load_frozen(name)
+
+
+def test_a_tokenizer_without_end_is_refused_by_its_size(tmp_path: Path) -> None:
+    name = save(tmp_path, "encoder-bert")
+    os.truncate(tmp_path / "tokenizer.json", 2**40)
+    with pytest.raises(LimitError, match="1,099,511,627,776 bytes"):
+        load_frozen(name)
 
 
 def save_processor(folder: Path) -> None:
