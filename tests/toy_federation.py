@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
@@ -80,6 +81,28 @@ class Played:
         found: Reconstruction = self.trainer.reconstruct(self.task, view, client)
         return found
 
+    def watched(
+        self,
+        threat: str = "server",
+        candidates: Mapping[str, Records] | None = None,
+        seed: int = 1,
+    ) -> tuple[Adversary, list[Target]]:
+        """Return an adversary that looks on, and what it asks about each client.
+
+        Args:
+            threat: What it sees.
+            candidates: By client; its own records where none are given.
+            seed: Of the adversary's.
+        """
+        look = find_threat(threat)
+        view = look(self.messages)
+        adversary = Adversary(self.trainer, self.task, look, view, Seeds(seed))
+        asked = self.federation.shards if candidates is None else candidates
+        return adversary, [
+            Target(client, adversary.reconstruct(client), records)
+            for client, records in asked.items()
+        ]
+
     def proved(self, view: CertifiedView, times: int = 1) -> float | None:
         """Return the epsilon of the rounds, each run so many times."""
         return certify([r.events for r in self.rounds] * times, view, 1e-5).epsilon
@@ -106,6 +129,13 @@ def play_toy(
 def emptied(shards: Mapping[str, Records]) -> Shards:
     """Return clients without records: what they send is noise alone."""
     return {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
+
+
+def joined(one: Records, other: Records) -> Records:
+    """Return the features and labels of both."""
+    return Records(
+        torch.cat([one.features, other.features]), torch.cat([one.labels, other.labels])
+    )
 
 
 def context_loss(

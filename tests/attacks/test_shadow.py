@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -6,15 +5,13 @@ import pytest
 import torch
 
 from privaudit.attacks.shadow import Shadow, _AttackModels, _balanced
-from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcript import Message
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
 from tests.conftest import toy_records, with_noise
+from tests.toy_federation import Play
 
 
 def test_members_and_others_weigh_the_same_in_each_class() -> None:
@@ -57,7 +54,7 @@ def test_a_pooled_attack_model_sees_the_label_s_own_probability(
 
 
 def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
-    task: Task, train: Callable[..., list[Message]]
+    play: Play, task: Task
 ) -> None:
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
     coin = torch.arange(24) % 2 == 0
@@ -66,13 +63,9 @@ def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
         client: with_noise(toy_records(24, 40 + number), number)
         for number, client in enumerate(task.clients)
     }
-    threat = find_threat("released")
-    view = threat(train(trainer, world, {c: r.pick(coin) for c, r in asked.items()}))
-    adversary = Adversary(trainer, world, threat, view, Seeds(2))
-    targets = [
-        Target(client, trainer.reconstruct(world, view, client), records)
-        for client, records in asked.items()
-    ]
+    members = {client: records.pick(coin) for client, records in asked.items()}
+    played = play(trainer, task=world, shards=members)
+    adversary, targets = played.watched("released", asked, seed=2)
     for models in ("pooled", "class-wise"):
         attack = Shadow(attack_models=models)
         groups = []

@@ -20,36 +20,35 @@ from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import train_toy, with_noise
+from tests.conftest import toy_records, with_noise
+from tests.toy_federation import CLIENTS, Play
 
 CANDIDATES = 20
-MakeRecords = Callable[..., Records]
+Watched = Callable[..., tuple[Adversary, list[Target], list[np.ndarray]]]
 
 
-def watched(
-    trainer: Trainer, task: Task, make_records: MakeRecords, rounds: int = 3
-) -> tuple[Adversary, list[Target], list[np.ndarray]]:
+@pytest.fixture
+def watched(play: Play, task: Task) -> Watched:
     """Train on half of each client's candidates, by coin, and look on as the server."""
-    task = replace(
-        task, rounds=rounds, candidates=dict.fromkeys(task.clients, CANDIDATES)
-    )
+    task = replace(task, candidates=dict.fromkeys(CLIENTS, CANDIDATES))
     candidates = {
-        client: with_noise(make_records(CANDIDATES, 30 + number), number)
-        for number, client in enumerate(task.clients)
+        client: with_noise(toy_records(CANDIDATES, 30 + number), number)
+        for number, client in enumerate(CLIENTS)
     }
     coins = [np.random.default_rng(n).random(CANDIDATES) < 0.5 for n in range(3)]
     shards = {
         client: records.pick(torch.from_numpy(coin))
         for (client, records), coin in zip(candidates.items(), coins, strict=True)
     }
-    threat = find_threat("server")
-    view = threat(train_toy(trainer, task, shards))
-    adversary = Adversary(trainer, task, threat, view, Seeds(1))
-    targets = [
-        Target(client, adversary.reconstruct(client), records)
-        for client, records in candidates.items()
-    ]
-    return adversary, targets, coins
+
+    def look(
+        trainer: Trainer, rounds: int = 3
+    ) -> tuple[Adversary, list[Target], list[np.ndarray]]:
+        world = replace(task, rounds=rounds)
+        played = play(trainer, task=world, shards=shards)
+        return *played.watched(candidates=candidates), coins
+
+    return look
 
 
 def auroc(scores: list[Scores], coins: list[np.ndarray]) -> Estimate:
@@ -75,48 +74,42 @@ def with_statistics_of_others(adversary: Adversary) -> Adversary:
 
 
 def test_few_candidates_in_enough_dimensions_are_told_for_certain(
-    task: Task, make_records: MakeRecords
+    watched: Watched,
 ) -> None:
     """Twelve dimensions and twelve rounds' entropies: more than 20 candidates."""
-    adversary, targets, coins = watched(FedPTDhapa(), task, make_records, rounds=12)
+    adversary, targets, coins = watched(FedPTDhapa(), rounds=12)
     found = SharedStatistics()(adversary, targets)
     assert auroc(found, coins).value == 1
     for scores, coin in zip(found, coins, strict=True):
         assert np.array_equal(scores.guesses, coin)
 
 
-def test_statistics_of_another_client_tell_nothing(
-    task: Task, make_records: MakeRecords
-) -> None:
-    adversary, targets, coins = watched(FedPTDhapa(), task, make_records)
+def test_statistics_of_another_client_tell_nothing(watched: Watched) -> None:
+    adversary, targets, coins = watched(FedPTDhapa())
     found = SharedStatistics()(with_statistics_of_others(adversary), targets)
     estimate = auroc(found, coins)
     assert estimate.low < 0.5 < estimate.high
 
 
-def test_noise_as_large_as_it_gets_leaves_a_coin_toss(
-    task: Task, make_records: MakeRecords
-) -> None:
+def test_noise_as_large_as_it_gets_leaves_a_coin_toss(watched: Watched) -> None:
     hidden = FedPTDhapa(gamma=0.0, statistics_noise=1000.0)
-    adversary, targets, coins = watched(hidden, task, make_records)
+    adversary, targets, coins = watched(hidden)
     found = SharedStatistics()(adversary, targets)
     assert all(abs(s.scores - 0.5).max() < 0.05 for s in found)
     estimate = auroc(found, coins)
     assert estimate.low < 0.5 < estimate.high
 
 
-def test_noise_that_is_hardly_there_hides_nothing(
-    task: Task, make_records: MakeRecords
-) -> None:
+def test_noise_that_is_hardly_there_hides_nothing(watched: Watched) -> None:
     hidden = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)
-    adversary, targets, coins = watched(hidden, task, make_records, rounds=12)
+    adversary, targets, coins = watched(hidden, rounds=12)
     found = SharedStatistics()(adversary, targets)
     for scores, coin in zip(found, coins, strict=True):
         np.testing.assert_allclose(scores.scores, coin, atol=0.05)
 
 
 def test_the_mean_embedding_tells_more_than_a_few_rounds_of_entropies(
-    task: Task, make_records: MakeRecords
+    watched: Watched,
 ) -> None:
     """Twelve numbers, the bounds and whole sizes are enough for twenty candidates."""
     found = {}
@@ -125,15 +118,15 @@ def test_the_mean_embedding_tells_more_than_a_few_rounds_of_entropies(
         UNCERTAINTY: FedPTDhapa(beta=0.0, gamma=0.0),
         "both": FedPTDhapa(gamma=0.0),
     }.items():
-        adversary, targets, coins = watched(trainer, task, make_records)
+        adversary, targets, coins = watched(trainer)
         found[name] = auroc(SharedStatistics()(adversary, targets), coins).value
     assert found[EMBEDDING] > 0.95
     assert found["both"] >= found[EMBEDDING]
     assert 0.5 < found[UNCERTAINTY] < 0.9
 
 
-def test_a_label_is_not_looked_at(task: Task, make_records: MakeRecords) -> None:
-    adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
+def test_a_label_is_not_looked_at(watched: Watched) -> None:
+    adversary, targets, _ = watched(FedPTDhapa())
 
     def blind(records: Records) -> Records:
         labels: Tensor = torch.zeros_like(records.labels)
@@ -148,18 +141,16 @@ def test_a_label_is_not_looked_at(task: Task, make_records: MakeRecords) -> None
 
 
 def test_clients_that_say_nothing_of_their_records_cannot_be_attacked_so(
-    task: Task, make_records: MakeRecords
+    watched: Watched,
 ) -> None:
     for trainer in (PromptFL(), FedPTDhapa(alpha=0.0, beta=0.0)):
-        adversary, targets, _ = watched(trainer, task, make_records)
+        adversary, targets, _ = watched(trainer)
         with pytest.raises(ViewError, match="send no mean over their records"):
             SharedStatistics()(adversary, targets)
 
 
-def test_who_sees_no_uploads_cannot_attack_so(
-    task: Task, make_records: MakeRecords
-) -> None:
-    adversary, targets, _ = watched(FedPTDhapa(), task, make_records)
+def test_who_sees_no_uploads_cannot_attack_so(watched: Watched) -> None:
+    adversary, targets, _ = watched(FedPTDhapa())
     blind = replace(
         adversary, view=find_threat("peer:client-0")(adversary.view.messages)
     )
@@ -168,27 +159,20 @@ def test_who_sees_no_uploads_cannot_attack_so(
 
 
 def test_a_client_that_says_it_has_no_records_has_no_member_among_the_candidates(
-    task: Task, make_records: MakeRecords
+    play: Play,
 ) -> None:
-    shards = {client: make_records(9, 5) for client in task.clients}
-    shards["client-2"] = make_records(0)
-    trainer, threat = FedPTDhapa(), find_threat("server")
-    view = threat(train_toy(trainer, task, shards))
-    adversary = Adversary(trainer, task, threat, view, Seeds(1))
-    reconstructed = trainer.reconstruct(task, view, "client-2")
-    (found,) = SharedStatistics()(
-        adversary, [Target("client-2", reconstructed, make_records(8, 3))]
-    )
+    shards = dict.fromkeys(CLIENTS, toy_records(9, 5))
+    played = play(FedPTDhapa(), shards={**shards, "client-2": toy_records(0)})
+    asked = {"client-2": toy_records(8, 3)}
+    (found,) = SharedStatistics()(*played.watched(candidates=asked))
     assert found.scores.max() == 0
     assert not found.guesses.any()
 
 
-def test_it_solves_for_candidates_that_are_longer_than_one(
-    task: Task, make_records: MakeRecords
-) -> None:
+def test_it_solves_for_candidates_that_are_longer_than_one(task: Task) -> None:
     """With noise features are cut to length 1 by client and adversary alike."""
     trainer = FedPTDhapa(gamma=0.0, statistics_noise=1e-4)
-    long = make_records(6)
+    long = toy_records(6)
     long = replace(long, features=3 * normalize(long.features, dim=1))
     model = trainer.start(task, Seeds(0))
     norms = trainer.contributions(task, model, long)[EMBEDDING].norm(dim=2)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
@@ -17,18 +16,15 @@ from privaudit.federated.trainer import (
     TRAINERS,
     Cohort,
     LocalResult,
-    Records,
     Round,
     Signals,
     Task,
-    Trainer,
 )
-from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
+from tests.toy_federation import CLIENTS, Play, joined
 
-Train = Callable[..., list[Message]]
 SENDERS = [
     name
     for name in TRAINERS.names()
@@ -37,64 +33,39 @@ SENDERS = [
 ]
 
 
-def watched(
-    trainer: Trainer, task: Task, shards: dict[str, Records], train: Train
-) -> tuple[Adversary, list[Target]]:
-    threat = find_threat("server")
-    view = threat(train(trainer, task, shards))
-    adversary = Adversary(trainer, task, threat, view, Seeds(1))
-    return adversary, [
-        Target(client, adversary.reconstruct(client), shard)
-        for client, shard in shards.items()
-    ]
-
-
 @pytest.mark.parametrize("name", SENDERS)
 def test_every_trainer_that_sends_something_can_be_watched(
-    name: str, task: Task, shards: dict[str, Records], train: Train
+    name: str, play: Play
 ) -> None:
     trainer = TRAINERS.find(name)()
     if "epochs" in trainer.__dataclass_fields__:  # type: ignore[attr-defined]
         trainer = replace(trainer, epochs=2)  # type: ignore[type-var]
-    adversary, targets = watched(trainer, task, shards, train)
+    played = play(trainer)
+    adversary, targets = played.watched()
     for target, scores in zip(
         targets, UpdateAlignment(reference=20)(adversary, targets), strict=True
     ):
-        assert set(scores.by_round) == set(range(task.rounds))
+        assert set(scores.by_round) == set(range(len(played.rounds)))
         assert np.isfinite(scores.scores).all()
         assert np.abs(scores.scores).max() <= 2
         assert len(scores.scores) == len(target.candidates)
 
 
 def test_a_lone_record_points_exactly_along_what_it_sent(
-    task: Task, train: Train
+    play: Play, task: Task
 ) -> None:
     """One record a client, one step: the upload is that record's gradient."""
-    lonely = {
-        client: toy_records(1, 60 + number)
-        for number, client in enumerate(task.clients)
-    }
+    lonely = {c: toy_records(1, 60 + n) for n, c in enumerate(CLIENTS)}
     trainer = PromptFL(epochs=1, momentum=0, learning_rate=0.1)
-    adversary, targets = watched(trainer, replace(task, rounds=1), lonely, train)
-    public = adversary.task.public
-    asked = [
-        replace(t, candidates=join(t.candidates, public.pick(torch.arange(10))))
-        for t in targets
-    ]
-    for scores in UpdateAlignment()(adversary, asked):
+    others = task.public.pick(torch.arange(10))
+    asked = {client: joined(own, others) for client, own in lonely.items()}
+    played = play(trainer, shards=lonely, task=replace(task, rounds=1))
+    for scores in UpdateAlignment()(*played.watched(candidates=asked)):
         assert scores.scores.argmax() == 0
 
 
-def join(one: Records, other: Records) -> Records:
-    return Records(
-        torch.cat([one.features, other.features]), torch.cat([one.labels, other.labels])
-    )
-
-
-def test_without_uploads_it_says_what_is_missing(
-    task: Task, shards: dict[str, Records], train: Train
-) -> None:
-    adversary, targets = watched(PromptFL(), task, shards, train)
+def test_without_uploads_it_says_what_is_missing(play: Play) -> None:
+    adversary, targets = play(PromptFL()).watched()
     threat = find_threat("released")
     blind = replace(adversary, view=threat(adversary.view.messages))
     with pytest.raises(ViewError, match="holds no update"):
@@ -126,13 +97,13 @@ class SendsMeans(BaseTrainer):
 
 
 def test_a_trainer_without_epochs_and_batches_can_be_watched(
-    task: Task, train: Train
+    play: Play, task: Task
 ) -> None:
     """Its single step is what it does anyhow."""
     trainer: Any = SendsMeans()
     assert trainer.single_step() == trainer
-    lonely = {client: toy_records(1, 60) for client in task.clients}
-    adversary, targets = watched(trainer, replace(task, rounds=1), lonely, train)
-    mixed = join(lonely["client-0"], task.public)
-    asked = replace(targets[0], candidates=mixed)
-    assert UpdateAlignment()(adversary, [asked])[0].scores.argmax() == 0
+    lonely = dict.fromkeys(CLIENTS, toy_records(1, 60))
+    played = play(trainer, shards=lonely, task=replace(task, rounds=1))
+    asked = {"client-0": joined(lonely["client-0"], task.public)}
+    (scores,) = UpdateAlignment()(*played.watched(candidates=asked))
+    assert scores.scores.argmax() == 0

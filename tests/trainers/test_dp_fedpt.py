@@ -11,7 +11,6 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES
@@ -21,10 +20,10 @@ from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.tuning.transformers.private_updates import MOVED
+from tests.toy_federation import Play, Shards
 
 STILL: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 1e-9, "epochs": 1}
 DELTA = 1e-5
-Shards = dict[str, Records]
 
 
 def made(**fields: Any) -> DPFedPT:
@@ -33,16 +32,13 @@ def made(**fields: Any) -> DPFedPT:
     return trainer
 
 
-def one_round(
-    trainer: DPFedPT, task: Task, shards: Shards, index: int = 0
-) -> tuple[RoundRecord, Federation]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], index, traced=True)
-    return record, federation
-
-
-def uploads(record: RoundRecord) -> list[Tensor]:
-    return [m.tensors[MOVED] for m in record.messages if m.kind == "update"]
+def one_round(trainer: DPFedPT, play: Play) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Return what clients sent, and the server's numbers before and after."""
+    played = play(trainer, rounds=0)
+    before = torch.cat([t.flatten() for t in played.server.values()])
+    played.step(traced=True)
+    after = torch.cat([t.flatten() for t in played.server.values()])
+    return [sent[MOVED] for sent in played.uploads().values()], before, after
 
 
 def certified(
@@ -52,7 +48,7 @@ def certified(
     return certify([trainer._events(task, at, 100)] * rounds, view, DELTA)
 
 
-def test_all_tensors_of_a_client_are_clipped_as_one(task: Task, shards: Shards) -> None:
+def test_all_tensors_of_a_client_are_clipped_as_one(play: Play) -> None:
     trainer = DPFedPT(
         peft_method="lora",
         epsilon=8.0,
@@ -60,20 +56,15 @@ def test_all_tensors_of_a_client_are_clipped_as_one(task: Task, shards: Shards) 
         clip_norm=0.05,
         learning_rate=0.1,
     )
-    record, _ = one_round(trainer, task, shards)
-    lengths = [float(sent.norm()) for sent in uploads(record)]
+    sent, _, _ = one_round(trainer, play)
+    lengths = [float(one.norm()) for one in sent]
     assert lengths == pytest.approx([0.05] * 3, rel=1e-5)
 
 
-def test_every_client_counts_the_same(task: Task, shards: Shards) -> None:
-    sizes = {len(shard) for shard in shards.values()}
-    assert len(sizes) > 1
-    trainer = DPFedPT()
-    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
-    record, federation = one_round(trainer, task, shards)
-    (name,) = begun
-    mean = torch.stack(uploads(record)).mean(dim=0).view(begun[name].shape)
-    torch.testing.assert_close(federation.server[name], begun[name] + mean)
+def test_every_client_counts_the_same(play: Play, shards: Shards) -> None:
+    assert len({len(shard) for shard in shards.values()}) > 1
+    sent, before, after = one_round(DPFedPT(), play)
+    torch.testing.assert_close(after, before + torch.stack(sent).mean(dim=0))
 
 
 @pytest.mark.parametrize(
@@ -81,16 +72,14 @@ def test_every_client_counts_the_same(task: Task, shards: Shards) -> None:
     [("clients-together", 1 / 3, 1.0), ("each-client", 1.0, 3.0), ("server", 0.0, 1.0)],
 )
 def test_noise_has_the_claimed_variance_wherever_it_is_added(
-    noise_by: str, clients: float, whole: float, task: Task, shards: Shards
+    noise_by: str, clients: float, whole: float, play: Play, task: Task
 ) -> None:
     """Clients that learn next to nothing send noise; chi-square bands of 1e-6."""
     trainer = made(epsilon=8.0, noise_by=noise_by, virtual_tokens=80, **STILL)
-    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
-    record, federation = one_round(trainer, task, shards)
-    (name,) = begun
+    sent, before, after = one_round(trainer, play)
     std = trainer.noise_multiplier(task) * trainer.clip_norm
-    on_sum = (len(shards) * (federation.server[name] - begun[name])).flatten()
-    for shown, variance in [*((u, clients) for u in uploads(record)), (on_sum, whole)]:
+    on_sum = len(sent) * (after - before)
+    for shown, variance in [*((one, clients) for one in sent), (on_sum, whole)]:
         square = float((shown / std).square().sum())
         low, high = (float(chi2.ppf(p, len(shown))) for p in (1e-6, 1 - 1e-6))
         assert variance * low <= square + 1e-6 <= variance * high + 1e-5
@@ -149,13 +138,13 @@ def test_who_is_drawn_is_a_secret_from_those_with_the_released_model_only(
 
 
 def test_as_published_nothing_is_clipped_and_nothing_certified(
-    task: Task, shards: Shards
+    play: Play, task: Task
 ) -> None:
     trainer = DPFedPT(
         mode="published-paper", epsilon=8.0, clip_norm=1e-4, learning_rate=0.1
     )
-    record, _ = one_round(trainer, task, shards)
-    assert min(float(sent.norm()) for sent in uploads(record)) > 0.1
+    sent, _, _ = one_round(trainer, play)
+    assert min(float(one.norm()) for one in sent) > 0.1
     proved = certified(trainer, task, "server", 3)
     assert proved.epsilon is None
     assert "was not clipped" in proved.why
@@ -164,20 +153,21 @@ def test_as_published_nothing_is_clipped_and_nothing_certified(
 
 
 def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(
-    task: Task, shards: Shards
+    play: Play,
 ) -> None:
-    trainer = DPFedPT(epsilon=8.0, coordinates=7)
-    begun = Federation.begin(trainer, task, shards, Seeds(0)).server
-    record, federation = one_round(trainer, task, shards)
-    told = [m.tensors[COORDINATES] for m in record.messages if m.kind == "broadcast"]
-    assert all(torch.equal(places, told[0]) for places in told)
-    assert all(sent.shape == (7,) for sent in uploads(record))
-    (name,) = begun
-    moved = (federation.server[name] != begun[name]).flatten().nonzero().flatten()
-    assert moved.tolist() == told[0].tolist()
-    later, _ = one_round(trainer, task, shards, index=1)
-    again = next(m for m in later.messages if m.kind == "broadcast")
-    assert again.tensors[COORDINATES].tolist() != told[0].tolist()
+    played = play(DPFedPT(epsilon=8.0, coordinates=7), rounds=0)
+    drawn = []
+    for index in range(2):
+        (before,) = played.server.values()
+        sent = played.step().messages
+        told = [m.tensors[COORDINATES] for m in sent if m.kind == "broadcast"]
+        assert all(torch.equal(places, told[0]) for places in told)
+        assert all(up[MOVED].shape == (7,) for up in played.uploads(index).values())
+        (after,) = played.server.values()
+        moved = (after != before).flatten().nonzero().flatten()
+        drawn.append(moved.tolist())
+        assert drawn[-1] == told[0].tolist()
+    assert drawn[0] != drawn[1]
 
 
 def neighbours(trainer: DPFedPT, task: Task, runs: int) -> tuple[Tensor, Tensor]:

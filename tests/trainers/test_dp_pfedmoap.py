@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
@@ -7,30 +6,13 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.transcript import Message
-from privaudit.privacy.certificate import CertifiedView, certify
-from privaudit.privacy.events import MechanismEvent
+from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.privacy.certificate import certify
 from privaudit.trainers.dp_pfedmoap import DPPFedMoAP
+from tests.toy_federation import Play, Shards
 
 quick = partial(DPPFedMoAP, epochs=2)
 paper = partial(quick, mode="published-paper")
-Shards = dict[str, Records]
-
-
-def play(
-    trainer: DPPFedMoAP, task: Task, shards: Shards
-) -> tuple[list[Sequence[MechanismEvent]], list[Message]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    events: list[Sequence[MechanismEvent]] = []
-    messages: list[Message] = []
-    for index in range(task.rounds):
-        (record,) = run_round(trainer, task, [federation], index)
-        events.append(record.events)
-        messages += record.messages
-    return events, messages
 
 
 def second_round(
@@ -49,21 +31,18 @@ def second_round(
     return received, result.sent, result.kept
 
 
-@pytest.mark.parametrize("view", ["server", "peer"])
-def test_sound_uploads_are_certified_at_the_epsilon_asked_for(
-    view: CertifiedView, task: Task, shards: Shards
-) -> None:
-    events, _ = play(quick(epsilon=8.0), task, shards)
-    certificate = certify(events, view, 1e-5)
-    assert certificate.epsilon is not None
-    assert 6 < certificate.epsilon <= 8.0
+def test_sound_uploads_are_certified_at_the_epsilon_asked_for(play: Play) -> None:
+    played = play(quick(epsilon=8.0))
+    for proved in (played.proved("server"), played.proved("peer")):
+        assert proved is not None
+        assert 6 < proved <= 8.0
 
 
 @pytest.mark.parametrize("make", [quick, paper])
 def test_a_released_model_is_never_certified(
-    make: "partial[DPPFedMoAP]", task: Task, shards: Shards
+    make: "partial[DPPFedMoAP]", play: Play
 ) -> None:
-    events, _ = play(make(epsilon=8.0), task, shards)
+    events = [record.events for record in play(make(epsilon=8.0)).rounds]
     certificate = certify(events, "released", 1e-5)
     assert certificate.epsilon is None
     assert "local release" in certificate.why
@@ -107,11 +86,9 @@ def test_paper_noise_is_on_the_upload_and_not_on_what_is_kept(
     assert float(gap.std()) == pytest.approx(trainer.noise_std(task), rel=0.35)
 
 
-def test_the_paper_s_noise_proves_far_less_than_it_claims(
-    task: Task, shards: Shards
-) -> None:
-    events, _ = play(paper(epsilon=25.0, delta=0.05), task, shards)
-    certificate = certify(events, "server", 0.05)
+def test_the_paper_s_noise_proves_far_less_than_it_claims(play: Play) -> None:
+    rounds = play(paper(epsilon=25.0, delta=0.05)).rounds
+    certificate = certify([record.events for record in rounds], "server", 0.05)
     assert certificate.epsilon is not None
     assert certificate.epsilon > 25
 
@@ -127,12 +104,9 @@ def test_a_claim_says_what_its_delta_is_worth(task: Task) -> None:
     assert quick().claim(task).epsilon is None
 
 
-def test_a_server_is_told_what_it_does_not_see(task: Task, shards: Shards) -> None:
-    trainer = quick(epsilon=8.0)
-    _, messages = play(trainer, task, shards)
-    view = find_threat("server")(messages)
-    reconstructed = trainer.reconstruct(task, view, "client-1")
-    assert "the personal prompt, which is not what is sent" in reconstructed.missing
+def test_a_server_is_told_what_it_does_not_see(play: Play) -> None:
+    missing = play(quick(epsilon=8.0)).rebuild("server", "client-1").missing
+    assert "the personal prompt, which is not what is sent" in missing
 
 
 def test_without_epsilon_nothing_is_noised(task: Task, shards: Shards) -> None:

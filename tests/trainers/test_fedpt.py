@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.transcript import Message
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.models.interfaces import Head, LanguageModel
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_local import FedPTLocal
@@ -17,18 +14,11 @@ from privaudit.trainers.full_fedavg import FullFedAvg
 from privaudit.trainers.full_fedprox import FullFedProx
 from privaudit.tuning.transformers.prompt_tuning import TIERS, PromptTuner
 from tests.conftest import CLASSES, DIM
+from tests.toy_federation import Play, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 from tests.toy_tower import toy_tower
 
-Shards = dict[str, Records]
 PROMPT = "embedding.weight"
-
-
-def trained(trainer: Any, task: Task, shards: Shards, rounds: int = 2) -> Any:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    for index in range(rounds):
-        run_round(trainer, task, [federation], index)
-    return federation.server
 
 
 def close(one: Any, other: Any, atol: float = 1e-6) -> bool:
@@ -36,7 +26,7 @@ def close(one: Any, other: Any, atol: float = 1e-6) -> bool:
 
 
 def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
-    task: Task, shards: Shards
+    play: Play, task: Task, shards: Shards
 ) -> None:
     trainer = FedPT(optimizer="sgd", learning_rate=0.3, epochs=1, batch_size=0)
     start = trainer.start(task, Seeds(0))[PROMPT]
@@ -48,59 +38,50 @@ def test_one_full_step_of_sgd_is_the_mean_gradient_by_hand(
         loss = torch.nn.functional.cross_entropy(logits, shard.labels)
         moved += len(shard) * torch.autograd.grad(loss, leaf)[0]
         total += len(shard)
-    server = trained(trainer, task, shards, rounds=1)
+    server = play(trainer, 1).server
     assert torch.allclose(server[PROMPT], start - 0.3 * moved / total, atol=1e-6)
 
 
 @pytest.mark.parametrize("peft_method", ["soft-prompt", "prefix", "lora", "p-tuning"])
-def test_deltas_end_where_parameters_do(
-    peft_method: str, task: Task, shards: Shards
-) -> None:
+def test_deltas_end_where_parameters_do(peft_method: str, play: Play) -> None:
     plain = FedPT(peft_method=peft_method)
     deltas = replace(plain, sends="deltas")
-    assert close(trained(plain, task, shards), trained(deltas, task, shards), 1e-5)
+    assert close(play(plain, 2).server, play(deltas, 2).server, 1e-5)
 
 
-def test_a_server_rebuilds_from_deltas_what_the_client_trained(
-    task: Task, shards: Shards
-) -> None:
-    models = []
-    for sends in ("parameters", "deltas"):
-        trainer = FedPT(sends=sends)
-        federation = Federation.begin(trainer, task, shards, Seeds(0))
-        messages: list[Message] = []
-        for index in range(2):
-            (record,) = run_round(trainer, task, [federation], index)
-            messages += record.messages
-        messages += give_away(trainer, task, federation, 2)[1]
-        view = find_threat("server")(messages)
-        models.append(trainer.reconstruct(task, view, "client-1").model)
-    assert close(models[0], models[1], atol=1e-5)
-    released = trained(FedPT(), task, shards)
-    assert not close(models[0], released, atol=1e-3)  # the client's own, not the mean
+def test_a_server_rebuilds_from_deltas_what_the_client_trained(play: Play) -> None:
+    plain, deltas = (
+        play(FedPT(sends=sends), rounds=2) for sends in ("parameters", "deltas")
+    )
+    one, other = (p.rebuild("server", "client-1").model for p in (plain, deltas))
+    assert close(one, other, atol=1e-5)
+    assert not close(one, plain.server, atol=1e-3)  # the client's own, not the mean
 
 
-def test_a_batch_in_parts_moves_as_it_does_at_once(task: Task, shards: Shards) -> None:
-    whole = trained(FedPT(batch_size=7), task, shards)
+def test_a_batch_in_parts_moves_as_it_does_at_once(play: Play) -> None:
+    whole = play(FedPT(batch_size=7), 2).server
     for size in (1, 3, 7, 50):
-        parts = trained(FedPT(batch_size=7, micro_batch=size), task, shards)
+        parts = play(FedPT(batch_size=7, micro_batch=size), 2).server
         assert close(whole, parts, atol=1e-5)
 
 
-def test_answers_in_parts_count_by_their_tokens() -> None:
+def test_answers_in_parts_count_by_their_tokens(play: Play) -> None:
     task = toy_writing_task()
     shards = {c: toy_dialogues(5 + i, 20 + i) for i, c in enumerate(task.candidates)}
-    whole = trained(FedPT(peft_method="lora", batch_size=4), task, shards)
-    parts = trained(
-        FedPT(peft_method="lora", batch_size=4, micro_batch=1), task, shards
+    whole, parts = (
+        play(trainer, 2, task=task, shards=shards).server
+        for trainer in (
+            FedPT(peft_method="lora", batch_size=4),
+            FedPT(peft_method="lora", batch_size=4, micro_batch=1),
+        )
     )
     assert isinstance(task.backbone, LanguageModel)
     assert close(whole, parts, atol=1e-5)
 
 
-def test_bfloat16_is_near_and_not_equal(task: Task, shards: Shards) -> None:
-    fine = trained(FedPT(), task, shards)
-    coarse = trained(FedPT(precision="bfloat16"), task, shards)
+def test_bfloat16_is_near_and_not_equal(play: Play) -> None:
+    fine = play(FedPT(), 2).server
+    coarse = play(FedPT(precision="bfloat16"), 2).server
     assert coarse[PROMPT].dtype == torch.float32
     assert 0 < (fine[PROMPT] - coarse[PROMPT]).abs().max() < 0.1
 
@@ -131,29 +112,27 @@ def test_a_low_machine_makes_fewer_steps(task: Task, shards: Shards) -> None:
         assert torch.allclose(found[PROMPT][row], own[PROMPT][row], atol=1e-6)
 
 
-def test_alone_clients_send_nothing_and_part(task: Task, shards: Shards) -> None:
-    trainer = FedPTLocal()
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    for index in range(2):
-        (record,) = run_round(trainer, task, [federation], index)
+def test_alone_clients_send_nothing_and_part(play: Play) -> None:
+    played = play(FedPTLocal(), rounds=2)
+    for record in played.rounds:
         assert {m.kind for m in record.messages} == {"broadcast"}
-    models, _ = give_away(trainer, task, federation, 2)
-    first, second = models["client-0"][PROMPT], models["client-1"][PROMPT]
+    first, second = (played.models[c][PROMPT] for c in ("client-0", "client-1"))
     assert not torch.allclose(first, second, atol=0.01)
-    assert torch.equal(federation.server[PROMPT], trainer.start(task, Seeds(0))[PROMPT])
+    start = play(FedPTLocal(), rounds=0).server
+    assert torch.equal(played.server[PROMPT], start[PROMPT])
 
 
-def test_without_mu_fedprox_is_fedavg(task: Task, shards: Shards) -> None:
-    plain = trained(FullFedAvg(), task, shards)
-    assert close(plain, trained(FullFedProx(mu=0.0), task, shards))
-    held = trained(FullFedProx(mu=1e3), task, shards)
+def test_without_mu_fedprox_is_fedavg(play: Play, task: Task) -> None:
+    plain = play(FullFedAvg(), 2).server
+    assert close(plain, play(FullFedProx(mu=0.0), 2).server)
+    held = play(FullFedProx(mu=1e3), 2).server
     start = FullFedAvg().start(task, Seeds(0))["layer.weight"]
     moved = (plain["layer.weight"] - start).norm()
     assert (held["layer.weight"] - start).norm() < moved / 2
 
 
 def test_a_second_step_is_pulled_back_by_mu_times_the_first(
-    task: Task, shards: Shards
+    play: Play, shards: Shards
 ) -> None:
     options: dict[str, Any] = {
         "optimizer": "sgd",
@@ -172,11 +151,11 @@ def test_a_second_step_is_pulled_back_by_mu_times_the_first(
     first = tower.weight - 0.2 * slope(tower.weight)
     second = first - 0.2 * (slope(first) + 3.0 * (first - tower.weight))
     one = {"client-0": shard}
-    found = trained(FullFedProx(mu=3.0, **options), task, one, rounds=1)
+    found = play(FullFedProx(mu=3.0, **options), 1, shards=one).server
     assert torch.allclose(found["layer.weight"], second, atol=1e-5)
 
 
-def test_a_head_is_learned_and_sent(task: Task, shards: Shards) -> None:
+def test_a_head_is_learned_and_sent(play: Play, task: Task, shards: Shards) -> None:
     class WithHead(type(toy_tower(DIM, CLASSES))):  # type: ignore[misc]
         def logits(self, features: Any, tokens: Any, words: Any, tuning: Any) -> Any:
             weight, bias = tuning.head["weight"], tuning.head["bias"]
@@ -187,7 +166,7 @@ def test_a_head_is_learned_and_sent(task: Task, shards: Shards) -> None:
     tower = WithHead(toy.weight, toy.texts, Head(CLASSES, DIM))
     backbone = replace(task.classifier, load_tower=partial(lambda t: t, tower))
     task = replace(task, backbone=backbone)
-    server = trained(FedPT(epochs=30, learning_rate=0.05), task, shards, rounds=1)
+    server = play(FedPT(epochs=30, learning_rate=0.05), 1, task=task).server
     assert server["head.weight"].shape == (CLASSES, DIM)
     shard = shards["client-0"]
     moved = shard.features + server[PROMPT].mean(dim=0)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from privaudit import train as train_run
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.auditing.attack import Adversary, Target
 from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
@@ -23,44 +22,31 @@ from privaudit.federated.client_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.transcript import SERVER, Message
+from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import certify
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
 from privaudit.tuning.transformers.dhapa import client_weights
 from tests.conftest import toy_records
+from tests.toy_federation import CLIENTS, Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
-Train = Callable[..., list[Message]]
-Shards = dict[str, Records]
 PROMPT = "embedding.weight"
 BARE: dict[str, Any] = {"alpha": 0.0, "beta": 0.0, "gamma": 0.0}
 
 
-def uploads(messages: list[Message], index: int = 0) -> dict[str, Mapping[str, Tensor]]:
-    return {
-        m.sender: m.tensors
-        for m in messages
-        if m.receiver == SERVER and m.round == index
-    }
-
-
-def broadcast(messages: list[Message], index: int) -> Mapping[str, Tensor]:
-    return next(
-        m.tensors for m in messages if m.kind == "broadcast" and m.round == index
-    )
+def broadcast(played: Played, index: int) -> Mapping[str, Tensor]:
+    sent = (m for m in played.messages if m.kind == "broadcast" and m.round == index)
+    return next(sent).tensors
 
 
 def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
-    task: Task, shards: Shards, train: Train
+    play: Play, shards: Shards
 ) -> None:
     trainer = FedPTDhapa(alpha=2.0, beta=0.5, gamma=1.5)
-    messages = train(trainer, task, shards)
-    sent = uploads(messages)
+    played = play(trainer)
+    sent = played.uploads()
     told = {
         name: torch.stack([part[name].double() for part in sent.values()])
         for name in (UNCERTAINTY, EMBEDDING, IMPROVEMENT)
@@ -73,51 +59,47 @@ def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
     mean = sum(w * p for w, p in zip(weights.tolist(), prompts, strict=True))
     assert isinstance(mean, Tensor)
     assert weights.max() - weights.min() > 0.05  # else nothing was tested
-    torch.testing.assert_close(broadcast(messages, 1)[PROMPT], mean)
+    torch.testing.assert_close(broadcast(played, 1)[PROMPT], mean)
 
 
 def test_statistics_are_of_all_records_and_improvement_of_those_held_out(
-    task: Task, shards: Shards, train: Train
+    play: Play, shards: Shards
 ) -> None:
     trainer = FedPTDhapa()
-    messages = train(trainer, task, shards)
-    for client, sent in uploads(messages).items():
+    played = play(trainer)
+    for client, sent in played.uploads().items():
         torch.testing.assert_close(sent[EMBEDDING], shards[client].features.mean(dim=0))
         model = {n: t.unsqueeze(0) for n, t in parameters_of(sent).items()}
-        (told,) = trainer.query(task, model, shards[client])
+        (told,) = trainer.query(played.task, model, shards[client])
         logs = told["log_probabilities"][0]
         entropy = -(logs.exp() * logs).sum(dim=1).mean()
         torch.testing.assert_close(sent[UNCERTAINTY], entropy)
-    lost = [float(sent[IMPROVEMENT]) for sent in uploads(messages).values()]
+    lost = [float(sent[IMPROVEMENT]) for sent in played.uploads().values()]
     assert len(set(lost)) == 3
     none = FedPTDhapa(validation_share=0.0)
-    for sent in uploads(train(none, task, shards)).values():
+    for sent in play(none).uploads().values():
         assert sent[IMPROVEMENT] == 0
 
 
-def test_by_sizes_and_without_validation_it_is_plain_averaging(
-    task: Task, shards: Shards, train: Train
-) -> None:
+def test_by_sizes_and_without_validation_it_is_plain_averaging(play: Play) -> None:
     alike = FedPTDhapa(weighting="sizes", validation_share=0.0)
-    plain, found = train(FedPT(), task, shards), train(alike, task, shards)
-    for index in range(task.rounds + 1):
+    plain, found = play(FedPT()), play(alike)
+    for index in range(len(plain.rounds) + 1):
         torch.testing.assert_close(
             broadcast(found, index), broadcast(plain, index), rtol=1e-4, atol=1e-5
         )
 
 
-def test_held_out_records_are_not_trained_on(
-    task: Task, shards: Shards, train: Train
-) -> None:
+def test_held_out_records_are_not_trained_on(play: Play, shards: Shards) -> None:
     """A label that is held out moves the improvement, and nothing else."""
     mine = shards["client-0"]
     trainer, moved = FedPTDhapa(), []
-    before = uploads(train(trainer, task, shards))["client-0"]
+    before = play(trainer, rounds=1).uploads()["client-0"]
     for place in range(len(mine)):
         labels = mine.labels.clone()
         labels[place] = (labels[place] + 1) % 4
         other = {**shards, "client-0": replace(mine, labels=labels)}
-        after = uploads(train(trainer, replace(task, rounds=1), other))["client-0"]
+        after = play(trainer, rounds=1, shards=other).uploads()["client-0"]
         assert not torch.equal(after[IMPROVEMENT], before[IMPROVEMENT])
         moved.append(not torch.equal(after[PROMPT], before[PROMPT]))
     assert moved.count(False) == round(0.2 * len(mine))
@@ -138,58 +120,51 @@ def test_held_out_records_are_not_trained_on(
 def test_only_what_is_needed_is_sent(
     settings: dict[str, Any],
     told: set[str],
-    task: Task,
-    shards: Shards,
-    train: Train,
+    play: Play,
 ) -> None:
     told = told if SIZE in told else told | {PRESENT}
-    for sent in uploads(train(FedPTDhapa(**settings), task, shards)).values():
+    for sent in play(FedPTDhapa(**settings)).uploads().values():
         assert set(sent) == {PROMPT, *told}
 
 
 @pytest.mark.parametrize("settings", [{}, {"weighting": "sizes"}, BARE])
 def test_who_has_no_records_counts_for_nothing(
-    settings: dict[str, Any], task: Task, shards: Shards, train: Train
+    settings: dict[str, Any], play: Play, shards: Shards
 ) -> None:
     trainer = FedPTDhapa(**settings)
     poor = {**shards, "client-1": toy_records(0)}
-    messages = train(trainer, task, poor)
-    rich = [part for part in uploads(messages).values() if has_records(part)]
+    played = play(trainer, shards=poor)
+    rich = [part for part in played.uploads().values() if has_records(part)]
     assert len(rich) == 2
     weights = trainer.weights(stack(rich))
     mean = sum(w * p[PROMPT] for w, p in zip(weights.tolist(), rich, strict=True))
     assert isinstance(mean, Tensor)
-    torch.testing.assert_close(broadcast(messages, 1)[PROMPT], mean)
-    view = find_threat("server")(messages)
-    assert trainer.reconstruct(task, view, "client-1").missing
-    assert not trainer.reconstruct(task, view, "client-0").missing
+    torch.testing.assert_close(broadcast(played, 1)[PROMPT], mean)
+    assert played.rebuild("server", "client-1").missing
+    assert not played.rebuild("server", "client-0").missing
 
 
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_uploads_can_be_watched_one_by_one(
-    clusters: int, task: Task, shards: Shards, train: Train
+    clusters: int, play: Play, shards: Shards
 ) -> None:
-    trainer, threat = FedPTDhapa(clusters=clusters), find_threat("server")
-    view = threat(train(trainer, task, {**shards, "client-1": toy_records(0)}))
-    adversary = Adversary(trainer, task, threat, view, Seeds(1))
-    asked = [
-        Target(client, trainer.reconstruct(task, view, client), toy_records(5))
-        for client in task.clients
-    ]
+    some = {**shards, "client-1": toy_records(0)}
+    played = play(FedPTDhapa(clusters=clusters), shards=some)
+    adversary, asked = played.watched(candidates=dict.fromkeys(shards, toy_records(5)))
     for found in UpdateAlignment(reference=10)(adversary, asked):
         assert torch.isfinite(torch.from_numpy(found.scores)).all()
 
 
-def test_a_round_without_any_record_changes_nothing(task: Task) -> None:
-    trainer = FedPTDhapa(clusters=2)
-    empty = {client: toy_records(0) for client in task.clients}
-    federation = Federation.begin(trainer, task, empty, Seeds(0))
-    start = federation.server
-    run_round(trainer, task, [federation], 0)
-    assert federation.server is start
+def test_a_round_without_any_record_changes_nothing(play: Play) -> None:
+    empty = dict.fromkeys(CLIENTS, toy_records(0))
+    played = play(FedPTDhapa(clusters=2), rounds=0, shards=empty)
+    start = played.server
+    played.step()
+    assert played.server is start
 
 
-def far_apart(task: Task) -> Shards:
+@pytest.fixture
+def far_apart() -> Shards:
     """Two kinds of clients: of two classes each, far from one another."""
     whole = toy_records(200, 3)
     low, high = (whole.pick(whole.labels // 2 == kind) for kind in (0, 1))
@@ -201,36 +176,34 @@ def far_apart(task: Task) -> Shards:
 
 
 def test_each_cluster_has_a_prompt_and_each_client_picks_one(
-    task: Task, train: Train
+    play: Play, far_apart: Shards
 ) -> None:
-    task, trainer = replace(task, rounds=4), FedPTDhapa(clusters=2)
-    messages = train(trainer, task, far_apart(task))
-    released = {m.sender: m.tensors for m in messages if m.kind == "release"}
-    assert torch.equal(released["client-0"][PROMPT], released["client-2"][PROMPT])
-    assert not torch.equal(released["client-0"][PROMPT], released["client-1"][PROMPT])
-    last = broadcast(messages, 4)[PROMPT]
-    sent = uploads(messages, 3)
+    played = play(FedPTDhapa(clusters=2), rounds=4, shards=far_apart)
+    first, second, third = (model[PROMPT] for model in played.models.values())
+    assert torch.equal(first, third)
+    assert not torch.equal(first, second)
+    last = broadcast(played, 4)[PROMPT]
     assert last.shape == (2, 8, 12)  # both are sent to everyone
-    alone = [torch.equal(prompt, sent["client-1"][PROMPT]) for prompt in last]
+    sent = played.uploads(3)["client-1"][PROMPT]
+    alone = [torch.equal(prompt, sent) for prompt in last]
     assert alone.count(True) == 1
-    assert torch.equal(released["client-1"][PROMPT], last[alone.index(True)])
+    assert torch.equal(second, last[alone.index(True)])
 
 
-def test_clients_begin_where_their_validation_part_does_best(task: Task) -> None:
+def test_clients_begin_where_their_validation_part_does_best(
+    play: Play, far_apart: Shards
+) -> None:
     """The second prompt is a trained one, the first is noise; in equal ones: first."""
-    shards = far_apart(task)
     trainer = FedPTDhapa(clusters=2, **BARE)
-    plain = Federation.begin(replace(trainer, clusters=1), task, shards, Seeds(0))
-    for index in range(2):
-        run_round(replace(trainer, clusters=1), task, [plain], index)
+    plain = play(replace(trainer, clusters=1), rounds=2, shards=far_apart)
     good = plain.server[PROMPT][0]
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    run_round(trainer, task, [federation], 0)
-    assert all(kept[PICKED] == 0 for kept in federation.kept.values())
+    played = play(trainer, rounds=1, shards=far_apart)
+    assert all(kept[PICKED] == 0 for kept in played.kept.values())
     noise = 30 * torch.randn(good.shape, generator=torch.Generator().manual_seed(1))
-    federation.server = {**federation.server, PROMPT: torch.stack([noise, good])}
-    run_round(trainer, task, [federation], 1)
-    assert all(kept[PICKED] == 1 for kept in federation.kept.values())
+    both = torch.stack([noise, good])
+    played.federation.server = {**played.server, PROMPT: both}
+    played.step()
+    assert all(kept[PICKED] == 1 for kept in played.kept.values())
 
 
 def test_more_clusters_than_clients_are_refused(task: Task) -> None:
@@ -239,22 +212,19 @@ def test_more_clusters_than_clients_are_refused(task: Task) -> None:
 
 
 def test_more_clusters_than_participants_share_one_mean_until_they_can_be_told(
-    task: Task,
+    play: Play, far_apart: Shards
 ) -> None:
-    shards, trainer = far_apart(task), FedPTDhapa(clusters=3, **BARE)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    run_round(trainer, task, [federation], 0, participation=0.67)
-    first, second, third = federation.server[PROMPT]
+    trainer = FedPTDhapa(clusters=3, **BARE)
+    played = play(trainer, rounds=1, shards=far_apart, participation=0.67)
+    first, second, third = played.server[PROMPT]
     assert torch.equal(first, second)
     assert torch.equal(second, third)
-    run_round(trainer, task, [federation], 1)
-    apart = federation.server[PROMPT]
+    played.step()
+    apart = played.server[PROMPT]
     assert len({tuple(prompt.flatten().tolist()) for prompt in apart}) == 3
-    run_round(trainer, task, [federation], 2, participation=0.34)
-    changed = [
-        not torch.equal(*pair)
-        for pair in zip(federation.server[PROMPT], apart, strict=True)
-    ]
+    played.step(participation=0.34)
+    pairs = zip(played.server[PROMPT], apart, strict=True)
+    changed = [not torch.equal(*pair) for pair in pairs]
     assert changed.count(True) == 1
 
 
@@ -280,28 +250,27 @@ def test_noise_has_the_size_that_its_event_claims(task: Task) -> None:
 
 
 def test_what_noise_proves_is_about_the_statistics_and_not_about_the_run(
-    task: Task, shards: Shards
+    play: Play, task: Task
 ) -> None:
     trainer = FedPTDhapa(gamma=0.0, statistics_noise=4.0)
     found = trainer.certify_statistics(task)
     assert found.epsilon == pytest.approx(gaussian_epsilon(task.rounds**0.5 / 4, 1e-5))
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0, traced=True)
+    record = play(trainer, rounds=0).step(traced=True)
     whole = certify([record.events], "server", 1e-5)
     assert whole.epsilon is None
     assert "upload release of round 0 has no noise" in whole.why
     assert all(trace.noise for trace in record.trace.values())
 
 
-def test_models_that_write_are_weighed_too(train: Train) -> None:
-    task = replace(toy_writing_task(), rounds=2)
+def test_models_that_write_are_weighed_too(play: Play) -> None:
+    task = toy_writing_task()
     shards = {
         client: toy_dialogues(count // 2, 10 + number)
         for number, (client, count) in enumerate(task.candidates.items())
     }
     trainer = FedPTDhapa(peft_method="lora", clusters=2)
-    messages = train(trainer, task, shards)
-    for sent in uploads(messages, 1).values():
+    played = play(trainer, rounds=2, task=task, shards=shards)
+    for sent in played.uploads(1).values():
         assert 0 < sent[UNCERTAINTY] < torch.log(torch.tensor(11.0))
         assert torch.isfinite(sent[IMPROVEMENT])
     own = trainer.own_model(trainer.start(task, Seeds(0)))

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES, update_deltas
@@ -21,8 +20,7 @@ from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_delta
 from privaudit.statistics.intervals import clopper_pearson
 from privaudit.trainers.fedpt_top_k import FedPTTopK
 from privaudit.tuning.transformers.private_updates import MOVED
-
-Shards = dict[str, Records]
+from tests.toy_federation import Play, Shards
 
 
 def made(**fields: Any) -> FedPTTopK:
@@ -54,21 +52,15 @@ def test_without_noise_the_largest_numbers_are_sent(choice: str, task: Task) -> 
     assert torch.equal(values, torch.tensor([[-3.0, 2.0], [4.0, -0.1]]))
 
 
-def test_the_server_adds_up_what_was_sent_where_it_belongs(
-    task: Task, shards: Shards
-) -> None:
-    trainer = made(top=5)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (name,), before = federation.server, federation.server
-    (record,) = run_round(trainer, task, [federation], 0)
-    row = torch.zeros(before[name].numel())
-    for message in record.messages:
-        if message.is_update:
-            for place, value in zip(
-                message.tensors[COORDINATES], message.tensors[MOVED], strict=True
-            ):
-                row[place] += value / 3
-    moved = (federation.server[name] - before[name]).flatten()
+def test_the_server_adds_up_what_was_sent_where_it_belongs(play: Play) -> None:
+    played = play(made(top=5), rounds=0)
+    ((name, before),) = played.server.items()
+    played.step()
+    row = torch.zeros(before.numel())
+    for sent in played.uploads().values():
+        for place, value in zip(sent[COORDINATES], sent[MOVED], strict=True):
+            row[place] += value / 3
+    moved = (played.server[name] - before).flatten()
     torch.testing.assert_close(moved, row, atol=1e-6, rtol=1e-4)
     assert 5 <= int((moved != 0).sum()) <= 15
 

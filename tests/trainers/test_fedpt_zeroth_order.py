@@ -7,45 +7,36 @@ import pytest
 import torch
 
 from privaudit import train
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder
 from tests.conftest import call
+from tests.toy_federation import Play
 
 
-def sent_by(
-    trainer: Trainer, task: Task, shards: dict[str, Records]
-) -> list[dict[str, torch.Tensor]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0)
-    return [dict(m.tensors) for m in record.messages if m.kind == "update"]
+def test_without_directions_it_is_fedpt(play: Play) -> None:
+    exact, plain = (
+        play(trainer, rounds=1).uploads()
+        for trainer in (FedPTZerothOrder(directions=0), FedPT())
+    )
+    for client, other in plain.items():
+        assert all(torch.equal(exact[client][name], other[name]) for name in other)
 
 
-def test_without_directions_it_is_fedpt(task: Task, shards: dict[str, Records]) -> None:
-    exact = sent_by(FedPTZerothOrder(directions=0), task, shards)
-    for one, other in zip(exact, sent_by(FedPT(), task, shards), strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in other)
-
-
-def test_many_directions_lead_where_the_gradient_does(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_many_directions_lead_where_the_gradient_does(play: Play) -> None:
     usual: dict[str, Any] = {
         "optimizer": "sgd",
         "epochs": 1,
         "learning_rate": 0.1,
         "virtual_tokens": 1,
     }
-    server = Federation.begin(FedPT(**usual), task, shards, Seeds(0)).server
-    (name,) = server
+    ((name, start),) = play(FedPT(**usual), rounds=0).server.items()
     look = FedPTZerothOrder(**usual, directions=400, models_at_once=10_000)
-    for one, other in zip(
-        sent_by(look, task, shards), sent_by(FedPT(**usual), task, shards), strict=True
-    ):
+    one, other = (
+        play(trainer, rounds=1).uploads() for trainer in (look, FedPT(**usual))
+    )
+    for client in other:
         found, true = (
-            (sent[name] / sent["weight"] - server[name]).flatten()
+            (sent[client][name] / sent[client]["weight"] - start).flatten()
             for sent in (one, other)
         )
         assert torch.cosine_similarity(found, true, dim=0) > 0.95

@@ -1,21 +1,16 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models.training import _replay, _start
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Records, Round, Task
-from privaudit.federated.transcript import Message
+from privaudit.federated.trainer import Round, Task
+from privaudit.federated.transcript import Message, bytes_sent
 from privaudit.trainers.fedrand import FedRand
+from privaudit.trainers.lora_fedavg import LoraFedAvg
+from tests.toy_federation import CLIENTS, Play, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
-
-Train = Callable[..., list[Message]]
-CLIENTS = ("client-0", "client-1", "client-2")
 
 
 @pytest.fixture
@@ -24,7 +19,7 @@ def task() -> Task:
 
 
 @pytest.fixture
-def shards(task: Task) -> dict[str, Records]:
+def shards(task: Task) -> Shards:
     sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
     return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
 
@@ -66,10 +61,8 @@ def test_two_senders_of_one_factor_are_averaged_by_their_records() -> None:
     assert after["layer0.A"].item() == 2.0
 
 
-def test_a_factor_that_nobody_sends_stays_as_it_was(
-    task: Task, shards: dict[str, Records], train: Train
-) -> None:
-    messages = train(FedRand(send_a=1.0), task, shards)
+def test_a_factor_that_nobody_sends_stays_as_it_was(play: Play) -> None:
+    messages = play(FedRand(send_a=1.0)).messages
     received = [m.tensors for m in messages if m.kind == "broadcast"]
     for name, tensor in received[0].items():
         if name.endswith(".B"):
@@ -80,9 +73,9 @@ def test_a_factor_that_nobody_sends_stays_as_it_was(
 
 
 def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
-    task: Task, shards: dict[str, Records], train: Train
+    play: Play,
 ) -> None:
-    for message in train(FedRand(), task, shards):
+    for message in play(FedRand()).messages:
         if message.kind == "update":
             lacking = ".B" if sends_a(message) else ".A"
             assert len(message.tensors) == 4
@@ -99,35 +92,27 @@ def test_the_coin_follows_its_probability(task: Task) -> None:
 
 
 def test_sending_a_always_from_the_servers_factors_is_averaging_a_alone(
-    task: Task, shards: dict[str, Records]
+    play: Play,
 ) -> None:
     """With past=False both come from the server; what nobody sends is untouched."""
-    trainer = FedRand(send_a=1.0, past=False)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    start = dict(federation.server)
-    (record,) = run_round(trainer, task, [federation], 0)
-    assert all(sends_a(m) for m in record.messages if m.kind == "update")
-    for name in start:
-        moved = not torch.equal(federation.server[name], start[name])
+    played = play(FedRand(send_a=1.0, past=False), rounds=0)
+    start = dict(played.server)
+    played.step()
+    assert all("weight A" in sent for sent in played.uploads().values())
+    for name, tensor in played.server.items():
+        moved = not torch.equal(tensor, start[name])
         assert moved == name.endswith(".A")
 
 
-def test_past_goes_on_with_the_own_last_factor(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_past_goes_on_with_the_own_last_factor(play: Play) -> None:
     """Without a step, what is kept is half the server's and half one's own."""
-    trainer = FedRand(send_a=1.0, learning_rate=1e-30)
-    server = {
-        n: torch.full_like(t, 2.0) for n, t in trainer.start(task, Seeds(0)).items()
-    }
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    federation.server = server
+    played = play(FedRand(send_a=1.0, learning_rate=1e-30), rounds=0)
+    start = played.server
+    played.federation.server = {n: torch.full_like(t, 2.0) for n, t in start.items()}
     for client in CLIENTS:
-        federation.kept[client] = {
-            n: torch.full_like(t, 7.0) for n, t in server.items()
-        }
-    run_round(trainer, task, [federation], 0)
-    for name, tensor in federation.kept["client-0"].items():
+        played.kept[client] = {n: torch.full_like(t, 7.0) for n, t in start.items()}
+    played.step()
+    for name, tensor in played.kept["client-0"].items():
         assert tensor.unique().item() == (2.0 if name.endswith(".A") else 7.0)
 
 
@@ -179,32 +164,20 @@ def test_what_was_never_sent_is_taken_from_the_server(
     assert reconstructed.staleness == 0
 
 
-def test_who_never_trained_releases_the_servers_model(
-    task: Task, shards: dict[str, Records]
-) -> None:
-    trainer = FedRand(learning_rate=0.01)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    for index in range(2):
-        run_round(trainer, task, [federation], index, participation=1 / 3)
-    models, _ = give_away(trainer, task, federation, 2)
-    idle = [c for c in CLIENTS if not federation.kept[c]]
+def test_who_never_trained_releases_the_servers_model(play: Play) -> None:
+    played = play(FedRand(learning_rate=0.01), rounds=2, participation=1 / 3)
+    idle = [c for c in CLIENTS if not played.kept[c]]
     assert idle
     for client in idle:
-        for name, tensor in federation.server.items():
-            assert torch.equal(models[client][name], tensor)
+        for name, tensor in played.server.items():
+            assert torch.equal(played.models[client][name], tensor)
 
 
-def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
-    task: Task, shards: dict[str, Records], train: Train
-) -> None:
-    trainer = FedRand(learning_rate=0.01)
-    messages = train(trainer, task, shards)
-    view = find_threat("server")(messages)
-    for client in CLIENTS:
-        (true,) = [
-            m.tensors for m in messages if m.kind == "release" and m.sender == client
-        ]
-        reconstructed = trainer.reconstruct(task, view, client).model
+def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(play: Play) -> None:
+    played = play(FedRand(learning_rate=0.01))
+    view = find_threat("server")(played.messages)
+    for client, true in played.models.items():
+        reconstructed = played.rebuild("server", client).model
         server = view.last_broadcast(client).tensors
 
         def gap(model: Tensors, true: Tensors = true) -> float:
@@ -214,53 +187,40 @@ def test_a_rebuilt_client_is_nearer_to_itself_than_the_server_is(
 
 
 def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
-    task: Task, shards: dict[str, Records], train: Train
+    play: Play,
 ) -> None:
-    from privaudit.federated.transcript import bytes_sent
-    from privaudit.trainers.lora_fedavg import LoraFedAvg
-
-    rounds = {
-        name: bytes_sent([m for m in train(trainer, task, shards) if m.round == 0])
-        for name, trainer in (("ours", FedRand()), ("all", LoraFedAvg()))
-    }
-    assert rounds["ours"]["down"] == rounds["all"]["down"]
-    total = {name: sum(sent.values()) for name, sent in rounds.items()}
-    assert total["ours"] / total["all"] == pytest.approx(0.75, abs=0.01)
+    ours, all_ = (
+        bytes_sent(play(trainer, rounds=1).rounds[0].messages)
+        for trainer in (FedRand(), LoraFedAvg())
+    )
+    assert ours["down"] == all_["down"]
+    share = sum(ours.values()) / sum(all_.values())
+    assert share == pytest.approx(0.75, abs=0.01)
 
 
 def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
-    task: Task, shards: dict[str, Records], train: Train
+    play: Play,
 ) -> None:
     """What an upload shows, and what everybody saw at the start, is not drawn anew."""
-    threat = find_threat("server")
-    view = threat(train(FedRand(), task, shards))
-    adversary = Adversary(FedRand(), task, threat, view, Seeds(77))
-    first = view.broadcasts_to("client-1")[0].tensors
+    adversary, targets = play(FedRand()).watched(seed=77)
+    first = adversary.view.broadcasts_to("client-1")[0].tensors
     start = _start(adversary, ["shadow-0", "shadow-1"])
     for name, tensor in first.items():
         assert torch.equal(start[name], tensor.expand(2, *tensor.shape))
-    target = Target(
-        "client-1", FedRand().reconstruct(task, view, "client-1"), shards["client-1"]
-    )
-    own = [shards["client-1"], shards["client-1"]]
-    sent = _replay(adversary, target, own, range(2), 2)
-    for message in view.updates_of("client-1"):
+    own = [targets[1].candidates] * 2
+    sent = _replay(adversary, targets[1], own, range(2), 2)
+    for message in adversary.view.updates_of("client-1"):
         for shadow in sent[message.round]:
             assert shadow.keys() == message.tensors.keys()
 
 
 def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
-    task: Task, shards: dict[str, Records], train: Train
+    play: Play,
 ) -> None:
     """Batches are shuffled by other seeds: whole shards leave nothing to chance."""
-    trainer, threat = FedRand(batch_size=0), find_threat("server")
-    view = threat(train(trainer, task, shards))
-    adversary = Adversary(trainer, task, threat, view, Seeds(77))
-    target = Target(
-        "client-1", trainer.reconstruct(task, view, "client-1"), shards["client-1"]
-    )
-    sent = _replay(adversary, target, [shards["client-1"]], range(1), 1)
-    for message in view.updates_of("client-1"):
+    adversary, targets = play(FedRand(batch_size=0)).watched(seed=77)
+    sent = _replay(adversary, targets[1], [targets[1].candidates], range(1), 1)
+    for message in adversary.view.updates_of("client-1"):
         for name, tensor in message.tensors.items():
             torch.testing.assert_close(
                 sent[message.round][0][name], tensor, rtol=1e-3, atol=1e-4

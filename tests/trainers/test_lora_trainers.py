@@ -1,7 +1,5 @@
 """What is particular about the adapters' baselines."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -10,18 +8,14 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.batches import Batch, gradients_of
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Cohort, Records, Task
-from privaudit.federated.transcript import Message
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.lora_fedpara import LoraFedPara
 from privaudit.trainers.lora_fedper import LoraFedPer
 from privaudit.tuning.transformers.objectives import AnswerObjective, objective_of
+from tests.toy_federation import Play, Shards
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
-
-Train = Callable[..., list[Message]]
 
 
 @pytest.fixture
@@ -30,7 +24,7 @@ def task() -> Task:
 
 
 @pytest.fixture
-def shards(task: Task) -> dict[str, Records]:
+def shards(task: Task) -> Shards:
     sizes = zip(task.candidates.items(), (4, 5, 6), strict=True)
     return {c: toy_dialogues(n // 2, seed) for (c, n), seed in sizes}
 
@@ -77,58 +71,44 @@ def test_fedpara_has_a_gradient_before_its_first_step(task: Task) -> None:
     assert all(gradients[f"layer{i}.B"].abs().max() > 1e-4 for i in range(3))
 
 
-def test_an_update_of_fedavg_is_the_client(
-    task: Task, shards: dict[str, Records], train: Train
-) -> None:
-    trainer = LoraFedAvg()
-    messages = train(trainer, task, shards)
-    reconstructed = trainer.reconstruct(
-        task, find_threat("server")(messages), "client-1"
-    )
-    (true,) = [
-        m.tensors for m in messages if m.kind == "release" and m.sender == "client-1"
-    ]
-    for name, tensor in true.items():
+def test_an_update_of_fedavg_is_the_client(play: Play) -> None:
+    played = play(LoraFedAvg())
+    reconstructed = played.rebuild("server", "client-1")
+    for name, tensor in played.models["client-1"].items():
         torch.testing.assert_close(reconstructed.model[name], tensor)
 
 
 def test_fedper_sends_all_at_first_and_the_upper_layers_from_then_on(
-    task: Task, shards: dict[str, Records], train: Train
+    play: Play,
 ) -> None:
     """Down, the lower ones come once more: as the mean that all begin from."""
     everything = {"layer0", "layer1", "layer2"}
-    for message in train(LoraFedPer(shared_layers=1), task, shards):
+    for message in play(LoraFedPer(shared_layers=1)).messages:
         layers = {name.partition(".")[0] for name in message.tensors} - {"weight"}
         full = 1 if message.kind == "broadcast" else 0
         if message.kind != "release":
             assert layers == (everything if message.round <= full else {"layer2"})
 
 
-def test_fedpers_server_has_all_layers_whoever_has_joined(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_fedpers_server_has_all_layers_whoever_has_joined(play: Play) -> None:
     trainer = LoraFedPer(shared_layers=1)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    for index in range(3):
-        run_round(trainer, task, [federation], index)
-    own = trainer.own_model(federation.server)
+    own = trainer.own_model(play(trainer, rounds=3).server)
     assert set(own) == {f"layer{i}.{factor}" for i in range(3) for factor in "AB"}
     assert own["layer0.B"].any()
 
 
 def test_a_newcomer_to_fedper_begins_where_the_first_round_ended(
-    task: Task, shards: dict[str, Records]
+    play: Play, shards: Shards
 ) -> None:
     trainer = LoraFedPer(shared_layers=1)
     early = {c: shards[c] for c in ("client-0", "client-1")}
-    federation = Federation.begin(trainer, task, early, Seeds(0))
-    run_round(trainer, task, [federation], 0)
-    assert not any(federation.kept.values())  # the first round is FedAvg's
-    first = {n: t for n, t in federation.server.items() if n.startswith("first ")}
-    run_round(trainer, task, [federation], 1)
-    later = federation.at(2, 1.0)
-    received = trainer.broadcast(federation.server, "client-2", later)
-    known = trainer.broadcast(federation.server, "client-0", later)
+    played = play(trainer, rounds=1, shards=early)
+    assert not any(played.kept.values())  # the first round is FedAvg's
+    first = {n: t for n, t in played.server.items() if n.startswith("first ")}
+    played.step()
+    later = played.federation.at(2, 1.0)
+    received = trainer.broadcast(played.server, "client-2", later)
+    known = trainer.broadcast(played.server, "client-0", later)
     assert {n.partition(".")[0] for n in known} == {"layer2"}
     for name, tensor in first.items():
         assert torch.equal(received[name.removeprefix("first ")], tensor)

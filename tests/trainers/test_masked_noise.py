@@ -1,20 +1,21 @@
 """Noise of clients together, under masks: the sum is exact, and so is its noise."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, RoundRecord, run_round
+from privaudit.federated.federation import RoundRecord
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Task
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.discrete_gaussian import SUMMED
+from tests.toy_federation import Play
 
-Shards = dict[str, Records]
+OneRound = Callable[[Masking], tuple[RoundRecord, list[Tensors]]]
 TOGETHER: list[tuple[str, dict[str, Any]]] = [
     ("dp-fedpt", {"epsilon": 8.0}),
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
@@ -22,41 +23,34 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture
 def one_round(
-    name: str,
-    settings: dict[str, Any],
-    task: Task,
-    shards: Shards,
-    masking: Masking,
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[RoundRecord, list[Tensors]]:
-    """Return a masked round, and what each client sent under its mask."""
-    seen: list[Tensors] = []
+    name: str, settings: dict[str, Any], play: Play, monkeypatch: pytest.MonkeyPatch
+) -> OneRound:
+    """Run a masked round, and say what each client sent under its mask."""
 
-    def watched(uploads: Any, *rest: Any, **more: Any) -> Any:
-        seen.extend(uploads.values())
-        return masked_sum(uploads, *rest, **more)
+    def run(masking: Masking) -> tuple[RoundRecord, list[Tensors]]:
+        seen: list[Tensors] = []
 
-    monkeypatch.setattr("privaudit.federated.messages.masked_sum", watched)
-    trainer = build_trainer(name, settings)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    (record,) = run_round(trainer, task, [federation], 0, masking=masking)
-    return record, seen
+        def watched(uploads: Any, *rest: Any, **more: Any) -> Any:
+            seen.extend(uploads.values())
+            return masked_sum(uploads, *rest, **more)
+
+        monkeypatch.setattr("privaudit.federated.messages.masked_sum", watched)
+        played = play(build_trainer(name, settings), rounds=0)
+        return played.step(masking=masking), seen
+
+    return run
 
 
 @pytest.mark.parametrize(("name", "settings"), TOGETHER, ids=str)
 @pytest.mark.parametrize("masking", [Masking(), Masking(bits=32, largest=1024.0)])
 def test_the_masked_sum_is_the_sum_of_the_clients_integers(
-    name: str,
-    settings: dict[str, Any],
-    masking: Masking,
-    task: Task,
-    shards: Shards,
-    monkeypatch: pytest.MonkeyPatch,
+    masking: Masking, one_round: OneRound
 ) -> None:
-    record, sent = one_round(name, settings, task, shards, masking, monkeypatch)
+    record, sent = one_round(masking)
     (total,) = [m.tensors for m in record.messages if m.kind == "sum"]
-    code = masking.code(len(shards))
+    code = masking.code(len(sent))
     (tensor,) = total
     codes = torch.stack([one[tensor].double() / code.step for one in sent])
     assert torch.equal(codes, codes.round())  # nothing is lost in encoding
@@ -69,15 +63,11 @@ def test_the_masked_sum_is_the_sum_of_the_clients_integers(
 
 @pytest.mark.parametrize(("name", "settings"), TOGETHER[:2], ids=str)
 def test_a_coarse_code_coarsens_the_grid_and_is_accounted_for(
-    name: str,
-    settings: dict[str, Any],
-    task: Task,
-    shards: Shards,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any], task: Task, one_round: OneRound
 ) -> None:
     proved, scales = [], []
     for masking in (Masking(), Masking(bits=32, largest=1024.0)):
-        record, _ = one_round(name, settings, task, shards, masking, monkeypatch)
+        record, _ = one_round(masking)
         (event,) = [e for e in record.events if e.release == "global"]
         scales.append(event.scale)
         found = certify([record.events] * task.rounds, "server-aggregate", 1e-5)

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
@@ -21,20 +20,9 @@ from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.prompts.experts.gate import gate_part
 from privaudit.tuning.prompts.experts.pool import expert_features, pool_of
 from tests.conftest import toy_records
+from tests.toy_federation import Play, Shards
 
 quick = partial(PFedMoAP, epochs=3)
-Shards = dict[str, Records]
-
-
-def play(
-    trainer: PFedMoAP | PromptFL, task: Task, shards: Shards, rounds: int = 3
-) -> tuple[Federation, list[Message], dict[str, Tensors]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    messages: list[Message] = []
-    for index in range(rounds):
-        messages += run_round(trainer, task, [federation], index)[0].messages
-    models, last = give_away(trainer, task, federation, rounds)
-    return federation, [*messages, *last], models
 
 
 def broadcasts(messages: Sequence[Message], client: str) -> list[Tensors]:
@@ -47,38 +35,33 @@ def contexts(messages: Sequence[Message]) -> list[Tensor]:
     return [m.tensors["context"] for m in messages if m.kind == "broadcast"]
 
 
-def test_without_experts_the_server_sees_promptfl(task: Task, shards: Shards) -> None:
-    _, one, models = play(quick(experts=0), task, shards)
-    _, other, _ = play(PromptFL(epochs=3), task, shards)
-    for mine, theirs in zip(contexts(one), contexts(other), strict=True):
-        torch.testing.assert_close(mine, theirs)
-    assert all(set(model) == {"context"} for model in models.values())
-    assert all("experts" not in m.tensors for m in one)
-
-
-def test_one_client_alone_gets_no_experts(task: Task, shards: Shards) -> None:
-    alone = replace(task, candidates={"client-0": 24})
-    mine = {"client-0": shards["client-0"]}
-    _, messages, models = play(quick(), alone, mine)
-    assert set(models["client-0"]) == {"context"}
-    _, other, _ = play(PromptFL(epochs=3), alone, mine)
-    for one, two in zip(contexts(messages), contexts(other), strict=True):
-        torch.testing.assert_close(one, two)
+def test_without_experts_or_alone_a_client_sees_promptfl(
+    play: Play, task: Task, shards: Shards
+) -> None:
+    alone: dict[str, Any] = {
+        "task": replace(task, candidates={"client-0": 24}),
+        "shards": {"client-0": shards["client-0"]},
+    }
+    for trainer, world in ((quick(experts=0), {}), (quick(), alone)):
+        one, other = play(trainer, **world), play(PromptFL(epochs=3), **world)
+        pairs = zip(contexts(one.messages), contexts(other.messages), strict=True)
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine, theirs)
+        assert all(set(model) == {"context"} for model in one.models.values())
+        assert all("experts" not in m.tensors for m in one.messages)
 
 
 def test_experts_come_from_the_second_round_on_and_are_others_last_prompts(
-    task: Task, shards: Shards
+    play: Play,
 ) -> None:
-    _, messages, _ = play(quick(), task, shards)
-    first, second, third, last = broadcasts(messages, "client-0")
+    played = play(quick())
+    first, second, third, last = broadcasts(played.messages, "client-0")
     assert set(first) == {"context"}
     for index, received in enumerate((second, third, last)):
+        sent = played.uploads(index)
         others = [
-            m.tensors["context"] / m.tensors["weight"]
-            for m in messages
-            if m.round == index and m.sender in ("client-1", "client-2")
-            and m.kind == "individual-update"
-        ]  # fmt: skip
+            sent[c]["context"] / sent[c]["weight"] for c in ("client-1", "client-2")
+        ]
         got = {tuple(e.flatten().tolist()) for e in received["experts"]}
         assert got == {tuple(o.flatten().tolist()) for o in others}
 
@@ -170,13 +153,13 @@ def test_gates_of_federations_side_by_side_are_those_of_each_alone(
                 )
 
 
-def test_who_sits_out_keeps_gate_and_prompt(task: Task, shards: Shards) -> None:
-    federation = Federation.begin(quick(), task, shards, Seeds(3))
-    for index in range(6):
-        before = {c: dict(kept) for c, kept in federation.kept.items()}
-        (record,) = run_round(quick(), task, [federation], index, participation=0.4)
+def test_who_sits_out_keeps_gate_and_prompt(play: Play, shards: Shards) -> None:
+    played = play(quick(), rounds=0, seed=3)
+    for _ in range(6):
+        before = {c: dict(kept) for c, kept in played.kept.items()}
+        record = played.step(participation=0.4)
         for client in set(shards) - set(record.at.participants):
-            for name, tensor in federation.kept[client].items():
+            for name, tensor in played.kept[client].items():
                 assert torch.equal(tensor, before[client][name])
 
 
@@ -187,19 +170,17 @@ def test_every_client_begins_with_a_gate_of_its_own(task: Task) -> None:
     assert torch.equal(again["gate/key_weight"][0], kept["gate/key_weight"][1])
 
 
-def test_first_rounds_train_no_gate_and_release_none(
-    task: Task, shards: Shards
-) -> None:
-    start = {c: quick().start_client(task, c, Seeds(0)) for c in shards}
-    federation, _, models = play(quick(), task, shards, rounds=1)
-    for client, kept in federation.kept.items():
-        assert torch.equal(kept["gate/key_weight"], start[client]["gate/key_weight"])
-        assert set(models[client]) == {"context"}
-    federation, _, models = play(quick(), task, shards, rounds=2)
-    for client, kept in federation.kept.items():
-        trained = kept["gate/key_weight"]
-        assert not torch.equal(trained, start[client]["gate/key_weight"])
-        assert len(models[client]["experts"]) == 2
+def test_first_rounds_train_no_gate_and_release_none(play: Play) -> None:
+    played = play(quick(), rounds=0)
+    start = {c: kept["gate/key_weight"] for c, kept in played.kept.items()}
+    played.step()
+    for client, kept in played.kept.items():
+        assert torch.equal(kept["gate/key_weight"], start[client])
+        assert set(played.models[client]) == {"context"}
+    played.step()
+    for client, kept in played.kept.items():
+        assert not torch.equal(kept["gate/key_weight"], start[client])
+        assert len(played.models[client]["experts"]) == 2
 
 
 @pytest.mark.parametrize("gate", ["attention", "linear"])
@@ -255,71 +236,60 @@ def test_a_linear_gate_is_blind_to_the_order_of_arrival(
         torch.testing.assert_close(tensor, other.kept[name])
 
 
-def test_an_aggregated_gate_is_everybody_s_and_averaged(
-    task: Task, shards: Shards
-) -> None:
-    federation, messages, models = play(quick(gate="aggregated"), task, shards)
-    assert not any(name.startswith("gate/") for name in federation.kept["client-0"])
-    sent = [
-        m.tensors for m in messages if m.kind == "individual-update" and m.round == 2
-    ]
+def test_an_aggregated_gate_is_everybody_s_and_averaged(play: Play) -> None:
+    played = play(quick(gate="aggregated"))
+    assert not any(name.startswith("gate/") for name in played.kept["client-0"])
+    sent = played.uploads(2).values()
     total = sum(t["gate/key_weight"] for t in sent) / sum(t["weight"] for t in sent)
-    torch.testing.assert_close(federation.server["gate/key_weight"], total)
+    torch.testing.assert_close(played.server["gate/key_weight"], total)
+    models = played.models
     for model in models.values():
         torch.testing.assert_close(model["gate/key_weight"], total)
-    view = find_threat("server")(messages)
-    reconstructed = quick(gate="aggregated").reconstruct(task, view, "client-1")
+    reconstructed = played.rebuild("server", "client-1")
     assert reconstructed.missing == ()
     for name, tensor in models["client-1"].items():
         torch.testing.assert_close(reconstructed.model[name], tensor)
 
 
 def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
-    task: Task, shards: Shards
+    play: Play,
 ) -> None:
-    _, messages, _ = play(quick(), task, shards)
-    view = find_threat("peer:client-0")(messages)
-    reconstructed = quick().reconstruct(task, view, "client-1")
-    last = broadcasts(messages, "client-0")[-1]
+    played = play(quick())
+    reconstructed = played.rebuild("peer:client-0", "client-1")
+    last = broadcasts(played.messages, "client-0")[-1]
     assert torch.equal(reconstructed.model["context"], last["context"])
-    uploads = {
-        (m.round, m.sender): m.tensors["context"] / m.tensors["weight"]
-        for m in messages
-        if m.kind == "individual-update"
-    }
     assert len(reconstructed.suspects) == 6  # two others, three rounds
-    for (_, sender), prompt in uploads.items():
-        found = any(torch.equal(prompt, s["context"]) for s in reconstructed.suspects)
-        assert found == (sender != "client-0")
+    suspects = [suspect["context"] for suspect in reconstructed.suspects]
+    for index in range(3):
+        for sender, sent in played.uploads(index).items():
+            prompt = sent["context"] / sent["weight"]
+            found = any(torch.equal(prompt, suspect) for suspect in suspects)
+            assert found == (sender != "client-0")
 
 
+@pytest.mark.parametrize("gate", ["attention", "linear"])
 def test_expert_shares_sum_to_one_and_follow_the_experts(
-    task: Task, shards: Shards
+    gate: Literal["attention", "linear"], play: Play, task: Task
 ) -> None:
-    for gate in ("attention", "linear"):
-        trainer = quick(gate=gate)
-        _, _, models = play(trainer, task, shards)
-        shares = trainer.expert_shares(task, models["client-0"], task.public)
-        assert shares.shape == (80, 3)
-        torch.testing.assert_close(shares.sum(dim=1), torch.ones(80))
+    trainer = quick(gate=gate)
+    model = play(trainer).models["client-0"]
+    shares = trainer.expert_shares(task, model, task.public)
+    assert shares.shape == (80, 3)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(80))
 
 
-def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(
-    task: Task, shards: Shards
-) -> None:
-    _, messages, models = play(quick(), task, shards)
-    uploads = [m.tensors for m in messages if m.sender == "client-1" and m.round < 3]
-    view = find_threat("server")(messages)
-    reconstructed = quick().reconstruct(task, view, "client-1")
-    first = uploads[0]["context"] / uploads[0]["weight"]
+def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(play: Play) -> None:
+    played = play(quick())
+    upload = played.uploads(0)["client-1"]
+    reconstructed = played.rebuild("server", "client-1")
+    first = upload["context"] / upload["weight"]
     assert torch.equal(reconstructed.model["context"], first)
     assert reconstructed.staleness == 2
     assert "the gate" in reconstructed.missing[0]
-    _, messages, models = play(quick(experts=0), task, shards)
-    view = find_threat("server")(messages)
-    reconstructed = quick(experts=0).reconstruct(task, view, "client-1")
+    played = play(quick(experts=0))
+    reconstructed = played.rebuild("server", "client-1")
     torch.testing.assert_close(
-        reconstructed.model["context"], models["client-1"]["context"]
+        reconstructed.model["context"], played.models["client-1"]["context"]
     )
     assert reconstructed.staleness == 0
     assert reconstructed.missing == ()

@@ -4,16 +4,13 @@ import numpy as np
 import torch
 
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.auditing.attack import Adversary, Target
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Task
 from privaudit.trainers.pfedprompt import BLEND, PFedPrompt
 from privaudit.tuning.prompts.feature_memory import FILLED, KEYS
 from tests.conftest import toy_records
-from tests.toy_federation import Play, Shards
+from tests.toy_federation import Play, Shards, joined
 
 
 def make(**options: Any) -> PFedPrompt:
@@ -81,24 +78,18 @@ def test_blend_is_learned_on_held_out_records_or_given(
 
 
 def test_what_is_in_the_memory_is_a_member_for_certain(
-    play: Play, task: Task, shards: Shards
+    play: Play, shards: Shards
 ) -> None:
     """A strength beyond all logits: members are sure of their label, others are not."""
-    trainer = make(strength=1000.0, sharpness=1000.0, memory=64)
-    played = play(trainer, rounds=2)
-    threat = find_threat("released")
-    adversary = Adversary(trainer, task, threat, threat(played.messages), Seeds(1))
-    targets, members = [], []
+    played = play(make(strength=1000.0, sharpness=1000.0, memory=64), rounds=2)
+    asked, members = {}, []
     for number, (client, shard) in enumerate(shards.items()):
         others = toy_records(20, seed=70 + number)
-        both = Records(
-            torch.cat([shard.features, others.features]),
-            torch.cat([shard.labels, others.labels]),
-        )
-        targets.append(Target(client, played.rebuild("released", client), both))
-        members.append(np.arange(len(both)) < len(shard))
+        asked[client] = joined(shard, others)
+        members.append(np.arange(len(shard) + 20) < len(shard))
         distance = torch.cdist(shard.features, played.models[client][KEYS])
         assert (distance.min(dim=1).values < 1e-3).all()
+    adversary, targets = played.watched("released", asked)
     for scores, is_member in zip(
         LossThreshold()(adversary, targets), members, strict=True
     ):
