@@ -9,8 +9,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
+
+from tests.type_checks import calls, jaxtyped_once
+
+jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 # Tests are small: threads would only wait for one another.
 torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
@@ -56,3 +61,9 @@ def own_folders(
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     cache = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(cache))
+
+
+@pytest.fixture(autouse=True)
+def check_types_anew() -> None:
+    """Check the first calls of every test, not those of the first test alone."""
+    calls.clear()

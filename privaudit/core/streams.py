@@ -109,12 +109,21 @@ class Stream:
 
     def permutation(self, count: int) -> Int64[np.ndarray, " count"]:
         """Return 0 to count - 1 in an order of which all are equally likely."""
-        while True:
-            words = self.words(count)
-            order = np.argsort(words, kind="stable")
-            ranked = words[order]
-            if not (ranked[1:] == ranked[:-1]).any():  # a tie would favour an order
-                return order.astype(np.int64)
+        return self.permutations(count, 1)[0]
+
+    def permutations(self, count: int, times: int) -> Int64[np.ndarray, "times count"]:
+        """Return the orders that as many calls of :meth:`permutation` would."""
+        found = np.empty((0, count), dtype=np.int64)
+        while len(found) < times:
+            missing = times - len(found)
+            words = self.words(missing * count).reshape(missing, count)
+            orders = np.argsort(words, axis=1, kind="stable")
+            ranked = np.take_along_axis(words, orders, axis=1)
+            tied = (ranked[:, 1:] == ranked[:, :-1]).any(
+                axis=1
+            )  # would favour an order
+            found = np.concatenate([found, orders[~tied].astype(np.int64)])
+        return found
 
     def coins(
         self, probability: float, shape: int | Sequence[int] = ()

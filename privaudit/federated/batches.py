@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
@@ -44,26 +45,25 @@ def epochs_of_batches(
         for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
     ]
     steps = max(len(plan) for plan in plans)
-    width = max((len(batch) for plan in plans for batch in plan), default=1)
-    chosen = torch.zeros(steps, len(plans), max(width, 1), dtype=torch.long)
+    width = max(1, *(plan.shape[1] for plan in plans))
+    chosen = torch.zeros(steps, len(plans), width, dtype=torch.long)
     mask = torch.zeros_like(chosen, dtype=torch.bool)
     for row, plan in enumerate(plans):
-        for step, batch in enumerate(plan):
-            chosen[step, row, : len(batch)] = batch
-            mask[step, row, : len(batch)] = True
+        own = slice(len(plan)), row, slice(plan.shape[1])
+        mask[own] = plan >= 0
+        chosen[own] = plan.clamp(min=0)
     return Batches(chosen, mask)
 
 
 def _plan_epochs(
     size: int, epochs: int, batch_size: int, stream: Stream
-) -> list[Tensor]:
-    if size == 0:
-        return []
-    plan: list[Tensor] = []
-    for _ in range(epochs):
-        order = torch.from_numpy(stream.permutation(size))
-        plan.extend(order.split(batch_size or size))
-    return plan
+) -> Int[Tensor, "steps batch"]:
+    """Return a client's records step by step, and -1 where a batch is shorter."""
+    if not size or not epochs:
+        return torch.zeros(0, 0, dtype=torch.long)
+    width = min(batch_size or size, size)
+    orders = torch.from_numpy(stream.permutations(size, epochs))
+    return pad(orders, (0, -size % width), value=-1).view(-1, width)
 
 
 def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n"]:

@@ -129,6 +129,17 @@ def test_a_tie_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream().permutation(3).tolist() == [1, 2, 0]
 
 
+def test_many_orders_at_once_are_those_drawn_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = Stream.words
+    monkeypatch.setattr(Stream, "words", lambda *asked: words(*asked) % np.uint64(40))
+    several, single = stream(), stream()  # of six in forty, every third order has a tie
+    together = several.permutations(6, 50)
+    np.testing.assert_array_equal(together, [single.permutation(6) for _ in range(50)])
+    assert several.take(8) == single.take(8)
+
+
 @pytest.mark.parametrize("probability", [0.0, 0.001, 0.5, 0.9, 1.0])
 def test_coins_fall_as_often_as_they_should(probability: float) -> None:
     heads = stream().coins(probability, MANY).sum()

@@ -1,0 +1,54 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+from jaxtyping import Float, TypeCheckError
+from torch import Tensor
+
+from privaudit.core.streams import Stream
+from privaudit.federated.batches import with_canaries
+from tests.type_checks import ENOUGH, jaxtyped_once
+
+check = jaxtyped_once(typechecker=None)
+
+
+@check
+def added(one: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return one + other if len(one) > 1 else torch.zeros(2)
+
+
+@check
+@dataclass(frozen=True)
+class Pair:
+    one: Float[Tensor, " n"]
+    other: Float[Tensor, " n"]
+
+
+def test_axes_of_one_name_are_equally_long_in_each_call() -> None:
+    for length in (2, 3):
+        assert len(added(torch.zeros(length), torch.zeros(length))) == length
+    with pytest.raises(TypeCheckError):
+        added(torch.zeros(3), torch.zeros(1))
+    with pytest.raises(TypeCheckError):
+        Pair(torch.zeros(2), torch.zeros(3))
+
+
+def test_what_is_returned_has_the_axes_of_what_was_given() -> None:
+    with pytest.raises(TypeCheckError):
+        added(torch.zeros(1), torch.zeros(1))
+
+
+@pytest.mark.parametrize("again", range(2))
+def test_so_it_is_a_thousand_times_in_every_test(again: int) -> None:
+    for _ in range(ENOUGH - 1):
+        added(torch.zeros(2), torch.zeros(2))
+    with pytest.raises(TypeCheckError):
+        added(torch.zeros(3), torch.zeros(1))
+    assert len(added(torch.zeros(3), torch.zeros(1))) == 3
+
+
+def test_the_package_is_checked() -> None:
+    with pytest.raises(TypeCheckError):
+        Stream("a key")  # type: ignore[arg-type]
+    with pytest.raises(TypeCheckError):
+        with_canaries(torch.zeros(2), torch.zeros(2), None)  # type: ignore[arg-type]
