@@ -9,7 +9,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, get_type_hints
 
 from beartype import BeartypeConf, beartype
 from jaxtyping import TypeCheckError, jaxtyped
@@ -32,12 +32,16 @@ def _checked(defined: Any) -> Any:
     if not inspect.isclass(defined):
         return _checked_function(defined)
     if dataclasses.is_dataclass(defined) and "__init__" in vars(defined):
-        defined.__init__ = _checked_function(defined.__init__)  # type: ignore[misc]
+        defined.__init__ = _checked_function(defined.__init__)  # type: ignore[method-assign]
     return defined
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    written = function.__annotations__
+    names = getattr(function, "__globals__", {})
+    function.__annotations__ = {n: _type(a, names) for n, a in written.items()}
     checked = _CHECK(function)
+    function.__annotations__ = written
 
     @wraps(function)
     def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
@@ -48,3 +52,15 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
             return checked(*args, **kwargs)
 
     return with_its_own_axes
+
+
+def _type(annotation: object, names: dict[str, Any]) -> object:
+    """Return a type, or Any where only mypy imports it, or it is being defined."""
+
+    def annotated() -> None: ...
+
+    annotated.__annotations__ = {"it": annotation}
+    try:
+        return get_type_hints(annotated, names, include_extras=True)["it"]
+    except NameError:
+        return Any
