@@ -11,15 +11,19 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+
+# Tests are small, and so are the processes that they start: threads would only wait for
+# one another, and keep a core busy with it. Both are read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
 import torch
 
 from tests.type_checks import calls, jaxtyped_once
 
-jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
-
-# Tests are small: threads would only wait for one another.
-torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
+jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 
 @pytest.fixture(autouse=True, scope="session")
