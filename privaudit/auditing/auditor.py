@@ -23,6 +23,7 @@ from privaudit.core.errors import AttackError, ConfigError, UnknownNameError, sh
 from privaudit.core.parameters import MOST
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
+from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.utility import measure_clients
@@ -35,6 +36,15 @@ from privaudit.statistics.roc import auroc as auroc_of
 _SIGNALS = "audits/signals"
 USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}
 """50 are published; each takes minutes of a model that writes."""
+
+
+def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> None:
+    """Refuse a run without non-members, finished or planned."""
+    if config.members == "all":
+        raise AttackError(
+            f"{what} on all candidates, so there are no non-members to tell members "
+            'from. Use members = "coin" (--members coin).'
+        )
 
 
 class Auditor:
@@ -50,11 +60,7 @@ class Auditor:
 
     def __init__(self, run: Run | str | None = None) -> None:
         found = run if isinstance(run, Run) else load_run(run)
-        if found.config.members == "all":
-            raise AttackError(
-                f"{found.name} was trained on all candidates, so there are no "
-                "non-members to tell members from. Train it with --members coin."
-            )
+        refuse_all_members(found.config, f"{found.name} is trained")
         for name in ("audits", _SIGNALS):
             refuse_link(found.path / name)
         self.run = found.require_complete()

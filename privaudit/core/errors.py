@@ -47,6 +47,17 @@ def one_line(text: str) -> str:
     return line if len(line) <= 1200 else f"{line[:800]} … {line[-300:]}"
 
 
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return a question after the name that was meant, perhaps; empty if none is near.
+
+    Example:
+        >>> nearest("promtfl", ["promptfl", "dp-fpl"])
+        " Did you mean 'promptfl'?"
+    """
+    close = get_close_matches(str(name)[:200], list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
 class PrivauditError(Exception):
     """Base of every error that privaudit raises on purpose."""
 
@@ -60,10 +71,9 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        close = get_close_matches(str(name)[:200], names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         super().__init__(
-            f"No {kind} is called {shown(name)}.{hint} Known: {', '.join(names)}."
+            f"No {kind} is called {shown(name)}.{nearest(name, names)} Known: "
+            f"{', '.join(names)}."
         )
 
 

@@ -131,25 +131,6 @@ class Grid:
         return (steps * self.step + noise).to(values.dtype)
 
 
-def add_noise(
-    values: Float[Tensor, "..."], std: float, stream: RandomWords
-) -> Float[Tensor, "..."]:
-    """Return values plus discrete Gaussian noise, on a grid that ``std`` alone sets.
-
-    Args:
-        values: Finite.
-        std: Standard deviation, at least 0; 0 leaves the values as they are.
-        stream: Repeats the noise from the same key, and must be used for nothing else.
-
-    Raises:
-        ConfigError: ``std`` is negative or not finite.
-    """
-    if std == 0:
-        return values
-    grid = Grid.of(std)
-    return grid.add(values, grid.noise(values.shape, stream))
-
-
 def _power_of_two(number: float) -> float:
     """Return the largest power of two that is not above the number."""
     return math.ldexp(0.5, math.frexp(number)[1])

@@ -12,8 +12,20 @@ from privaudit.core.seeds import Randomness
 from privaudit.statistics.estimate import Estimate
 
 
+class _Event:
+    event: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON knows it."""
+        fields = {
+            name: value.to_dict() if isinstance(value, Estimate) else value
+            for name, value in vars(self).items()
+        }
+        return {"event": self.event, **fields}
+
+
 @dataclass(frozen=True)
-class RoundDone:
+class RoundDone(_Event):
     """A round of training counts: it is on disk, and a kill loses nothing of it.
 
     Attributes:
@@ -51,14 +63,9 @@ class RoundDone:
     epsilon_round: int
     randomness: Randomness = "seed"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as JSON knows it."""
-        use = self.utility and self.utility.to_dict()
-        return {"event": self.event, **vars(self), "utility": use}
-
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(_Event):
     """Something begins, or has come as far as that.
 
     Attributes:
@@ -81,10 +88,6 @@ class Phase:
     total: int
     detail: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as JSON knows it."""
-        return {"event": self.event, **vars(self)}
-
 
 def cell_name(cell: str, epsilon: float | None, seed: int) -> str:
     """Return what a run of a sweep is called."""
@@ -93,7 +96,7 @@ def cell_name(cell: str, epsilon: float | None, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class CellDone:
+class CellDone(_Event):
     """One run of a sweep is trained and attacked.
 
     Attributes:
@@ -124,11 +127,6 @@ class CellDone:
     def name(self) -> str:
         """The cell with its budget and its seed."""
         return cell_name(self.cell, self.epsilon, self.seed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as JSON knows it."""
-        numbers = {"utility": self.utility.to_dict(), "auroc": self.auroc.to_dict()}
-        return {"event": self.event, **vars(self), **numbers}
 
 
 @dataclass(frozen=True)

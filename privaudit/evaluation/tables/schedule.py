@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from privaudit.auditing.auditor import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError, ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS
@@ -126,11 +127,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
     if not afterwards.scenario:
         return
-    if config.members == "all":
-        raise AttackError(
-            'members = "all" trains on every candidate, so that an attack has no '
-            'non-members to tell members from. Use members = "coin".'
-        )
+    refuse_all_members(config)
     scenario = find_scenario(afterwards.scenario, shadows=0)
     readable = scenario.for_task(config.task).attacks
     for metric in afterwards.metrics:

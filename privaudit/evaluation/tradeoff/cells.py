@@ -1,10 +1,11 @@
 """A sweep over epsilon: what is kept of each run, and what seeds say together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
@@ -38,6 +39,8 @@ class SweepPoint:
         scores: The attack's, of members and of non-members; None if not kept.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)
+
     mode: str
     epsilon: float | None
     seed: int
@@ -51,7 +54,9 @@ class SweepPoint:
     attack: str = ""
     guesser: str = ""
     metric: str = "accuracy"
-    scores: Groups | None = field(default=None, repr=False, compare=False)
+    scores: Annotated[Groups | None, Field(exclude=True)] = field(
+        default=None, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -86,16 +91,6 @@ class SweepPoint:
             metric=audit.utility.metric,
             scores=(members, others),
         )
-
-
-def entry_to_dict(entry: "SweepPoint | SweepCell") -> dict[str, Any]:
-    """Return the fields as JSON knows them, NaN as None, without scores."""
-    found = {}
-    for one in fields(entry):
-        value = getattr(entry, one.name)
-        found[one.name] = value.to_dict() if isinstance(value, Estimate) else value
-    found.pop("scores", None)
-    return found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, nearest
 from privaudit.core.toml_files import read_toml
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
 
@@ -229,11 +228,9 @@ def _check_names(plan: SweepPlan) -> None:
 
 def _require(where: str, name: str, known: set[str]) -> None:
     if name not in known:
-        close = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"The {where} {name!r}, and no trainer of the sweep has it.{hint} Known: "
-            f"{', '.join(sorted(known)) or 'none'}."
+            f"The {where} {name!r}, and no trainer of the sweep has it."
+            f"{nearest(name, known)} Known: {', '.join(sorted(known)) or 'none'}."
         )
 
 
@@ -257,8 +254,7 @@ def _readable(error: ValidationError) -> str:
     where, *rest = first["loc"]
     if unknown:
         known = list(SweepPlan.model_fields)
-        close = get_close_matches(str(where), known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = nearest(where, known)
         return f"{where!r} is no entry.{hint} Known: {', '.join(known)}"
     place = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
     message = first["msg"].removeprefix("Value error, ")

@@ -5,12 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privaudit.core.parameters import to_plain
-from privaudit.evaluation.tradeoff.cells import (
-    SweepCell,
-    SweepPoint,
-    aggregate,
-    entry_to_dict,
-)
+from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost, describe
 from privaudit.statistics.dominance import Domination, Front, Margins, find_front
 
@@ -113,7 +108,7 @@ class Tradeoff:
         """Return everything but the scores, as JSON knows it."""
         return {
             "cells": [
-                entry_to_dict(cell)
+                to_plain(SweepCell, cell)
                 | {
                     "dominated": place not in self.front.not_dominated,
                     "undecided": self.front.undecided[place],
@@ -124,10 +119,10 @@ class Tradeoff:
             "dominations": to_plain(tuple[Domination, ...], self.front.dominations),
             "margins": vars(self.front.margins),
             "alpha": self.front.alpha,
-            "reported": [entry_to_dict(cell) for cell in self.reported],
+            "reported": to_plain(tuple[SweepCell, ...], self.reported),
             "cost": self.cost and asdict(self.cost),
-            "points": [entry_to_dict(point) for point in self.points],
-            "report_points": [entry_to_dict(point) for point in self.report_points],
+            "points": to_plain(tuple[SweepPoint, ...], self.points),
+            "report_points": to_plain(tuple[SweepPoint, ...], self.report_points),
         }
 
 

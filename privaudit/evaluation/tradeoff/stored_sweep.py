@@ -1,9 +1,8 @@
 """A finished sweep read back from its sweep.json."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
@@ -13,11 +12,9 @@ from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost
 from privaudit.statistics.dominance import Margins, find_front
-from privaudit.statistics.estimate import Estimate
 
 SWEEP = "sweep.json"
 Json = Mapping[str, Any]
-Entry = TypeVar("Entry", SweepCell, SweepPoint)
 
 
 def read_sweep(folder: Path) -> Tradeoff:
@@ -39,8 +36,8 @@ def read_sweep(folder: Path) -> Tradeoff:
 
 
 def _sweep(said: Json) -> Tradeoff:
-    points = tuple(_entry(SweepPoint, one) for one in said["points"])
-    cells = tuple(_entry(SweepCell, one) for one in said["cells"])
+    points = from_plain(tuple[SweepPoint, ...], said["points"])
+    cells = from_plain(tuple[SweepCell, ...], said["cells"])
     if not points or not cells:
         raise ValueError(f"{len(points)} points and {len(cells)} cells")
     margins, alpha = Margins(**said["margins"]), float(said["alpha"])
@@ -49,8 +46,8 @@ def _sweep(said: Json) -> Tradeoff:
         cells,
         find_front([_replicates(cell, points) for cell in cells], margins, alpha),
         from_plain(SearchCost | None, said["cost"]),
-        tuple(_entry(SweepPoint, one) for one in said["report_points"]),
-        tuple(_entry(SweepCell, one) for one in said["reported"]),
+        from_plain(tuple[SweepPoint, ...], said["report_points"]),
+        from_plain(tuple[SweepCell, ...], said["reported"]),
     )
 
 
@@ -65,17 +62,3 @@ def _replicates(
     if set(found) != set(cell.seeds):
         raise ValueError(f"{cell.name} has the seeds {cell.seeds}, its runs {found}")
     return found
-
-
-def _entry(kind: type[Entry], said: Json) -> Entry:
-    """Return a point or a cell; keys beside its fields are told anew."""
-    names = [field.name for field in fields(kind) if field.name != "scores"]
-    return kind(**{name: _value(name, said[name]) for name in names})
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return Estimate.from_dict(value)
-    if name in ("seeds", "reference") and value is not None:
-        return tuple(value)
-    return value

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.auditor import Auditor, refuse_all_members
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
-    AttackError,
     IncompatibleRunsError,
     UnknownNameError,
 )
@@ -155,11 +154,7 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
     tasks: set[str] = set()
     for cell in cells:
         config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
-        if config.members == "all":
-            raise AttackError(
-                'members = "all" trains on every candidate, so that an attack has no '
-                'non-members to tell members from. Use members = "coin".'
-            )
+        refuse_all_members(config)
         tasks.add(config.task)
         readable = scenario.for_task(config.task).attacks
         if plan.attack is not None and plan.attack not in readable:

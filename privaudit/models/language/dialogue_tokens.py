@@ -20,6 +20,26 @@ from privaudit.models.language.stacked_language import TextTokenizer
 
 LLAVA_TEMPLATE = "USER: {image}\n{question} ASSISTANT:"
 """What LLaVA 1.5 was trained with."""
+_QUESTION = "QUESTION-GOES-HERE"
+
+
+def chat_template(reader: Any, plain: str = "{question}", image: str = "") -> str:
+    """Return the prompt that a reader's chat template writes around a question.
+
+    {question} and, in place of the image's token, {image} stand where they go.
+    ``plain`` is what a tokenizer or a processor without a chat template gets.
+    """
+    if not getattr(reader, "chat_template", None):
+        return plain
+    parts = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
+    written: str = reader.apply_chat_template(
+        [{"role": "user", "content": parts if image else _QUESTION}],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    if image:
+        written = written.replace(image, "{image}", 1)
+    return written.replace(_QUESTION, "{question}", 1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,76 +10,45 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
-from privaudit.models.foreign_folder import check_folder
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.hugging_face import (
-    check_model,
-    import_transformers,
-    loading_errors,
-)
+from privaudit.models.hugging_face import check_type, load_model, load_reader
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
-from privaudit.models.language.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
+from privaudit.models.language.dialogue_tokens import (
+    LLAVA_TEMPLATE,
+    DialogueTokens,
+    chat_template,
+)
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
-Precision = Literal["float32", "bfloat16"]
-_QUESTION = "QUESTION-GOES-HERE"
-
 
 def load_llava(
-    source: str,
-    *,
-    device: str = "cpu",
-    precision: Precision = "float32",
-    targets: TargetNames = "all-linear",
-    template: str | None = None,
+    source: str, *, device: str = "cpu", targets: TargetNames = "all-linear"
 ) -> CaptioningVLM:
     """Load a LLaVA, frozen; code that comes with it is not run.
 
-    Args:
-        source: A folder, or a name on the hub.
-        device: Where it runs.
-        precision: Of weights; half of the memory in "bfloat16".
-        targets: The language model's layers that may be changed.
-        template: The prompt, with {image} and {question}; None takes the model's own
-            chat template, or LLaVA 1.5's where it has none.
+    The prompt is the model's own chat template, or LLaVA 1.5's where it has none.
 
     Raises:
         MissingFileError: It is not there.
         ConfigError: It is no LLaVA, needs code of its own, has no safetensors weights,
             or no layer fits ``targets``.
     """
-    model, processor = _read(source, getattr(torch, precision))
-    model = model.to(device).eval().requires_grad_(False)
+    check_type(source, "llava:", "llava")
+    processor = load_reader("AutoProcessor", "model", source)
+    model = load_model("LlavaForConditionalGeneration", "model", source, device)
     eye = _picture_tower(model, processor.image_processor)
     language = StackedLanguageModel(
         model, processor.tokenizer, targets, _language_part(model)
     )
     words = DialogueTokens(
         processor.tokenizer,
-        template or chat_template(processor),
+        chat_template(processor, LLAVA_TEMPLATE, processor.image_token),
         eye.parts,
         language.context,
         processor.image_token,
     )
     return CaptioningVLM(f"llava:{source}", eye, language, words, weights_hash(model))
-
-
-def chat_template(processor: Any) -> str:
-    """Return the prompt that a processor's chat template writes around a question.
-
-    The places are {image} and {question}; without a chat template it is LLaVA 1.5's.
-    """
-    if not getattr(processor, "chat_template", None):
-        return LLAVA_TEMPLATE
-    content = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
-    written: str = processor.apply_chat_template(
-        [{"role": "user", "content": content}],
-        add_generation_prompt=True,
-        tokenize=False,
-    )
-    written = written.replace(processor.image_token, "{image}", 1)
-    return written.replace(_QUESTION, "{question}", 1)
 
 
 @dataclass(frozen=True)
@@ -109,36 +78,6 @@ class ProcessorPreparation:
                 "preprocessor_config.json."
             )
         return made
-
-
-def _read(source: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    transformers, kind = import_transformers(), "LlavaForConditionalGeneration"
-    with loading_errors("model", source):
-        check_folder(source)
-        _check_kind(transformers, source)
-        check_model(kind, "model", source)
-        processor = transformers.AutoProcessor.from_pretrained(
-            source, trust_remote_code=False
-        )
-        model = getattr(transformers, kind).from_pretrained(
-            source,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=dtype,
-            attn_implementation="sdpa",
-        )
-    return model, processor
-
-
-def _check_kind(transformers: Any, source: str) -> None:
-    options = {"trust_remote_code": False}
-    config = transformers.AutoConfig.from_pretrained(source, **options)
-    if config.model_type != "llava":
-        raise ConfigError(
-            f"{source!r} is a model of type {config.model_type!r}, and llava: takes "
-            "those of type 'llava' (one picture, one square). For a language model "
-            "without an image tower make a projector: privaudit pretrain projector."
-        )
 
 
 def _language_part(model: Any) -> str:

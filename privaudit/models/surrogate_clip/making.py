@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import readable
 from privaudit.datasets.dataset import VALIDATION, Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.surrogate_clip.architecture import (
@@ -119,10 +120,4 @@ def checked(kind: type[Options], fields: Mapping[str, Any]) -> Options:
     try:
         return TypeAdapter(kind).validate_python(dict(fields))
     except ValidationError as error:
-        first = error.errors()[0]
-        if isinstance(own := first.get("ctx", {}).get("error"), ConfigError):
-            raise own from None
-        name = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"{name} cannot be {first['input']!r}: {first['msg']}. Give another value."
-        ) from None
+        raise ConfigError(readable(error, "pretraining")) from None

@@ -1,13 +1,9 @@
 """Load the embedded model as it was pretrained."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from privaudit.models.tiny_clip.architecture import Model
-from privaudit.models.tiny_clip.preprocessing import preprocess
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit.models.tiny_clip.weights import load_weights
 
@@ -16,14 +12,13 @@ DEFAULT_TEMPLATE = "a photo of the digit {}."
 
 
 class TinyClip(NamedTuple):
-    """The model, and what its two towers read."""
+    """The model, and what makes its text tower's tokens."""
 
     model: Model
     tokenizer: TinyTokenizer
-    preprocess: Callable[..., Tensor]
 
 
 def load(folder: Path | None = None) -> TinyClip:
     """Load ``tiny-clip``: an ``open_clip.model.CLIP``, frozen, in evaluation mode."""
     model = load_weights(folder or Path(__file__).parent)
-    return TinyClip(model, TinyTokenizer(), preprocess)
+    return TinyClip(model, TinyTokenizer())

@@ -1,4 +1,4 @@
-"""CIDEr and CIDEr-D.
+"""CIDEr-D.
 
 Source: Vedantam, Zitnick, Parikh, "CIDEr: consensus-based image description
 evaluation", CVPR 2015, equations 1 to 5. What coco-caption prints as CIDEr is CIDEr-D,
@@ -18,6 +18,7 @@ from privaudit.statistics.captions.corpus import ORDERS, Corpus, Counts
 from privaudit.statistics.captions.tokenisation import Tokens
 
 SCALE = 10.0
+SIGMA = 6.0  # how far lengths may differ, in bigrams
 
 
 @dataclass(frozen=True)
@@ -35,32 +36,19 @@ class Weighted:
     bigrams: int
 
 
-def cider_d(corpus: Corpus, sigma: float = 6.0) -> Float[np.ndarray, " images"]:
+def cider_d(corpus: Corpus) -> Float[np.ndarray, " images"]:
     """Return each image's CIDEr-D, from 0 to 10; the corpus' is the mean.
 
     Words that stand in the references of every image weigh nothing: a corpus of one
     image scores 0.
-
-    Args:
-        corpus: Candidates and references.
-        sigma: How far lengths may differ, in words; infinite for no penalty.
     """
-    return _consensus(corpus, sigma)
-
-
-def cider(corpus: Corpus) -> Float[np.ndarray, " images"]:
-    """Return each image's CIDEr as first published: no clipping, no length penalty."""
-    return _consensus(corpus, None)
-
-
-def _consensus(corpus: Corpus, sigma: float | None) -> Float[np.ndarray, " images"]:
     rarity = Rarity(corpus)
     scores = []
     for candidate, references in zip(
         corpus.candidate_counts, corpus.reference_counts, strict=True
     ):
         own = rarity.weigh(candidate)
-        found = [_similarity(own, rarity.weigh(other), sigma) for other in references]
+        found = [_similarity(own, rarity.weigh(other)) for other in references]
         scores.append(SCALE * sum(found) / len(found))
     return np.array(scores)
 
@@ -89,19 +77,16 @@ class Rarity:
         return Weighted(weights, tuple(map(math.sqrt, squares)), bigrams)
 
 
-def _similarity(own: Weighted, other: Weighted, sigma: float | None) -> float:
-    """Return the mean cosine over the orders; clipped and penalised with a sigma."""
+def _similarity(own: Weighted, other: Weighted) -> float:
+    """Return the mean cosine over the orders, clipped, and penalised by length."""
     products = [0.0] * ORDERS
     for ngram, weight in own.weights.items():
         there = other.weights.get(ngram)
         if there is not None:
-            kept = weight if sigma is None else min(weight, there)
-            products[len(ngram) - 1] += kept * there
+            products[len(ngram) - 1] += min(weight, there) * there
     cosines = (
         product / (a * b) if a and b else 0.0
         for product, a, b in zip(products, own.norms, other.norms, strict=True)
     )
     mean = sum(cosines) / ORDERS
-    if sigma is None:
-        return mean
-    return mean * math.exp(-(((own.bigrams - other.bigrams) / sigma) ** 2) / 2)
+    return mean * math.exp(-(((own.bigrams - other.bigrams) / SIGMA) ** 2) / 2)

@@ -74,29 +74,6 @@ def score_corpus(corpus: Corpus) -> CaptionScores:
     return CaptionScores(whole, means, counts)
 
 
-def estimates(
-    scores: CaptionScores,
-    rng: np.random.Generator,
-    replicates: int = 2000,
-    confidence: float = 0.95,
-) -> Mapping[str, Estimate]:
-    """Return each of ``METRICS`` with an interval over images.
-
-    The interval is that of other images of the same kind for the same model: seeds and
-    clients are not drawn again, and how CIDEr-D weighs words is held fixed.
-
-    Args:
-        scores: Of :func:`caption_scores`.
-        rng: Draws the images of the replicates.
-        replicates: How many times they are drawn.
-        confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: The confidence is no share.
-    """
-    return mean_estimates([scores], rng, replicates, confidence)
-
-
 def mean_estimates(
     scores: Sequence[CaptionScores],
     rng: np.random.Generator,
@@ -105,8 +82,9 @@ def mean_estimates(
 ) -> Mapping[str, Estimate]:
     """Return the mean over models of each of ``METRICS``, with an interval over images.
 
-    An image is drawn for all models together, since all wrote of the same images; what
-    the interval is of stands at :func:`estimates`.
+    An image is drawn for all models together, since all wrote of the same images. The
+    interval is that of other images of the same kind for the same models: seeds and
+    clients are not drawn again, and how CIDEr-D weighs words is held fixed.
 
     Args:
         scores: One for each model, of the same images in the same order.

@@ -128,7 +128,10 @@ WRITER = [{"label": "a", "trainer": "lora-fedavg", "whose": "server"}]
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"fields": {"members": "all"}}, 'a, accuracy, seed 1: members = "all" trains'),
+        (
+            {"fields": {"members": "all"}},
+            "a, accuracy, seed 1: The run is trained on all candidates",
+        ),
         ({"metrics": ["client token-loss"]}, "'token-loss' cannot read what tiny-clip"),
         ({"rows": WRITER}, "'loss-threshold' cannot read what tiny-llava answers"),
         ({"metrics": ["server BLEU-1"]}, "generative models, and tiny-clip classifies"),

@@ -13,7 +13,6 @@ from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
-from privaudit.models.language.llava import load_llava
 from tests.loaded_models import load_captioner
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
@@ -234,9 +233,6 @@ def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
     write_llava(tmp_path, "Llama", chat=None)
     model = load_captioner(f"llava:{tmp_path}")
     assert model.template == "USER: {image}\n{question} ASSISTANT:"
-    own = load_llava(str(tmp_path), template="{image} {question}", precision="bfloat16")
-    assert own.template == "{image} {question}"
-    assert own.encode_tokens(torch.zeros(1, 3, 24, 24)).dtype == torch.bfloat16
 
 
 def test_a_record_without_picture_is_refused(model: CaptioningVLM) -> None:

@@ -207,7 +207,7 @@ def test_a_loss_that_is_not_finite_ends_it(
 def test_pictures_make_no_projector(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no captions"):
         make_captioner("models/mine", "digits", tmp_path / "out")
-    with pytest.raises(ConfigError, match="parts cannot be 0"):
+    with pytest.raises(ConfigError, match="parts = 0"):
         make_captioner("models/mine", "digits", tmp_path, settings={"parts": 0})
 
 

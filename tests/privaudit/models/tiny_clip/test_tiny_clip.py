@@ -4,10 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 
 from privaudit.models import tiny_clip
@@ -19,7 +17,7 @@ from privaudit.models.pretraining.tiny_clip_validation import (
 )
 from privaudit.models.tiny_clip.architecture import IMAGE_SIZE, configuration
 from privaudit.models.tiny_clip.loading import DEFAULT_TEMPLATE, TinyClip, load
-from privaudit.models.tiny_clip.preprocessing import preprocess, preprocess_batch
+from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 
 FOLDER = Path(tiny_clip.__file__).parent
 # Measured once, with the finished weights: see docs/decisions/0005-embedded-model.md.
@@ -75,15 +73,6 @@ def test_handwritten_digits_are_recognised_as_reported(loaded: TinyClip) -> None
     texts = digit_features(loaded.model, DEFAULT_TEMPLATE)
     accuracy = zero_shot_accuracy(features, texts, torch.from_numpy(labels))
     assert accuracy >= ZERO_SHOT_ON_DIGITS - 0.02
-
-
-def test_every_way_to_give_a_picture_gives_the_same_tensor() -> None:
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
-    colour = np.repeat(grey[:, :, None], 3, axis=2)
-    expected = preprocess_batch(torch.from_numpy(grey / 255)[None])[0]
-    given = (grey, grey / 255, colour, Image.fromarray(grey), Image.fromarray(colour))
-    for picture in given:
-        torch.testing.assert_close(preprocess(picture), expected)
 
 
 def test_a_plain_picture_of_any_size_stays_plain() -> None:

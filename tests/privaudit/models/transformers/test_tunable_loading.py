@@ -9,11 +9,10 @@ import torch
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
 from privaudit.federated.runs.config import make_config
-from privaudit.models.families.decoder import chat_template
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
-from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.models.transformers.text_writer import TextWriter

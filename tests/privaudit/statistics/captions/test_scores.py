@@ -10,7 +10,6 @@ from privaudit.statistics.captions.scores import (
     METRICS,
     CaptionScores,
     caption_scores,
-    estimates,
     mean_estimates,
     score_corpus,
 )
@@ -63,7 +62,7 @@ def scores(golden: dict[str, np.ndarray]) -> CaptionScores:
 def test_estimates_hold_the_corpus_values_and_say_how_they_were_found(
     scores: CaptionScores,
 ) -> None:
-    found = estimates(scores, np.random.default_rng(0))
+    found = mean_estimates([scores], np.random.default_rng(0))
     assert tuple(found) == METRICS
     for name, estimate in found.items():
         assert estimate.value == pytest.approx(scores.corpus[name], abs=1e-12)
@@ -74,7 +73,7 @@ def test_estimates_hold_the_corpus_values_and_say_how_they_were_found(
 
 def test_the_same_generator_gives_the_same_interval(scores: CaptionScores) -> None:
     first, again, other = (
-        estimates(scores, np.random.default_rng(seed)) for seed in (0, 0, 1)
+        mean_estimates([scores], np.random.default_rng(seed)) for seed in (0, 0, 1)
     )
     assert first == again
     assert first != other
@@ -86,7 +85,7 @@ def test_a_replicate_is_the_score_of_the_images_it_draws(
     """The mean's interval is near Student's, which knows nothing of replicates."""
     values = scores.per_image["ROUGE-L"]
     half = 2.0 * values.std(ddof=1) / np.sqrt(len(values))
-    found = estimates(scores, np.random.default_rng(0), 4000)["ROUGE-L"]
+    found = mean_estimates([scores], np.random.default_rng(0), 4000)["ROUGE-L"]
     assert found.low == pytest.approx(found.value - half, abs=half / 5)
     assert found.high == pytest.approx(found.value + half, abs=half / 5)
 
@@ -100,7 +99,7 @@ def test_the_mean_over_models_is_the_mean_of_their_scores(
         replace(scores.counts, matches=0 * scores.counts.matches),
     )
     found = mean_estimates([scores, silent], np.random.default_rng(0))
-    alone = estimates(scores, np.random.default_rng(0))
+    alone = mean_estimates([scores], np.random.default_rng(0))
     for name in METRICS:
         assert found[name].value == pytest.approx(scores.corpus[name] / 2, abs=1e-3)
         assert found[name].low == pytest.approx(alone[name].low / 2, abs=1e-3)
@@ -117,7 +116,7 @@ def test_models_that_wrote_of_different_images_have_no_mean() -> None:
 
 
 def test_few_images_have_scores_and_no_interval() -> None:
-    found = estimates(caption_scores(*TEST), np.random.default_rng(0))
+    found = mean_estimates([caption_scores(*TEST)], np.random.default_rng(0))
     assert found["BLEU-1"].value == pytest.approx(0.8)
     assert str(found["ROUGE-L"]) == (
         "0.907, interval unresolved (needs 10 images, has 1)"
@@ -126,7 +125,7 @@ def test_few_images_have_scores_and_no_interval() -> None:
 
 def test_captions_that_are_all_alike_have_an_interval_without_width() -> None:
     scores = caption_scores(["a red dog runs"] * 12, [["a red dog runs"]] * 12)
-    found = estimates(scores, np.random.default_rng(0))["BLEU-4"]
+    found = mean_estimates([scores], np.random.default_rng(0))["BLEU-4"]
     assert found.low == pytest.approx(found.high)
     assert found.value == pytest.approx(1.0)
 
@@ -134,7 +133,7 @@ def test_captions_that_are_all_alike_have_an_interval_without_width() -> None:
 def test_captions_without_words_score_nothing() -> None:
     scores = score_corpus(Corpus(((),) * 12, ((("a", "dog"),),) * 12))
     assert set(scores.corpus.values()) == {0.0}
-    assert estimates(scores, np.random.default_rng(0))["BLEU-4"].high == 0.0
+    assert mean_estimates([scores], np.random.default_rng(0))["BLEU-4"].high == 0.0
 
 
 def test_intervals_of_a_ratio_of_sums_cover_it_as_often_as_they_say() -> None:
@@ -162,4 +161,4 @@ def test_drawing_in_pieces_draws_as_often(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_percentage_is_no_confidence(scores: CaptionScores) -> None:
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        estimates(scores, np.random.default_rng(0), confidence=95.0)
+        mean_estimates([scores], np.random.default_rng(0), confidence=95.0)
