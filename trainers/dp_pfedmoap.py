@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.phrases import phrase
 from privaudit.core.tensors import Stacked, numbers_in
 from privaudit.federated.batches import (
     Batch,
@@ -37,6 +38,22 @@ from privaudit.tuning.prompts.experts.experts import PromptExperts
 from privaudit.tuning.prompts.learning import fit
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD
+
+_FOR_AN_UPLOAD = phrase(
+    "claim",
+    "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "
+    "for a record of what a client sends, not of what it releases",
+)
+_AS_PUBLISHED = phrase(
+    "claim",
+    "epsilon and delta as published; how noise follows from them was not: here "
+    "sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent",
+)
+_WORTH = phrase(
+    "claim",
+    "delta = {delta} is far above 1/n (here {share}): giving away about {n} of a "
+    "client's records would keep the promise",
+)
 
 SAYS_LITTLE = 0.1  # expected records that delta may give away entirely
 
@@ -229,13 +246,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         """Return epsilon for a record of an upload, and what delta is worth."""
         if self.epsilon is None:
             return Claim(delta=self.delta)
-        source = (
-            "noise by an accountant (opacus PRV or the exact Gaussian; see the "
-            "certificate), for a record of what a client sends, not of what it releases"
-            if self.mode == "sound"
-            else "epsilon and delta as published; how noise follows from them was not: "
-            "here sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent"
-        )
+        source = _FOR_AN_UPLOAD if self.mode == "sound" else _AS_PUBLISHED
         return Claim(self.epsilon, self.delta, source + _worth(self.delta, task))
 
 
@@ -244,7 +255,8 @@ def _worth(delta: float, task: Task) -> str:
     records = max(task.expected_members, 1.0)
     if delta * records <= SAYS_LITTLE:
         return ""
-    return (
-        f"; delta = {delta:g} is far above 1/n (here {1 / records:.2g}): giving away "
-        f"about {delta * records:.1f} of a client's records would keep the promise"
+    given = delta * records
+    worth = _WORTH.format(
+        delta=f"{delta:g}", share=f"{1 / records:.2g}", n=f"{given:.1f}"
     )
+    return f"; {worth}"

@@ -24,6 +24,7 @@ from privaudit.federated.trainer import (
 from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.privacy.certificate import Claim
+from privaudit.privacy.certificate_phrases import NO_RECORD
 from privaudit.tuning.prompts.learning import PromptTrainer
 from privaudit.tuning.transformers.lora import weight_changes
 from privaudit.tuning.transformers.objectives import objective_of
@@ -94,7 +95,7 @@ class ZeroShot(PromptTrainer):
 
     def claim(self, task: Task) -> Claim:
         """Claim 0: the model does not depend on any record."""
-        return Claim(0.0, source="no record is used")
+        return Claim(0.0, source=NO_RECORD)
 
     def _model(self, task: Task) -> Tensors:
         return (

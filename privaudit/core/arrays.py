@@ -10,8 +10,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from jaxtyping import Shaped
 
+from privaudit.core.bounded_files import open_zip
 from privaudit.core.limits import check_limit
-from privaudit.core.zip_files import open_zip
 
 DAMAGE = (  # what numpy and zipfile raise on a damaged file
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError,

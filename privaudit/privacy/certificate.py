@@ -15,6 +15,22 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
+from privaudit.privacy.certificate_phrases import (
+    DISCRETE,
+    DRAWN,
+    FLOATS,
+    NO_MECHANISM,
+    NO_NOISE,
+    NONE_APPLIED,
+    NOTHING_COUNTS,
+    POISSON,
+    SERVERS_OWN,
+    STEPS,
+    UNBOUNDED,
+    WHOLE,
+    WHY,
+    WITHOUT_NOISE,
+)
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 
@@ -35,7 +51,7 @@ class Claim:
 
     epsilon: float | None = None
     delta: float = 1e-5
-    source: str = "no privacy mechanism"
+    source: str = NO_MECHANISM
 
 
 def is_repeatable(proved: Mapping[str, Any]) -> bool:
@@ -132,8 +148,9 @@ def certify(
     rounds = [[event for event in r if _is_seen(event, view)] for r in events]
     unprotected = _why_unprotected(rounds, view)
     if unprotected:
-        nothing = "no mechanism counts"
-        return Certificate(None, delta, view, nothing, "", unprotected, unit, adjacency)
+        return Certificate(
+            None, delta, view, NOTHING_COUNTS, "", unprotected, unit, adjacency
+        )
     phases = _phases(rounds, view)
     epsilon, accountant = _epsilon(phases, rounds, delta)
     told = _describe(phases) + _kind(rounds)
@@ -215,10 +232,10 @@ def _why_unprotected(
 ) -> str:
     """Say what stands in the way of a proof; nothing if nothing does."""
     if not rounds:
-        return "No mechanism was applied."
+        return NONE_APPLIED
     for number, events in enumerate(rounds):
         if not events:
-            return f"What this view sees of round {number} carries no noise."
+            return NO_NOISE.format(round=number)
         for event in events:
             if effective_noise(event, view) == 0:
                 return _why_not(event, number)
@@ -227,20 +244,17 @@ def _why_unprotected(
 
 def _why_not(event: MechanismEvent, number: int) -> str:
     if not event.bounded:
-        return (
-            f"Nothing bounds what the noise of the {event.release} release of round "
-            f"{number} hides: it was not clipped."
-        )
+        return UNBOUNDED.format(release=event.release, round=number)
     if event.noise_at == "server" and event.noise_multiplier > 0:
-        return "The server adds the noise itself, so it sees what the noise hides."
-    return f"The {event.release} release of round {number} has no noise."
+        return SERVERS_OWN
+    return WITHOUT_NOISE.format(release=event.release, round=number)
 
 
 def _why(rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView) -> str:
     """Say why the noise counts; what is shared decides, if anything is."""
     events = [event for events in rounds for event in events]
     shared = [event for event in events if event.release != "local"]
-    return _WHY[view][(shared or events)[0].noise_at]
+    return WHY[view][(shared or events)[0].noise_at]
 
 
 def _phases(
@@ -285,8 +299,8 @@ def _sampled(event: MechanismEvent, view: CertifiedView) -> tuple[float, Samplin
 
 def _describe(phases: Sequence[SamplingPhase]) -> str:
     return "; ".join(
-        f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
-        f"multiplier {phase.noise_multiplier:.4g}, " + _how_sampled(phase)
+        STEPS.format(steps=phase.steps, noise=f"{phase.noise_multiplier:.4g}")
+        + _how_sampled(phase)
         for phase in phases
     )
 
@@ -295,45 +309,17 @@ def _kind(rounds: Sequence[Sequence[MechanismEvent]]) -> str:
     """Say how the noise was drawn."""
     events = [event for events in rounds for event in events]
     if any(event.kind == "gaussian" for event in events):
-        return (
-            "; noise drawn in floating point, whose low bits can tell neighbouring "
-            "values apart, which no accountant counts"
-        )
+        return f"; {FLOATS}"
     fewest = min(event.scale for event in events)
-    return (
-        f"; discrete Gaussian noise on a grid, {fewest} steps to a standard deviation "
-        "or more, which is accounted for"
-    )
+    return f"; {DISCRETE.format(steps=fewest)}"
 
 
 def _how_sampled(phase: SamplingPhase) -> str:
     if phase.sampling_rate == 1:
-        return "without sampling"
+        return WHOLE
     if phase.sampling == "poisson":
-        return f"Poisson-sampled at rate {phase.sampling_rate:.4g}"
-    return f"of {phase.sampling_rate:.4g} of all clients, drawn without replacement"
-
-
-_WHY: dict[str, dict[str, str]] = {
-    "server": {
-        "client": "Every upload carries its own client's noise.",
-        "distributed": "Every upload carries its client's share of the noise only.",
-    },
-    "server-aggregate": {
-        "client": "The sum that the server sees carries every client's noise.",
-        "distributed": "The sum that the server sees carries all shares of the noise.",
-    },
-    "peer": {
-        "server": "Broadcasts carry the server's noise, which no peer knows.",
-        "client": "Broadcasts carry the noise of all clients but the peer itself.",
-        "distributed": "Broadcasts carry all shares of the noise but the peer's own.",
-    },
-    "released": {
-        "server": "The global part carries the server's noise, the local its client's.",
-        "client": "Every part of the prompt carries its client's noise.",
-        "distributed": "The global part carries all shares of the noise.",
-    },
-}
+        return POISSON.format(rate=f"{phase.sampling_rate:.4g}")
+    return DRAWN.format(rate=f"{phase.sampling_rate:.4g}")
 
 
 def guarantee_of(proved: Mapping[str, Any]) -> str:

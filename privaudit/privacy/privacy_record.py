@@ -6,9 +6,11 @@ from typing import Any, get_args
 
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim, certify
+from privaudit.privacy.certificate_phrases import (
+    EVERYTHING_IS_PUBLIC,
+    NOTHING_RELEASED,
+)
 from privaudit.privacy.events import MechanismEvent
-
-EVERYTHING_IS_PUBLIC = "No record has any influence on what this view holds."
 
 
 def privacy_record(
@@ -44,7 +46,7 @@ def _certify(
     untouched = claim.epsilon == 0 or (view != "released" and not sends_updates)
     if untouched and not any(events):
         return Certificate(
-            0.0, claim.delta, view, "nothing is released", "by definition",
+            0.0, claim.delta, view, NOTHING_RELEASED, "by definition",
             EVERYTHING_IS_PUBLIC,
         )  # fmt: skip
     return certify(events, view, claim.delta)

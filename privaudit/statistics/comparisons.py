@@ -9,9 +9,14 @@ from jaxtyping import Bool, Float, Shaped
 from scipy.special import bdtr, logit, ndtr, stdtr, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
+from privaudit.core.phrases import phrase
 from privaudit.statistics.delong import Placements, delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import check_confidence, normal_quantile, wilson
+from privaudit.statistics.roc import LEFT_OUT
+
+_PAIRED = phrase("method", "paired difference of AUROCs, DeLong with Satterthwaite's t")
+_AVERAGED = phrase("method", ", averaged over {n} clients by pairs")
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,11 @@ def pooled_paired_auroc_difference(
     members = sum(int(truth.sum()) for _, truth in usable)
     others = sum(int((~truth).sum()) for _, truth in usable)
     left_out = len(groups) - len(usable)
-    method = "paired difference of AUROCs, DeLong with Satterthwaite's t"
+    method = _PAIRED
     if len(groups) > 1:
-        method += f", averaged over {len(usable)} clients by pairs"
+        method += _AVERAGED.format(n=len(usable))
     if left_out:
-        method += f"; {left_out} left out, without members or non-members"
+        method += f"; {LEFT_OUT.format(n=left_out)}"
     value, low, high, p_value = _student([d for d, _ in usable], confidence)
     estimate = Estimate(value, low, high, (members, others), method, confidence)
     return Comparison(estimate, p_value)

@@ -9,9 +9,12 @@ from jaxtyping import Float, Shaped
 from scipy.special import bdtr, bdtrc
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.phrases import phrase
 from privaudit.statistics.delong import checked_scores
-from privaudit.statistics.estimate import Estimate, mean_with_t, unresolved
+from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
 from privaudit.statistics.intervals import check_confidence, clopper_pearson
+
+_TPR = phrase("method", "TPR at FPR {fpr}, order statistics and Clopper-Pearson")
 
 MemberScores = Shaped[np.ndarray, " members"]
 NonmemberScores = Shaped[np.ndarray, " nonmembers"]
@@ -56,9 +59,9 @@ def tpr_at_fpr(
             f"A false-positive rate of {fpr} is not between 0 and 1. Try 0.01."
         )
     counts, needed = (len(members), len(others)), int(np.ceil(10 / fpr - 1e-9))
-    method = f"TPR at FPR {fpr:g}, order statistics and Clopper-Pearson"
+    method = _TPR.format(fpr=f"{fpr:g}")
     if len(others) < needed:
-        reason = f"needs {needed} non-members, has {len(others)}"
+        reason = needs(needed, "non-members", len(others))
         return unresolved(reason, counts, method, confidence)
     low, rate, high = _rate_and_bounds(members, others, fpr, confidence)
     return Estimate(rate, low, high, counts, method, confidence)

@@ -14,7 +14,18 @@ from pydantic_core import core_schema
 from scipy.special import stdtrit
 
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.phrases import phrase
 from privaudit.statistics.intervals import check_confidence, clopper_pearson, wilson
+
+_MEAN = phrase("method", "mean of replicates")
+_PAIRED_MEAN = phrase("method", "mean of paired differences of replicates")
+STUDENT = phrase("method", ", t with {freedom} degrees of freedom")
+_PROPORTION = phrase("method", "proportion, Clopper-Pearson")
+_TWO_PROPORTIONS = phrase(
+    "method", "difference of proportions, Newcombe's hybrid score"
+)
+_COUNTED = ("replicates", "clients", "records", "images", "non-members")
+_NEEDS = phrase("reason", "needs {wanted} {what}, has {found}", what=_COUNTED)
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,11 @@ def unresolved(
     return Estimate(value, math.nan, math.nan, n, method, confidence, reason)
 
 
+def needs(wanted: int, what: str, found: int) -> str:
+    """Say of an estimate without an interval what it would take."""
+    return _NEEDS.format(wanted=wanted, what=what, found=found)
+
+
 def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
     """Return a proportion with its exact (Clopper-Pearson) interval.
 
@@ -146,7 +162,7 @@ def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimat
         float(low[0]),
         float(high[0]),
         (trials,),
-        "proportion, Clopper-Pearson",
+        _PROPORTION,
         confidence,
     )
 
@@ -185,8 +201,9 @@ def two_proportions(
     value = rate_a - rate_b
     low = value - math.hypot(rate_a - low_a, high_b - rate_b)
     high = value + math.hypot(high_a - rate_a, rate_b - low_b)
-    method = "difference of proportions, Newcombe's hybrid score"
-    return Estimate(value, low, high, (trials_a, trials_b), method, confidence)
+    return Estimate(
+        value, low, high, (trials_a, trials_b), _TWO_PROPORTIONS, confidence
+    )
 
 
 def mean_with_t(
@@ -219,10 +236,10 @@ def mean_with_t(
             "Leave out runs that failed, and say so."
         )
     mean = float(replicates.mean())
-    method = f"mean of replicates, t with {count - 1} degrees of freedom"
+    method = _MEAN + STUDENT.format(freedom=count - 1)
     if count == 1:
-        reason = "needs 2 replicates, has 1"
-        return unresolved(reason, (1,), "mean of replicates", confidence, mean)
+        reason = needs(2, "replicates", 1)
+        return unresolved(reason, (1,), _MEAN, confidence, mean)
     check_confidence(confidence)
     error = float(replicates.std(ddof=1)) / math.sqrt(count)
     half = float(stdtrit(count - 1, (1 + confidence) / 2)) * error
@@ -256,7 +273,7 @@ def paired_difference(
     mean = mean_with_t(
         np.asarray(a, np.float64) - np.asarray(b, np.float64), confidence
     )
-    method = mean.method.replace("mean of", "mean of paired differences of")
+    method = mean.method.replace(_MEAN, _PAIRED_MEAN)
     return replace(mean, method=method)
 
 

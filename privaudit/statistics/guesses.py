@@ -10,8 +10,16 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import clopper_pearson
+
+_RIGHT = phrase("method", "share of right guesses, Clopper-Pearson")
+_RIGHT_BY_CLASS = phrase(
+    "method",
+    "share of right guesses averaged over {classes} classes, Korn-Graubard",
+)
+_ADVANTAGE = phrase("method", "TPR - FPR, Newcombe's hybrid score")
 
 
 def success_rate(
@@ -34,8 +42,7 @@ def success_rate(
     _check_lengths(is_member, guesses)
     right = int((is_member == guesses).sum())
     estimate = proportion(right, len(is_member), confidence)
-    method = "share of right guesses, Clopper-Pearson"
-    return replace(estimate, method=method)
+    return replace(estimate, method=_RIGHT)
 
 
 def class_averaged_success(
@@ -72,7 +79,7 @@ def class_averaged_success(
     spread = shrunk.mean() * (1 - shrunk.mean())
     effective = float(min(spread / variance, classes**2 / (1 / sizes).sum()))
     low, high = clopper_pearson(np.array([value * effective]), effective, confidence)
-    method = f"share of right guesses averaged over {classes} classes, Korn-Graubard"
+    method = _RIGHT_BY_CLASS.format(classes=classes)
     return Estimate(
         value, float(low[0]), float(high[0]), (len(labels),), method, confidence
     )
@@ -103,8 +110,7 @@ def advantage(
     estimate = two_proportions(
         int(hits.sum()), len(hits), int(alarms.sum()), len(alarms), confidence
     )
-    method = "TPR - FPR, Newcombe's hybrid score"
-    return replace(estimate, method=method)
+    return replace(estimate, method=_ADVANTAGE)
 
 
 def _check_lengths(

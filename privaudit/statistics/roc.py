@@ -16,6 +16,7 @@ from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
 
 from privaudit.core.errors import TooFewRecordsError
+from privaudit.core.phrases import phrase
 from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
     AurocVariance,
@@ -23,13 +24,21 @@ from privaudit.statistics.delong import (
     auroc_interval,
     delong_components,
 )
-from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.estimate import STUDENT, Estimate, needs, unresolved
 from privaudit.statistics.guesses import (
     advantage,
     class_averaged_success,
     success_rate,
 )
 from privaudit.statistics.intervals import check_confidence
+
+_LOGIT = phrase("method", "AUROC, DeLong or Wilcoxon on the logit scale")
+_TIES = phrase("method", "{ties} of {n} scores tie")
+_POOLED = phrase("method", "AUROC averaged over {n} clients by pairs")
+LEFT_OUT = phrase("method", "{n} left out, without members or non-members")
+_EQUAL = phrase("method", "equal in all")
+_STRATIFIED = phrase("method", "stratified DeLong or Wilcoxon on the logit scale")
+_JACKKNIFE = phrase("method", "jackknife over clients")
 
 __all__ = [
     "RocCurve",
@@ -77,8 +86,7 @@ def auroc(
     )
     counts = len(member_scores), len(nonmember_scores)
     ties = tied(np.concatenate([member_scores, nonmember_scores]))
-    method = "AUROC, DeLong or Wilcoxon on the logit scale"
-    method += f"; {ties} of {sum(counts)} scores tie" if ties else ""
+    method = _LOGIT + (f"; {_TIES.format(ties=ties, n=sum(counts))}" if ties else "")
     return Estimate(placements.value, low, high, counts, method, confidence)
 
 
@@ -120,8 +128,8 @@ def pooled_auroc(
             "Give the clients more candidates."
         )
     left_out = len(groups) - len(clients)
-    note = f"; {left_out} left out, without members or non-members" if left_out else ""
-    method = f"AUROC averaged over {len(clients)} clients by pairs{note}; "
+    note = f"; {LEFT_OUT.format(n=left_out)}" if left_out else ""
+    method = f"{_POOLED.format(n=len(clients))}{note}; "
     pool = _pool_these if population == "these" else _pool_new
     return pool(clients, method, confidence)
 
@@ -144,7 +152,7 @@ def _pool_these(
         sum(len(client.members) for client in clients),
         sum(len(client.nonmembers) for client in clients),
     )
-    how = f"{method}stratified DeLong or Wilcoxon on the logit scale"
+    how = method + _STRATIFIED
     return Estimate(value, low, high, n, how, confidence)
 
 
@@ -161,15 +169,15 @@ def _pool_new(
     weights, value = _weights(clients), _weighted_mean(clients)
     values, count = np.array([client.value for client in clients]), len(clients)
     if count == 1:
-        return unresolved("needs 2 clients, has 1", (1,), method, confidence, value)
+        return unresolved(needs(2, "clients", 1), (1,), method, confidence, value)
     shifts = weights / (1 - weights) * (values - value)
     error = np.sqrt((count - 1) / count * (shifts @ shifts))
     if error == 0:
-        these = _pool_these(clients, f"{method}equal in all; ", confidence)
+        these = _pool_these(clients, f"{method}{_EQUAL}; ", confidence)
         return replace(these, n=(count,))
     freedom = float(1 / (weights @ weights) - 1)
     half = float(stdtrit(freedom, (1 + confidence) / 2) * error)
-    how = f"{method}jackknife over clients, t with {freedom:.3g} degrees of freedom"
+    how = method + _JACKKNIFE + STUDENT.format(freedom=f"{freedom:.3g}")
     low, high = max(value - half, 0.0), min(value + half, 1.0)
     return Estimate(value, low, high, (count,), how, confidence)
 

@@ -8,10 +8,14 @@ from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.audit_part import AuditPart
+from privaudit.core.phrases import phrase
 from privaudit.federated.threat_models import View
 from privaudit.federated.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+
+_ALONE = phrase("round", "this round's uploads alone")
+_SO_FAR = phrase("round", "clients as rebuilt from the uploads so far")
 
 Truth = Mapping[str, np.ndarray]  # by client, which of its candidates are members
 Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
@@ -54,10 +58,10 @@ def leakage_by_round(
             continue
         scores = attack(adversary, targets)  # kept by those that look at uploads
         told = [dict(score.by_round) for score in scores]
-        meaning = "this round's uploads alone"
+        meaning = _ALONE
         if not any(told):
             told = _so_far(attack, adversary, targets)
-            meaning = "clients as rebuilt from the uploads so far"
+            meaning = _SO_FAR
         found.append(LeakageByRound(name, meaning, _by_round(targets, told, truth)))
     return tuple(found)
 

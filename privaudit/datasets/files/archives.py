@@ -7,14 +7,13 @@ from functools import cached_property
 from os import walk
 from pathlib import Path, PurePosixPath
 
-from privaudit.core.bounded_files import open_regular, read_bounded
+from privaudit.core.bounded_files import open_regular, open_zip, read_bounded
 from privaudit.core.errors import (
     DatasetError,
     MissingFileError,
     PrivauditError,
 )
 from privaudit.core.limits import check_limit
-from privaudit.core.zip_files import open_zip
 from privaudit.datasets.files.tar_files import COMPRESSED, open_tar
 from privaudit.datasets.store import (
     DAMAGE,

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.phrases import phrase
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import Dialogue
@@ -30,7 +31,9 @@ from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width
 
 EXACT, LIKENESS = "exact match", "ROUGE-L"
-MACRO_F1 = "macro F1 averaged over models, linearised over test records"
+MACRO_F1 = phrase(
+    "method", "macro F1 averaged over models, linearised over test records"
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.parameters import to_plain
+from privaudit.core.phrases import phrase
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
@@ -17,6 +18,8 @@ from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width, weighted_means
+
+_MEAN = phrase("method", "mean over clients, linearised over test records")
 
 METRICS = ("accuracy", EXACT, F1, LIKENESS)
 
@@ -151,8 +154,7 @@ def mean_accuracy(
     value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
     low = min(max(float(value - half), float(scores.min(initial=0.0))), value)
     high = min(float(value + half), 1.0)
-    method = "mean over clients, linearised over test records"
-    return Estimate(value, low, high, (records,), method, confidence)
+    return Estimate(value, low, high, (records,), _MEAN, confidence)
 
 
 def logged(utility: Utility | None) -> dict[str, Any]:

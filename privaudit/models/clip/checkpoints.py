@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from privaudit.core.arrays import DAMAGE
-from privaudit.core.bounded_files import open_regular
+from privaudit.core.bounded_files import open_regular, open_zip
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.zip_files import open_zip
 
 # What open_clip and OpenAI keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}

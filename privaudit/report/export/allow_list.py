@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
+from privaudit.core.phrases import is_phrase
+
 
 class _Omitted(Enum):
     OMITTED = "omitted"
@@ -92,6 +94,18 @@ def sentence(*patterns: str) -> FieldRule:
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
         kept = matching(sieve, value, place)
         return LEFT_OUT if kept is OMITTED else kept
+
+    return rule
+
+
+def phrases(about: str) -> FieldRule:
+    """Return a rule for what code says, or nothing; others are said to be left out."""
+
+    def rule(sieve: AllowList, value: Any, place: str) -> Any:
+        if value in (None, "") or (isinstance(value, str) and is_phrase(about, value)):
+            return value
+        _refuse(sieve, place)
+        return LEFT_OUT
 
     return rule
 

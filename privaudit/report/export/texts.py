@@ -23,6 +23,7 @@ from privaudit.report.export.allow_list import (
     OMITTED,
     AllowList,
     either,
+    phrases,
     sentence,
     text,
 )
@@ -45,81 +46,9 @@ FOLDER_MODELS = (
     "blip",
 )
 LONGEST = 300  # letters of an attack's own words
-_NUMBER = r"[0-9.e+-]+"
-_FORMULA = r"sqrt\(T ln\(1/delta\)\) / epsilon \* C / B"
-CLAIM = sentence(
-    r"no privacy mechanism|no record is used",
-    r"noise by an accountant \(opacus PRV or the exact Gaussian; see the "
-    r"certificate\), for a record of (the released model(; with each client's own "
-    r"noise on what it sends also against the server)?|what a client sends, not of "
-    r"what it releases)",
-    rf"the published formula, {_FORMULA}",
-    r"noise by an accountant \(see the certificate\), for one client, whose records "
-    r"are (all replaced|all left out)",
-    r"epsilon as published; how noise follows from it was not: here sqrt\(2 ln\(1\.25/"
-    r"delta\)\) / epsilon, for one upload",
-    r"epsilon and delta as published; how noise follows from them was not: here "
-    rf"{_FORMULA} on the prompt that is sent",
-)
-_STEPS = (
-    r"at most \d+ steps of a Gaussian mechanism of effective noise multiplier "
-    rf"{_NUMBER}, (Poisson-sampled at rate {_NUMBER}|without sampling|of {_NUMBER} of "
-    r"all clients, drawn without replacement)"
-)
-_DRAWN = (
-    r"noise drawn in floating point, whose low bits can tell neighbouring values "
-    r"apart, which no accountant counts|discrete Gaussian noise on a grid, \d+ steps "
-    r"to a standard deviation or more, which is accounted for"
-)
-MECHANISM = sentence(
-    rf"no mechanism counts|nothing is released|{_STEPS}(; {_STEPS})*(; ({_DRAWN}))?",
-)
-WHY = sentence(
-    r"No record has any influence on what this view holds\.",
-    r"No mechanism was applied\.",
-    r"Nothing that this view sees of round \d+ has a mechanism\.",
-    r"What this view sees of round \d+ carries no noise\.",
-    r"The server adds the noise itself, so it sees what the noise hides\.",
-    r"The (global|local|upload|choice) release of round \d+ has no noise\.",
-    r"Nothing bounds what the noise of the (global|local|upload|choice) release of "
-    r"round \d+ hides: it was not clipped\.",
-    r"Every upload carries its own client's noise\.",
-    r"Every upload carries its client's share of the noise only\.",
-    r"The sum that the server sees carries (every client's noise|all shares of the "
-    r"noise)\.",
-    r"Broadcasts carry (the server's noise, which no peer knows|the noise of all "
-    r"clients but the peer itself|all shares of the noise but the peer's own)\.",
-    r"The global part carries (the server's noise, the local its client's|all shares "
-    r"of the noise)\.",
-    r"Every part of the prompt carries its client's noise\.",
-)
-_FREEDOM = r"t with [0-9.e+]+ degrees of freedom"
-_LEFT_OUT = r"; \d+ left out, without members or non-members"
-METHOD = sentence(
-    rf"mean of (paired differences of )?replicates(, {_FREEDOM})?",
-    r"mean over clients, linearised over test records",
-    r"macro F1 averaged over models, linearised over test records",
-    r"(share of right guesses|proportion), Clopper-Pearson",
-    r"share of right guesses averaged over \d+ classes, Korn-Graubard",
-    r"TPR - FPR, Newcombe's hybrid score",
-    r"TPR at FPR 0\.\d+, order statistics and Clopper-Pearson",
-    r"AUROC, DeLong or Wilcoxon on the logit scale(; \d+ of \d+ scores tie)?",
-    r"difference of proportions, Newcombe's hybrid score",
-    r"paired difference of AUROCs, DeLong with Satterthwaite's t"
-    rf"(, averaged over \d+ clients by pairs)?({_LEFT_OUT})?",
-    rf"AUROC averaged over \d+ clients by pairs({_LEFT_OUT})?; (equal in all; )?"
-    r"(stratified DeLong or Wilcoxon on the logit scale|"
-    rf"jackknife over clients, {_FREEDOM})",
-    r"(mean of \d+ models, )?bootstrap over (images|records) \(BCa, \d+ replicates\)",
-)
-BOUND_METHOD = sentence(
-    r"one-run (binomial|f-DP), \d+ \+ \d+ guesses",
-    r"Gaussian mechanism assumed, one-run f-DP, \d+ \+ \d+ guesses",
-)
-REASON = sentence(r"|needs \d+ [a-z]+(-[a-z]+)?, has \d+")
-MEANING = sentence(
-    "this round's uploads alone", "clients as rebuilt from the uploads so far"
-)
+CLAIM, MECHANISM, WHY = phrases("claim"), phrases("mechanism"), phrases("certificate")
+METHOD, BOUND_METHOD = phrases("method"), phrases("bound")
+REASON, MEANING = phrases("reason"), phrases("round")
 ACCOUNTANT = sentence("", "by definition", *get_args(Accountant))
 VIEW, RELEASE, NOISE_AT = (
     text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)

@@ -7,7 +7,14 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
+from privaudit.core.phrases import phrase
 from privaudit.statistics.intervals import check_confidence
+
+_OVER = ("images", "records")
+_BOOTSTRAP = phrase(
+    "method", "bootstrap over {what} (BCa, {replicates} replicates)", what=_OVER
+)
+_MODELS = phrase("method", "mean of {models} models, ")
 
 CHUNK = 2_000_000
 """Weights that are held at once."""
@@ -24,6 +31,12 @@ class Intervals:
     values: Float[np.ndarray, " numbers"]
     low: Float[np.ndarray, " numbers"]
     high: Float[np.ndarray, " numbers"]
+
+
+def bootstrap_over(what: str, replicates: int, models: int) -> str:
+    """Say how an interval was found: over images or records, of how many models."""
+    mean = _MODELS.format(models=models) if models > 1 else ""
+    return mean + _BOOTSTRAP.format(what=what, replicates=replicates)
 
 
 def bootstrap_sums(

@@ -8,11 +8,11 @@ from jaxtyping import Float
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.captions.bleu import BleuCounts, bleu, bleu_counts
-from privaudit.statistics.captions.bootstrap import bootstrap_sums
+from privaudit.statistics.captions.bootstrap import bootstrap_over, bootstrap_sums
 from privaudit.statistics.captions.cider import cider_d
 from privaudit.statistics.captions.corpus import ORDERS, Corpus
 from privaudit.statistics.captions.rouge import rouge_l
-from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.estimate import Estimate, needs, unresolved
 
 BLEU = tuple(f"BLEU-{order}" for order in range(1, ORDERS + 1))
 MEANS = ("ROUGE-L", "CIDEr-D")
@@ -97,11 +97,9 @@ def mean_estimates(
             the confidence is no share.
     """
     images = _count_images(scores)
-    method = f"bootstrap over images (BCa, {replicates} replicates)"
-    if len(scores) > 1:
-        method = f"mean of {len(scores)} models, {method}"
+    method = bootstrap_over("images", replicates, len(scores))
     if images < LEAST:
-        reason = f"needs {LEAST} images, has {images}"
+        reason = needs(LEAST, "images", images)
         return {
             name: unresolved(
                 reason, (images,), method, confidence,

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.captions.bootstrap import bootstrap_sums
+from privaudit.statistics.captions.bootstrap import bootstrap_over, bootstrap_sums
 from privaudit.statistics.captions.tokenisation import Tokens
-from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.estimate import Estimate, needs, unresolved
 
 F1 = "F1"
 UNANSWERABLE = "unanswerable"
@@ -109,11 +109,10 @@ def mean_short_answers(
         confidence: Nominal coverage, in (0, 1).
     """
     models, _, records = scores.shape
-    method = f"bootstrap over records (BCa, {replicates} replicates)"
-    method = f"mean of {models} models, {method}" if models > 1 else method
+    method = bootstrap_over("records", replicates, models)
     means = scores.mean(axis=0).T
     if records < LEAST:
-        reason = f"needs {LEAST} records, has {records}"
+        reason = needs(LEAST, "records", records)
         values = means.mean(axis=0)
         return {
             name: unresolved(reason, (records,), method, confidence, float(value))

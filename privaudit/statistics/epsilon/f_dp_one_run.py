@@ -14,8 +14,11 @@ from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtr, gammaln, log_expit
 
+from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
+
+_METHOD = phrase("bound", "one-run f-DP, {n_in} + {n_out} guesses")
 
 
 @options(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class FDPOneRun(RankedGuesses):
     @property
     def method(self) -> str:
         """How the bound is found, in words, with the guesses."""
-        return f"one-run f-DP, {self.guesses_in} + {self.guesses_out} guesses"
+        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int

@@ -8,9 +8,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
 
+from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
+
+_METHOD = phrase(
+    "bound", "Gaussian mechanism assumed, one-run f-DP, {n_in} + {n_out} guesses"
+)
 
 NEGLIGIBLE = 1e-13
 
@@ -38,10 +43,7 @@ class GaussianOneRun(RankedGuesses):
     @property
     def method(self) -> str:
         """How the figure is found, in words, with the guesses."""
-        return (
-            f"Gaussian mechanism assumed, one-run f-DP, {self.guesses_in} + "
-            f"{self.guesses_out} guesses"
-        )
+        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int

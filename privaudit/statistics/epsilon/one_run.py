@@ -15,8 +15,11 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtrc, expit, gammaln, log_expit, logit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
+from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import OneRunMethod, largest_rejected
 from privaudit.statistics.intervals import clopper_pearson
+
+_METHOD = phrase("bound", "one-run binomial, {n_in} + {n_out} guesses")
 
 
 @options(frozen=True, kw_only=True)
@@ -111,7 +114,7 @@ class OneRunGuesses(RankedGuesses):
     @property
     def method(self) -> str:
         """How the bound is found, in words, with the guesses."""
-        return f"one-run binomial, {self.guesses_in} + {self.guesses_out} guesses"
+        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
@@ -28,6 +29,16 @@ from privaudit.tuning.prompts.gradients import (
     poisson_batch,
 )
 from privaudit.tuning.prompts.learning import PromptTrainer
+
+_FOR_A_RECORD = phrase(
+    "claim",
+    "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "
+    "for a record of the released model; with each client's own noise on what it sends "
+    "also against the server",
+)
+_AS_PUBLISHED = phrase(
+    "claim", "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
+)
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
 VELOCITY = " velocity"
@@ -340,11 +351,5 @@ class PrivateTrainer(PromptTrainer):
         """Return epsilon with where it comes from: an accountant, or the formula."""
         if self.epsilon is None:
             return Claim(delta=self.delta)
-        source = (
-            "noise by an accountant (opacus PRV or the exact Gaussian; see the "
-            "certificate), for a record of the released model; with each client's own "
-            "noise on what it sends also against the server"
-            if self.mode == "sound"
-            else "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
-        )
+        source = _FOR_A_RECORD if self.mode == "sound" else _AS_PUBLISHED
         return Claim(self.epsilon, self.delta, source)

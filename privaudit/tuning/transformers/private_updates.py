@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64, Int
 from pydantic import Field
 from torch import Tensor
 
+from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.threat_models import View
@@ -27,6 +28,18 @@ from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
+
+_AS_PUBLISHED = phrase(
+    "claim",
+    "epsilon as published; how noise follows from it was not: here "
+    "sqrt(2 ln(1.25/delta)) / epsilon, for one upload",
+)
+_FOR_A_CLIENT = phrase(
+    "claim",
+    "noise by an accountant (see the certificate), for one client, whose records are "
+    "all {how}",
+    how=("replaced", "left out"),
+)
 
 MOVED = "moved"
 CLIENTS_ROUNDING: Rounding = "toward-zero"
@@ -190,19 +203,9 @@ class PrivateUpdates(PromptTuner):
         if self.epsilon is None:
             return Claim(delta=self.delta)
         if self.mode == "published-paper":
-            return Claim(
-                self.epsilon,
-                self.delta,
-                "epsilon as published; how noise follows from it was not: here "
-                "sqrt(2 ln(1.25/delta)) / epsilon, for one upload",
-            )
+            return Claim(self.epsilon, self.delta, _AS_PUBLISHED)
         how = "replaced" if self.adjacency == "replace-one" else "left out"
-        return Claim(
-            self.epsilon,
-            self.delta,
-            "noise by an accountant (see the certificate), for one client, whose "
-            f"records are all {how}",
-        )
+        return Claim(self.epsilon, self.delta, _FOR_A_CLIENT.format(how=how))
 
     def release(
         self,
