@@ -269,7 +269,9 @@ AUDIT = entries(
             {
                 "attack": attack_label,
                 "auroc_without": ESTIMATE,
-                "auroc_difference": per_attack(ESTIMATE),
+                "auroc_difference": per_attack(
+                    entries({"estimate": ESTIMATE, "p_value": number})
+                ),
                 "linked_right": ESTIMATE,
                 "linked_right_by_chance": number,
                 "suspects": number,
