@@ -19,6 +19,7 @@ from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, Dataset, FeatureBank
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
+from privaudit.datasets.images.feature_bank import with_direction
 from privaudit.datasets.sources import OnDisk
 from privaudit.datasets.store import DAMAGE
 from privaudit.datasets.text.question_texts import DESCRIBE
@@ -119,14 +120,7 @@ def _check_vectors(
             f"The vectors in {file} are {raw.dtype} of shape {raw.shape}. Store them "
             "as floats, [records, size]."
         )
-    vectors = raw.astype(np.float32)
-    bad = ~np.isfinite(vectors).all(axis=1) | (vectors == 0).all(axis=1)
-    if bad.any():
-        raise DatasetError(
-            f"Vector {int(bad.argmax())} in {file} is all zeros or not finite, and has "
-            "no direction. Compute it again, or take the record out."
-        )
-    return vectors
+    return with_direction(raw.astype(np.float32), file)
 
 
 def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, " n"]:

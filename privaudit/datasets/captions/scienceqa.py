@@ -11,16 +11,14 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
+from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.class_folders import number, require_classes
+from privaudit.datasets.images.class_folders import PARTS, number, require_classes
 from privaudit.datasets.images.picture_files import PictureFiles, store_of
 from privaudit.datasets.sources import OnDisk
 from privaudit.datasets.text.question_texts import multiple_choice
 from privaudit.statistics.captions.exact_match import LETTERS
-
-PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
 
 
 class Problem(TypedDict):

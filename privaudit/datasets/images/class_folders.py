@@ -11,10 +11,10 @@ from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.store import Store
 
+PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
 SPLITS = {
-    "train": TRAIN, "training": TRAIN,
-    "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION,
-    "test": TEST_SPLIT, "testing": TEST_SPLIT,
+    **PARTS, "training": TRAIN,
+    "valid": VALIDATION, "validation": VALIDATION, "testing": TEST_SPLIT,
 }  # fmt: skip
 
 Levels = list[tuple[str, ...]]

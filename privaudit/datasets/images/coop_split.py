@@ -5,30 +5,25 @@ Source: Zhou, Yang, Loy, Liu, "Learning to prompt for vision-language models", I
 its zero-shot CLIP. Class names are those of the split, with blanks for underscores.
 """
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
+from pydantic import Field, TypeAdapter
 
-from privaudit.core.errors import (
-    DatasetError,
-    LimitError,
-    MissingFileError,
-    shown,
-)
-from privaudit.core.limits import check_json
-from privaudit.core.storage import read_bytes
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
-from privaudit.datasets.images.class_folders import readable, require_classes
+from privaudit.core.errors import DatasetError
+from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.files.checked_json import read_checked
+from privaudit.datasets.images.class_folders import PARTS, readable, require_classes
 from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.sources import OnDisk, only_file
 
-PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
 GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-Row = tuple[str, int, str]  # a file, its label, the class's name
+Label = Annotated[int, Field(strict=True, gt=-(2**31), lt=2**31)]
+Row = tuple[str, Label, str]  # a file, its label, the class's name
+SPLIT = TypeAdapter(dict[str, list[Row]])
 
 
 @dataclass(frozen=True)
@@ -111,60 +106,22 @@ KNOWN = (
 
 def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
     """Read pictures as a split says; those in no part of it do not count."""
-    found = _find_split(path, file)
-    parts = _read_split(found)
-    rows = [row for part in PARTS for row in parts[part]]
+    missing = f"There is no {file} in {path}. Get it from {GUIDE}."
+    found = only_file(path, file, missing)
+    parts = read_checked(found, SPLIT)
+    if not parts.get("train"):
+        raise DatasetError(f"{found} lists no picture under train. Get it again.")
+    rows = [row for part in PARTS for row in parts.get(part, ())]
     store, names = store_of(found.parent, [name for name, _, _ in rows])
     labels = torch.tensor([label for _, label, _ in rows])
     class_names = _class_names(rows, found)
     require_classes(labels, class_names, found)
-    split = [kind for part, kind in PARTS.items() for _ in parts[part]]
+    split = [kind for part, kind in PARTS.items() for _ in parts.get(part, ())]
     template = next((k.template for k in KNOWN if k.file == found.name), None)
     return Dataset(
         PictureFiles(store, names), labels, class_names,
         template=template or "a photo of a {}.", split=torch.tensor(split),
     )  # fmt: skip
-
-
-def _find_split(path: Path, pattern: str) -> Path:
-    if path.is_file():
-        return path
-    found = sorted(path.glob(pattern))
-    if not found:
-        raise MissingFileError(f"There is no {pattern} in {path}. Get it from {GUIDE}.")
-    if len(found) > 1:
-        raise DatasetError(
-            f"{path} holds {len(found)} splits: {', '.join(f.name for f in found)}. "
-            "Name one of them."
-        )
-    return found[0]
-
-
-def _read_split(path: Path) -> dict[str, list[Row]]:
-    try:
-        text = read_bytes(path, "list")
-        check_json(text, str(path))
-        content = json.loads(text.decode())
-        parts = {part: [_row(row) for row in content.get(part, ())] for part in PARTS}
-    except LimitError:
-        raise
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DatasetError(
-            f"{path} is no split ({error}). It should hold train, val and test, each a "
-            "list of [file, label, class name]. Get it again."
-        ) from None
-    if not parts["train"]:
-        raise DatasetError(f"{path} lists no picture under train. Get it again.")
-    return parts
-
-
-def _row(row: Any) -> Row:
-    name, label, class_name = row
-    if not isinstance(label, int) or not isinstance(name + class_name, str):
-        raise TypeError(f"a row is {row!r}")
-    if not -(2**31) < label < 2**31:
-        raise ValueError(f"a label is {shown(label)}")
-    return name, label, class_name
 
 
 def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:

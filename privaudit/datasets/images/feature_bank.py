@@ -10,11 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from privaudit.core.arrays import read_npz
-from privaudit.core.errors import (
-    DatasetError,
-    LimitError,
-    MissingFileError,
-)
+from privaudit.core.errors import DatasetError, LimitError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import (
     DATASETS,
@@ -23,7 +19,7 @@ from privaudit.datasets.dataset import (
     FeatureBank,
 )
 from privaudit.datasets.images.class_folders import SPLITS, readable, require_classes
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.sources import OnDisk, only_file
 from privaudit.datasets.store import DAMAGE
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
@@ -41,7 +37,8 @@ def read_feature_bank(path: Path) -> Dataset:
     (0, 1 and 2, or "train", "val" and "test"), ``domains`` with ``domain_names``, and
     ``template``. The names emb, label, classnames, and domain with domains, do too.
     """
-    file = _find(path)
+    missing = f"There is no .npz file in {path}. Put one there."
+    file = only_file(path, "*.npz", missing)
     try:
         arrays = read_npz(read_bytes(file, "arrays"), str(file))
     except LimitError:
@@ -75,20 +72,6 @@ def read_feature_bank(path: Path) -> Dataset:
     )
 
 
-def _find(path: Path) -> Path:
-    if path.is_file():
-        return path
-    found = sorted(path.glob("*.npz"))
-    if not found:
-        raise MissingFileError(f"There is no .npz file in {path}. Put one there.")
-    if len(found) > 1:
-        raise DatasetError(
-            f"{path} holds {len(found)} .npz files: "
-            f"{', '.join(file.name for file in found[:5])}. Name one of them."
-        )
-    return found[0]
-
-
 def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
     for known in (name, *OTHER_NAMES[name]):
         if known in arrays:
@@ -111,14 +94,20 @@ def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
             "multiply them by. Add it, as one number."
         )
     scale = np.asarray(arrays.get("scale", 1.0), dtype=np.float32)
-    found = torch.from_numpy(raw.astype(np.float32) * scale)
-    bad = ~found.isfinite().all(dim=1) | (found == 0).all(dim=1)
+    return torch.from_numpy(with_direction(raw.astype(np.float32) * scale, file))
+
+
+def with_direction(
+    vectors: Float[np.ndarray, "n dim"], file: Path
+) -> Float[np.ndarray, "n dim"]:
+    """Return vectors, none of which is zero or not finite."""
+    bad = ~np.isfinite(vectors).all(axis=1) | (vectors == 0).all(axis=1)
     if bad.any():
         raise DatasetError(
-            f"Embedding {int(bad.int().argmax())} in {file} is all zeros or not "
-            "finite, and has no direction. Compute it again, or take the record out."
+            f"Embedding {int(bad.argmax())} in {file} is all zeros or not finite, and "
+            "has no direction. Compute it again, or take the record out."
         )
-    return found
+    return vectors
 
 
 def _whole(raw: Shaped[np.ndarray, "..."], what: str, file: Path) -> Int[Tensor, " n"]:

@@ -10,13 +10,12 @@ import torch
 
 from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, VALIDATION, Dataset
-from privaudit.datasets.images.class_folders import require_classes
+from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.images.class_folders import PARTS, require_classes
 from privaudit.datasets.images.coop_split import read_coop_split
 from privaudit.datasets.images.picture_files import PictureFiles, store_of
 from privaudit.datasets.sources import OnDisk
 
-PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST_SPLIT}
 TEMPLATE = "a photo of a {}, a type of aircraft."
 
 

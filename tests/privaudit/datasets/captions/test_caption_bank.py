@@ -68,8 +68,12 @@ def test_other_captions_of_the_same_picture_are_references(tmp_path: Path) -> No
         (VECTORS, [1, 2], "at 0: Input should be a valid string"),
         (VECTORS[0], CAPTIONS, r"float16 of shape \(3,\)"),
         (VECTORS.astype(int), CAPTIONS, "Store them as floats"),
-        (VECTORS * [[1], [0], [1], [1]], CAPTIONS, "Vector 1 in .* is all zeros"),
-        (np.where(VECTORS < 1, VECTORS, np.nan), CAPTIONS, "Vector 0 in .* not finite"),
+        (VECTORS * [[1], [0], [1], [1]], CAPTIONS, "Embedding 1 in .* is all zeros"),
+        (
+            np.where(VECTORS < 1, VECTORS, np.nan),
+            CAPTIONS,
+            "Embedding 0 in .* not finite",
+        ),
         (np.array([{}]), CAPTIONS, "holds Python objects"),
     ],
 )
