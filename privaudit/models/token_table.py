@@ -58,7 +58,6 @@ def token_signals(
     logits: Float[Tensor, "*n length vocabulary"],
     words: TokenSequences,
     want: frozenset[str] = frozenset({TOKENS}),
-    alphas: Sequence[float] = ALPHAS,
 ) -> dict[str, Tensor]:
     """Return what a trainer's ``query`` yields of a chunk of records, by name.
 
@@ -66,7 +65,6 @@ def token_signals(
         logits: Of every position, also the last and those of padding.
         words: The tokens, with leading axes that broadcast to those of the logits.
         want: ``CLAMPED_TOKENS`` among it asks for what was published.
-        alphas: Orders of the entropies.
 
     Returns:
         "kinds", and what :meth:`TokenStatistics.to_signals` gives, each [*n, length].
@@ -76,7 +74,7 @@ def token_signals(
     ids = _next(words.ids, IGNORED)
     targets = torch.where(_is_any(following, WORDS), ids, IGNORED).expand(shape)
     clamp = PUBLISHED_CLAMP if CLAMPED_TOKENS in want else None
-    found = token_statistics(logits, targets, alphas, clamp)
+    found = token_statistics(logits, targets, ALPHAS, clamp)
     return {"kinds": kinds, **found.to_signals()}
 
 

@@ -167,9 +167,7 @@ def roc_curve(
 Groups = tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]
 
 
-def tpr_over_seeds(
-    groups: Sequence[Groups], fpr: float = 0.01, confidence: float = 0.95
-) -> Estimate:
+def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
     """Return the rate at one threshold for all seeds, and its interval.
 
     The threshold is the one at which at most ``fpr`` of all seeds' non-members are
@@ -184,7 +182,6 @@ def tpr_over_seeds(
             likely a member. Scores must be of one scale over seeds.
         fpr: In (0, 1); with fewer than ``10 / fpr`` non-members in all seeds together
             the estimate is unresolved.
-        confidence: Nominal coverage, in (0, 1).
 
     Example:
         >>> seeds = [(np.array([60.0, 95.0]), np.arange(50.0) * 2 + k) for k in (0, 1)]
@@ -195,11 +192,11 @@ def tpr_over_seeds(
         raise ConfigError("There are no seeds to pool. Add runs.")
     members = np.concatenate([members for members, _ in groups])
     others = np.concatenate([others for _, others in groups])
-    pooled = tpr_at_fpr(members, others, fpr, confidence)
+    pooled = tpr_at_fpr(members, others, fpr)
     rates = _rates(groups, others, fpr)
     if pooled.unresolved or len(rates) < 2:
         return pooled
-    spread, value = mean_with_t(rates, confidence), pooled.value
+    spread, value = mean_with_t(rates), pooled.value
     half = (spread.high - spread.low) / 2
     return replace(
         pooled,

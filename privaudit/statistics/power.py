@@ -138,7 +138,10 @@ def required_n(design: AurocDesign | DifferenceDesign, power: float = 0.8) -> in
         >>> required_n(AurocDesign(0.55)), required_n(AurocDesign(0.52))
         (525, 3272)
     """
-    _check_power(power)
+    if not 0 < power < 1:
+        raise ConfigError(
+            f"A power of {power} is not between 0 and 1. Give a share, such as 0.8."
+        )
     high = 2
     while design.power(high) < power:
         high *= 2
@@ -158,18 +161,15 @@ def _smallest(holds: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def enough_to_exclude(
-    estimate: Estimate, margin: float, power: float = 0.8, *, sides: int = 2
-) -> int:
+def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> int:
     """Return the n in all at which an interval like this one would exclude a margin.
 
-    If the truth is 0, in a share ``power`` of audits. The width is taken to fall with
+    If the truth is 0, in 80 % of audits. The width is taken to fall with
     the root of n. Rounded up to two digits.
 
     Args:
         estimate: Of a difference, with an interval of some width.
         margin: Above 0.
-        power: The chance of success, in (0, 1).
         sides: 2: the interval is to lie within -margin and margin; 1: below margin, or
             above -margin.
 
@@ -178,7 +178,6 @@ def enough_to_exclude(
         >>> enough_to_exclude(wide, 0.05)
         2200
     """
-    _check_power(power)
     if margin <= 0 or estimate.unresolved:
         raise ConfigError(
             f"No number of records excludes a margin of {margin} around {estimate}. "
@@ -186,7 +185,7 @@ def enough_to_exclude(
         )
     quantile = normal_quantile(estimate.confidence)
     error = (estimate.high - estimate.low) / (2 * quantile)
-    share = power if sides == 1 else (1 + power) / 2
+    share = 0.8 if sides == 1 else (1 + 0.8) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
     digit = 10 ** max(math.floor(math.log10(max(exact, 1))) - 1, 0)
     return math.ceil(exact / digit) * digit
@@ -206,11 +205,4 @@ def _check_apart(value: float, against: float) -> None:
         raise ConfigError(
             f"No number of records tells {value:g} from {against:g}. Ask for two "
             "values that differ."
-        )
-
-
-def _check_power(power: float) -> None:
-    if not 0 < power < 1:
-        raise ConfigError(
-            f"A power of {power} is not between 0 and 1. Give a share, such as 0.8."
         )

@@ -68,11 +68,11 @@ def head_logits(
 
 
 def in_batches(
-    encode: Callable[[TokenSequences], Tensor], words: TokenSequences, size: int = 64
+    encode: Callable[[TokenSequences], Tensor], words: TokenSequences
 ) -> Float[Tensor, "rows width"]:
     """Return what is computed of some rows at a time, without gradients."""
     with torch.no_grad():
-        parts = [encode(words[s : s + size]) for s in range(0, len(words.ids), size)]
+        parts = [encode(words[s : s + 64]) for s in range(0, len(words.ids), 64)]
     return torch.cat(parts)
 
 

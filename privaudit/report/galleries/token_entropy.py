@@ -54,9 +54,7 @@ class ColouredText:
     picture: str | None = None
 
 
-def coloured_texts(
-    texts: Sequence[ColouredText], name: str, highest: float | None = None
-) -> str:
+def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
     """Return an HTML fragment: texts coloured by entropy, and what colours mean.
 
     Nothing outside of it is needed. A piece says its number when pointed at.
@@ -64,8 +62,6 @@ def coloured_texts(
     Args:
         texts: In the order in which they are shown.
         name: Of the entropy, for the legend, such as "Rényi entropy of order 2".
-        highest: The entropy, in nats, from which on the colour is the darkest; the
-            largest there is if None. Give the same to fragments that are compared.
 
     Raises:
         ConfigError: Pieces and entropies differ in number, or an entropy is no number.
@@ -73,8 +69,7 @@ def coloured_texts(
     for text in texts:
         _check(text)
     known = [e for text in texts for e in text.entropies if e is not None]
-    top = max(known, default=1.0) if highest is None else highest
-    top = top if top > 0 else 1.0
+    top = max(known, default=0.0) or 1.0
     shown = "\n".join(_text(text, top) for text in texts)
     return (
         f'<div class="token-entropy" style="max-width:60rem">\n{_legend(name, top)}\n'

@@ -1,6 +1,6 @@
 """Intervals for numbers of a whole corpus, by drawing its images again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,14 +8,17 @@ from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
 from privaudit.core.phrases import phrase
-from privaudit.statistics.intervals import check_confidence
+from privaudit.statistics.estimate import Estimate, needs, unresolved
 
-_OVER = ("images", "records")
-_BOOTSTRAP = phrase(
-    "method", "bootstrap over {what} (BCa, {replicates} replicates)", what=_OVER
+LEAST = 10
+"""With fewer records a bootstrap's interval is too narrow to be one."""
+REPLICATES, CONFIDENCE = 2000, 0.95
+_METHOD = phrase(
+    "method",
+    f"bootstrap over {{what}} (BCa, {REPLICATES} replicates)",
+    what=("images", "records"),
 )
 _MODELS = phrase("method", "mean of {models} models, ")
-
 CHUNK = 2_000_000
 """Weights that are held at once."""
 
@@ -33,39 +36,59 @@ class Intervals:
     high: Float[np.ndarray, " numbers"]
 
 
-def bootstrap_over(what: str, replicates: int, models: int) -> str:
-    """Say how an interval was found: over images or records, of how many models."""
+def bootstrap_estimates(
+    columns: Float[np.ndarray, "records columns"],
+    statistic: Statistic,
+    values: Mapping[str, float],
+    rng: np.random.Generator,
+    models: int,
+    records: str,
+) -> Mapping[str, Estimate]:
+    """Return the mean over models of each number, with an interval over records.
+
+    Args:
+        columns: What is added up, for each record.
+        statistic: The numbers from sums, for each row.
+        values: What they are, by name: with too few records there is no more to say.
+        rng: Draws the records.
+        models: Whose mean it is.
+        records: What is drawn, in a word.
+    """
+    count = len(columns)
     mean = _MODELS.format(models=models) if models > 1 else ""
-    return mean + _BOOTSTRAP.format(what=what, replicates=replicates)
+    method = mean + _METHOD.format(what=records)
+    if count < LEAST:
+        reason = needs(LEAST, records, count)
+        return {
+            name: unresolved(reason, (count,), method, CONFIDENCE, value)
+            for name, value in values.items()
+        }
+    found = bootstrap_sums(columns, statistic, rng)
+    ends = np.stack([found.values, found.low, found.high], axis=1).tolist()
+    return {
+        name: Estimate(value, low, high, (count,), method, CONFIDENCE)
+        for name, (value, low, high) in zip(values, ends, strict=True)
+    }
 
 
 def bootstrap_sums(
     columns: Float[np.ndarray, "images columns"],
     statistic: Statistic,
     rng: np.random.Generator,
-    replicates: int = 2000,
-    confidence: float = 0.95,
+    replicates: int = REPLICATES,
 ) -> Intervals:
     """Return bias-corrected and accelerated bootstrap intervals of functions of sums.
 
     A replicate draws as many images as there are, with replacement: its sums are one
-    product of how often each was drawn and the columns.
+    product of how often each was drawn and the columns. The ends rest on 5 % of them.
 
     Source: Efron, "Better bootstrap confidence intervals", JASA 82, 1987.
-
-    Args:
-        columns: What is added up, for each image.
-        statistic: Numbers from sums, for each row.
-        rng: Draws the images.
-        replicates: How many times; the ends rest on 5 % of them at 0.95.
-        confidence: Nominal coverage, in (0, 1).
     """
-    check_confidence(confidence)
     total = columns.sum(axis=0)
     values = statistic(total)
     drawn = statistic(_draw_sums(columns, rng, replicates))
     left_out = statistic(total - columns)
-    tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
+    tails = np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     ends = [
         np.quantile(drawn[:, i], _levels(values[i], drawn[:, i], left_out[:, i], tails))
         for i in range(len(values))

@@ -8,18 +8,16 @@ from jaxtyping import Float
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.captions.bleu import BleuCounts, bleu, bleu_counts
-from privaudit.statistics.captions.bootstrap import bootstrap_over, bootstrap_sums
+from privaudit.statistics.captions.bootstrap import bootstrap_estimates
 from privaudit.statistics.captions.cider import cider_d
 from privaudit.statistics.captions.corpus import ORDERS, Corpus
 from privaudit.statistics.captions.rouge import rouge_l
-from privaudit.statistics.estimate import Estimate, needs, unresolved
+from privaudit.statistics.estimate import Estimate
 
 BLEU = tuple(f"BLEU-{order}" for order in range(1, ORDERS + 1))
 MEANS = ("ROUGE-L", "CIDEr-D")
 METRICS = (*BLEU, *MEANS)
 COLUMNS = 2 * ORDERS + 5
-LEAST = 10
-"""With fewer images a bootstrap's interval is too narrow to be one."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,7 @@ def score_corpus(corpus: Corpus) -> CaptionScores:
 
 
 def mean_estimates(
-    scores: Sequence[CaptionScores],
-    rng: np.random.Generator,
-    replicates: int = 2000,
-    confidence: float = 0.95,
+    scores: Sequence[CaptionScores], rng: np.random.Generator
 ) -> Mapping[str, Estimate]:
     """Return the mean over models of each of ``METRICS``, with an interval over images.
 
@@ -89,43 +84,21 @@ def mean_estimates(
     Args:
         scores: One for each model, of the same images in the same order.
         rng: Draws the images of the replicates.
-        replicates: How many times they are drawn.
-        confidence: Nominal coverage, in (0, 1).
 
     Raises:
-        ConfigError: There is no model, models wrote of different numbers of images, or
-            the confidence is no share.
+        ConfigError: There is no model, or models wrote of different numbers of images.
     """
-    images = _count_images(scores)
-    method = bootstrap_over("images", replicates, len(scores))
-    if images < LEAST:
-        reason = needs(LEAST, "images", images)
-        return {
-            name: unresolved(
-                reason, (images,), method, confidence,
-                float(np.mean([score.corpus[name] for score in scores])),
-            )
-            for name in METRICS
-        }  # fmt: skip
-    columns = np.hstack([_columns(score) for score in scores])
-    found = bootstrap_sums(columns, _mean_metrics, rng, replicates, confidence)
-    return {
-        name: Estimate(
-            float(found.values[i]), float(found.low[i]), float(found.high[i]),
-            (images,), method, confidence,
-        )
-        for i, name in enumerate(METRICS)
-    }  # fmt: skip
-
-
-def _count_images(scores: Sequence[CaptionScores]) -> int:
     counts = [len(score) for score in scores]
     if len(set(counts)) != 1:
         raise ConfigError(
             f"The mean over {len(scores)} models is of the same images, and theirs are "
             f"{counts}. Score at least one model, and all on the same images."
         )
-    return counts[0]
+    columns = np.hstack([_columns(score) for score in scores])
+    values = {n: float(np.mean([one.corpus[n] for one in scores])) for n in METRICS}
+    return bootstrap_estimates(
+        columns, _mean_metrics, values, rng, len(scores), "images"
+    )
 
 
 def _columns(scores: CaptionScores) -> Float[np.ndarray, "images 13"]:

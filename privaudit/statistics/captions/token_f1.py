@@ -15,16 +15,13 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.captions.bootstrap import bootstrap_over, bootstrap_sums
+from privaudit.statistics.captions.bootstrap import bootstrap_estimates
 from privaudit.statistics.captions.tokenisation import Tokens
-from privaudit.statistics.estimate import Estimate, needs, unresolved
+from privaudit.statistics.estimate import Estimate
 
 F1 = "F1"
 UNANSWERABLE = "unanswerable"
 """What a model writes where the text does not answer the question."""
-
-LEAST = 10
-"""With fewer records a bootstrap's interval is too narrow to be one."""
 
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 _UNMARKED = str.maketrans("", "", string.punctuation)
@@ -93,8 +90,6 @@ def mean_short_answers(
     scores: Float[np.ndarray, "models numbers records"],
     names: Sequence[str],
     rng: np.random.Generator,
-    replicates: int = 2000,
-    confidence: float = 0.95,
 ) -> Mapping[str, Estimate]:
     """Return the mean over models and records of each number, by its name.
 
@@ -105,25 +100,13 @@ def mean_short_answers(
         scores: From 0 to 1.
         names: Of the numbers.
         rng: Draws the records of the replicates.
-        replicates: How many times they are drawn.
-        confidence: Nominal coverage, in (0, 1).
     """
     models, _, records = scores.shape
-    method = bootstrap_over("records", replicates, models)
     means = scores.mean(axis=0).T
-    if records < LEAST:
-        reason = needs(LEAST, "records", records)
-        values = means.mean(axis=0)
-        return {
-            name: unresolved(reason, (records,), method, confidence, float(value))
-            for name, value in zip(names, values, strict=True)
-        }
-    found = bootstrap_sums(means, lambda s: s / records, rng, replicates, confidence)
-    ends = np.stack([found.values, found.low, found.high], axis=1).tolist()
-    return {
-        name: Estimate(value, low, high, (records,), method, confidence)
-        for name, (value, low, high) in zip(names, ends, strict=True)
-    }
+    values = dict(zip(names, means.mean(axis=0).tolist(), strict=True))
+    return bootstrap_estimates(
+        means, lambda s: s / records, values, rng, models, "records"
+    )
 
 
 def _worded(references: Sequence[str]) -> list[Tokens]:

@@ -93,18 +93,14 @@ def _solve_part(
 
 @torch.no_grad()
 def transported_logits(
-    text: Texts,
-    tokens: Tokens,
-    scale: float,
-    transport: Transport,
-    mask: Bool[Tensor, "k b"] | None = None,
+    text: Texts, tokens: Tokens, scale: float, transport: Transport
 ) -> Float[Tensor, "k b classes"]:
     """Return scale * sum(plan * similarity), not divided by the transported mass.
 
     Source: Li et al., CVPR 2024 (FedOTP), equation 6, as its code computes it.
     """
     logits = text.new_empty(*tokens.shape[:2], text.shape[2])
-    for part in _solve(text, tokens, scale, transport, mask):
+    for part in _solve(text, tokens, scale, transport, None):
         logits[part.clients, part.records] = part.logits
     return logits
 

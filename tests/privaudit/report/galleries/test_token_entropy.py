@@ -58,15 +58,6 @@ def test_the_legend_says_each_colours_numbers() -> None:
         assert back in page
 
 
-def test_one_scale_serves_several_fragments() -> None:
-    page = coloured_texts([one(("a", 1.0))], NAME, highest=7.0)
-    assert background(page, "a") == STEPS[1][0]
-    assert (
-        background(coloured_texts([one(("a", 9.0))], NAME, highest=7.0), "a")
-        == (STEPS[-1][0])
-    )
-
-
 def test_a_piece_without_an_entropy_has_no_colour() -> None:
     page = coloured_texts([one(("first", None), (" next", 1.0))], NAME)
     assert background(page, "first") is None
