@@ -2,11 +2,10 @@
 
 Two ways. Scores of 0 and 1 with one rate in both classes: every outcome is weighed by
 its chance, and nothing is drawn. Thirteen distributions, tied or not, alike in both
-classes or shifted to a true AUROC: simulated. ``python -m
-privaudit.checks.selftest.false_alarms`` prints both tables whole, in a few minutes.
+classes or shifted to a true AUROC: simulated. tests/benchmarks/bench_false_alarms.py
+prints both tables whole.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -23,14 +22,6 @@ from privaudit.statistics.estimate import Estimate
 
 _GROUP = "ties and unequal classes"
 RATES = (0.01, 0.02, 0.05, 0.1, 0.5, 0.9, 0.95, 0.98)
-SIZES = (
-    *((10, 10), (20, 20), (50, 50), (100, 10), (10, 100), (200, 20), (60, 20)),
-    *((200, 50), (300, 100), (100, 100), (266, 273)),
-)
-RATIOS = (
-    *((20, 20), (266, 273), (20, 40), (60, 20), (50, 10), (10, 50)),
-    *((100, 10), (10, 100), (200, 10), (10, 200)),
-)
 _IGNORED = 1e-7  # outcomes less likely than this at every rate
 
 Uniforms = Float[np.ndarray, " n"]
@@ -142,7 +133,8 @@ def _misses(sizes: tuple[int, int], auroc: float) -> Callable[..., bool]:
     return trial
 
 
-def _named(sizes: tuple[int, int]) -> str:
+def named(sizes: tuple[int, int]) -> str:
+    """Return a pair of sizes as tables have it."""
     return f"{sizes[0]} + {sizes[1]}"
 
 
@@ -151,7 +143,7 @@ CHECKS = (
     *(
         SelftestCheck(
             _GROUP,
-            f"0/1 scores of one rate, {_named(s)}, called a leak (exact)",
+            f"0/1 scores of one rate, {named(s)}, called a leak (exact)",
             0.0,
             0.03,
             _exact(s, 0),
@@ -161,7 +153,7 @@ CHECKS = (
     *(
         SelftestCheck(
             _GROUP,
-            f"13 distributions, {_named(sizes)}, miss {auroc:g}",
+            f"13 distributions, {named(sizes)}, miss {auroc:g}",
             0.0,
             0.06,
             share_of(_misses(sizes, auroc), 400),
@@ -169,37 +161,3 @@ CHECKS = (
         for sizes, auroc in (((100, 10), 0.5), ((10, 200), 0.5), ((10, 100), 0.9))
     ),
 )
-
-
-def exact_table() -> list[str]:
-    """Return the lines of a Markdown table: 0/1 scores, all sizes and rates."""
-    lines = ["| n | " + " | ".join(f"q = {rate:g}" for rate in RATES) + " |"]
-    lines.append("|---" * (len(RATES) + 1) + "|")
-    for sizes in SIZES:
-        cells = [f"{100 * a:.1f} / {100 * b:.1f}" for a, b in exact_rates(sizes)]
-        lines.append(f"| {_named(sizes)} | {' | '.join(cells)} |")
-    return lines
-
-
-def simulated_table(auroc: float, trials: int, seed: int = 0) -> list[str]:
-    """Return the lines of a Markdown table: how many of 100 intervals miss."""
-    lines = ["| | " + " | ".join(map(_named, RATIOS)) + " |"]
-    lines.append("|---" * (len(RATIOS) + 1) + "|")
-    for row, (name, distribution) in enumerate(DISTRIBUTIONS.items()):
-        shift, cells = shift_of(distribution, auroc), []
-        for column, sizes in enumerate(RATIOS):
-            rng = np.random.default_rng([seed, row, column])
-            found = [
-                interval_of(distribution, sizes, shift, rng) for _ in range(trials)
-            ]
-            cells.append(f"{100 * np.mean([e.excludes(auroc) for e in found]):.1f}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
-if __name__ == "__main__":
-    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    print("\n".join(exact_table()))
-    for auroc in (0.5, 0.9):
-        print(f"\n{auroc:g}, {trials} trials\n")
-        print("\n".join(simulated_table(auroc, trials)), flush=True)

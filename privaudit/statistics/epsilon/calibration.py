@@ -1,13 +1,12 @@
 """Whether bounds hold and what they show, by simulation; for tests and `selftest`.
 
-A bound that holds is beyond the truth in at most its significance of audits: without a
-leak (:func:`null_share`) and with one (:func:`coverage`). It can pass the first and
-fail the second. A bound that holds may still show little (:func:`power`).
+A bound that holds is beyond the truth in at most its significance of audits
+(:func:`coverage`), without a leak and with one. It can pass the first and fail the
+second.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -19,44 +18,12 @@ from privaudit.statistics.epsilon.fixed_grid import FixedGrid
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
-from privaudit.statistics.epsilon.simulated_mechanisms import (
-    Silence,
-    SimulatedMechanism,
-)
+from privaudit.statistics.epsilon.simulated_mechanisms import SimulatedMechanism
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from privaudit.statistics.estimate import Estimate, proportion
 
 AT_ONCE = 1_000_000  # scores; more would only take memory
 GRID = tuple(np.linspace(-2.0, 4.0, 9).tolist())  # in standard deviations of the noise
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """How much of epsilon a bound shows, over repeated audits.
-
-    Attributes:
-        truth: The mechanism's epsilon at the bound's delta.
-        median: Of the bounds.
-        low: 5 % of the bounds are below.
-        high: 5 % of the bounds are above.
-        ceiling: Of the bound, with as many members as non-members.
-        audits: How many there were.
-    """
-
-    truth: float
-    median: float
-    low: float
-    high: float
-    ceiling: float
-    audits: int
-
-    @property
-    def share(self) -> float:
-        """The part of epsilon that the median audit shows."""
-        return self.median / self.truth if self.truth else math.nan
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
@@ -100,13 +67,6 @@ def simulated(
     return np.concatenate(done)
 
 
-def null_share(
-    bound: EpsilonMethod, n: int, audits: int, rng: np.random.Generator
-) -> Estimate:
-    """Return the share of audits without a leak in which the bound is above 0."""
-    return coverage(bound, Silence(), n, audits, rng)
-
-
 def coverage(
     bound: EpsilonMethod,
     mechanism: SimulatedMechanism,
@@ -129,20 +89,6 @@ def coverage(
     # Bounds are found by halving, so equality is only meant to 1e-9.
     beyond = simulated(bound, mechanism, n, audits, rng) > truth + 1e-9
     return proportion(int(beyond.sum()), audits)
-
-
-def power(
-    bound: EpsilonMethod,
-    mechanism: SimulatedMechanism,
-    n: int,
-    audits: int,
-    rng: np.random.Generator,
-) -> Recovery:
-    """Return how much of the mechanism's epsilon the bound shows."""
-    values = simulated(bound, mechanism, n, audits, rng)
-    low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
-    truth = mechanism.epsilon_at(bound.delta)
-    return Recovery(truth, median, low, high, bound.ceiling(n // 2, n - n // 2), audits)
 
 
 def holds(share: Estimate, significance: float) -> bool:

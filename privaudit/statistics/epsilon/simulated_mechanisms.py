@@ -14,7 +14,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import expit
 
-from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_multiplier,
@@ -108,40 +107,3 @@ class RandomisedResponse:
         if right <= delta:
             return 0.0
         return max(math.log(right - delta) - math.log(1 - right), 0.0)
-
-
-@options(frozen=True)
-class RareDisclosure:
-    """Randomised response that, with a chance of delta, discloses all coins at once.
-
-    (epsilon, delta)-DP whose delta strikes a whole audit: the failure that the delta
-    term of a one-run bound is there for.
-
-    Attributes:
-        epsilon: Of the answers.
-        delta: Of disclosing, once for all canaries of an audit.
-    """
-
-    epsilon: Annotated[float, Field(ge=0)]
-    delta: Annotated[float, Field(gt=0, lt=1)]
-
-    def score(
-        self, is_member: Bool[np.ndarray, "audits canaries"], rng: np.random.Generator
-    ) -> Float[np.ndarray, "audits canaries"]:
-        """Return answers of 0 and 1, all of them true in some audits."""
-        answers = RandomisedResponse(self.epsilon).score(is_member, rng)
-        disclosed = rng.random((len(is_member), 1)) < self.delta
-        return np.where(disclosed, is_member, answers)
-
-    def epsilon_at(self, delta: float) -> float:
-        """Return an epsilon that is enough.
-
-        Raises:
-            ConfigError: ``delta`` is smaller than its own, where none is.
-        """
-        if delta < self.delta:
-            raise ConfigError(
-                f"A disclosure with a chance of {self.delta:g} has no epsilon at "
-                f"delta {delta:g}. Ask at its own delta or above."
-            )
-        return self.epsilon

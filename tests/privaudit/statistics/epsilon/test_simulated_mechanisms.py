@@ -4,11 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.simulated_mechanisms import (
     GaussianCanaries,
     RandomisedResponse,
-    RareDisclosure,
     Silence,
     SimulatedMechanism,
 )
@@ -18,7 +16,6 @@ ALL: list[SimulatedMechanism] = [
     Silence(),
     GaussianCanaries(2.0),
     RandomisedResponse(1.0),
-    RareDisclosure(1.0, 0.1),
 ]
 
 
@@ -53,15 +50,6 @@ def test_randomised_response_spends_delta_exactly(epsilon: float, delta: float) 
         assert spent == pytest.approx(delta, abs=1e-9)
     else:
         assert spent <= delta + 1e-9
-
-
-def test_a_disclosure_strikes_whole_audits(rng: np.random.Generator) -> None:
-    coins = rng.random((2000, 50)) < 0.5
-    scores = RareDisclosure(0.0, 0.1).score(coins, rng)
-    told = (scores == coins).all(1).mean()
-    assert told == pytest.approx(0.1, abs=0.03)
-    with pytest.raises(ConfigError, match=r"no epsilon at delta 0\.01"):
-        RareDisclosure(0.0, 0.1).epsilon_at(0.01)
 
 
 def test_silence_has_epsilon_0() -> None:
