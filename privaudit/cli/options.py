@@ -157,14 +157,7 @@ def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
-    """Return the entries of a comma-separated list.
-
-    Args:
-        option: Its name, for the error.
-        text: The list.
-        read: Makes an entry of its text; raises ValueError where it cannot.
-        of: What entries are, for the error.
-    """
+    """Return the entries of a comma-separated list."""
     entries = []
     for part in text.split(","):
         try:

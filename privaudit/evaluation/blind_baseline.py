@@ -184,11 +184,7 @@ def _words_and_pairs(text: str) -> list[str]:
 
 
 def pooled_blind_auroc(groups: Sequence[Groups]) -> Estimate:
-    """Return the mean of per-client AUROCs of blind scores, by number of pairs.
-
-    Args:
-        groups: Per client :func:`blind_scores` of members and of non-members.
-    """
+    """Return the mean of per-client AUROCs of blind scores, by number of pairs."""
     plain = pooled_auroc(groups)
     estimate = replace(plain, method=f"{plain.method}; {METHOD}")
     if plain.value in (0.0, 1.0):  # the bound there is exact, and no variance
@@ -205,9 +201,6 @@ def beyond_blind(groups: Sequence[Paired]) -> Comparison:
     """Return an attack's AUROC less the blind attacker's, on the same records.
 
     The blind attacker's variance counts twice, as in :func:`blind_baseline`.
-
-    Args:
-        groups: Per client the attack's scores, :func:`blind_scores`, and the truth.
     """
     plain = pooled_paired_auroc_difference(groups)
     found = plain.estimate

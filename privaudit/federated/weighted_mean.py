@@ -64,12 +64,7 @@ def times_weight(
 
 
 def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
-    """Return the server's state with the means of what was sent in their places.
-
-    Args:
-        server: The state; it stays as it is where nobody had a record, or sent one.
-        sums: Over clients, of what :func:`weighted_upload` returns.
-    """
+    """Return the server's state with the means of what was sent in their places."""
     if not sums or (weight := sums[WEIGHT]) == 0:
         return server
     means = {name: total / weight for name, total in sums.items() if name != WEIGHT}

@@ -51,13 +51,6 @@ def descend(
 ) -> Iterator[tuple[int, float]]:
     """Train with AdamW, gradients clipped to norm 1.
 
-    Args:
-        model: In training mode.
-        settings: How to train.
-        next_loss: Draws a batch and says the model's loss on it.
-        betas: Of AdamW.
-        cosine: By which the learning rate falls.
-
     Yields:
         Every step's number, from 1, and loss.
 

@@ -36,13 +36,7 @@ class FrozenModel(ABC):
     def backbone(
         self, class_names: tuple[str, ...], template: str, context_tokens: int
     ) -> Classifier | LanguageModel:
-        """Return what trainers see, bound to a data set's classes.
-
-        Args:
-            class_names: Of the data set.
-            template: The hand-written prompt, with ``{}`` where a class name goes.
-            context_tokens: Of a prompt that is learned.
-        """
+        """Return what trainers see, bound to a data set's classes."""
 
     @abstractmethod
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:

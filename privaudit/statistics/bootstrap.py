@@ -66,12 +66,7 @@ class Resampling:
         return np.searchsorted(self.others, self.members, "right")
 
     def aurocs(self, members: MemberCounts, others: NonmemberCounts) -> Replicates:
-        """Return the AUROC of each resample.
-
-        Args:
-            members: How often each member, in order of scores, was drawn; at least one.
-            others: Likewise the non-members.
-        """
+        """Return the AUROC of each resample."""
         totals = _running(others)
         twice = totals[:, self._below]
         twice += totals[:, self._not_above]  # ties count one half

@@ -20,16 +20,7 @@ def score_signal(
     *,
     per_class: bool,
 ) -> list[Scores]:
-    """Score each target's candidates by what the target itself says of them.
-
-    Args:
-        adversary: Who asks.
-        targets: Clients under attack.
-        signal: Higher means more likely a member.
-        per_class: Whether a score is what a candidate has above the median public
-            record of its class, of all where there is none: a threshold for each class.
-            Without, there is one threshold, as the loss threshold's.
-    """
+    """Score each target's candidates by what the target itself says of them."""
     scored = []
     for target in targets:
         asked, public = target_signals(adversary, target)

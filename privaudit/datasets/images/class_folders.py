@@ -23,11 +23,6 @@ Levels = list[tuple[str, ...]]
 def levels_of(store: Store, wanted: int) -> Levels:
     """Return each picture's folders and name, without what is in front for all.
 
-    Args:
-        store: Where the pictures lie.
-        wanted: How many folders each needs; more in front are dropped if they are the
-            same for all pictures.
-
     Raises:
         DatasetError: There are no pictures, a folder has none, or a picture lies in too
             few folders.

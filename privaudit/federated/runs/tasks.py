@@ -173,11 +173,6 @@ def macro_f1(
     record's on F1 is (2 T' - F1 (P' + A')) / (P + A) with its own part of each count.
     The interval says how the number would move with other test records.
 
-    Args:
-        predicted: Class indices that each model tells.
-        labels: Class indices.
-        confidence: Coverage, in (0, 1).
-
     Example:
         >>> print(macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1])))
         0.733 [0.217, 1.000], n = 4

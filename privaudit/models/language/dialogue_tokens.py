@@ -100,10 +100,6 @@ class DialogueTokens:
     ) -> TokenSequences:
         """Return rows of tokens, padded at the right to the longest.
 
-        Args:
-            dialogues: One for each record; the first answer counts.
-            with_answers: Whether answers follow the prompts, each with an end token.
-
         Raises:
             ConfigError: A row does not fit into the context, an answer is empty, or a
                 question holds the tokenizer's own mark for pictures.

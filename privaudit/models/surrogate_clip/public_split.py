@@ -37,13 +37,7 @@ def validation_records(dataset: Dataset) -> PublicRecords:
 
 
 def drawn_records(dataset: Dataset, share: float, seed: int) -> PublicRecords:
-    """Draw a share of the training records.
-
-    Args:
-        dataset: Without splits, all records are training records.
-        share: Above 0 and below 1.
-        seed: Of the draw.
-    """
+    """Draw a share of the training records."""
     everything = torch.arange(len(dataset))
     among = everything if dataset.split is None else _of_split(dataset, TRAIN)
     count = round(share * len(among)) if 0 < share < 1 else 0

@@ -114,15 +114,7 @@ def pretrain(
     settings: SurrogateSettings,
     progress: Progress | None = None,
 ) -> Pretrained:
-    """Pretrain a surrogate. The same settings, threads and versions give the same.
-
-    Args:
-        dataset: Of which nothing but the public records and the names is used.
-        public: What it may see.
-        shape: How it is built.
-        settings: How to pretrain.
-        progress: Called with every line of the log.
-    """
+    """Pretrain a surrogate. The same settings, threads and versions give the same."""
     alignment = _Alignment(dataset, public, shape, settings)
     started, log, losses = time.monotonic(), [], []
     for step, loss in alignment.train():
@@ -254,14 +246,7 @@ class Accuracies:
 def measure(
     model: PromptableCLIP, dataset: Dataset, indices: Int[Tensor, " n"], seed: int = 0
 ) -> Accuracies:
-    """Classify records by hand-written prompts and behind random contexts.
-
-    Args:
-        model: The surrogate.
-        dataset: Of which only the records at ``indices`` are read.
-        indices: At least one.
-        seed: Of the random contexts.
-    """
+    """Classify records by hand-written prompts and behind random contexts."""
     features = encoded_features(model, dataset.pictures, indices.tolist())
     labels = dataset.labels[indices]
     texts = model.template_features(dataset.class_names, dataset.template)

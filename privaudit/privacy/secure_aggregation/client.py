@@ -105,10 +105,6 @@ class Client:
 
         Beside them stand digests of all shares, so that a wrong one has a name.
 
-        Args:
-            keys: What clients advertised, its own among it.
-            signatures: Theirs.
-
         Raises:
             FaultError: The list is too short, without the own keys, with keys that
                 their owner did not sign, or with two of one kind; or a key is of low
@@ -142,11 +138,6 @@ class Client:
     ) -> Arrays:
         """Return an update under its own mask, and one with each who shared secrets.
 
-        Args:
-            codes: The update.
-            sealed: What the others sealed for it.
-            digests: Theirs of that, for the same clients.
-
         Raises:
             FaultError: A share was not sealed by whom it is from, or its digests are
                 those of another; or too few shared out; or a key is of low order.
@@ -163,9 +154,6 @@ class Client:
 
     def sign(self, survivors: Sequence[Party]) -> Arrays:
         """Return its signature on the lists of keys, of sharers and of survivors.
-
-        Args:
-            survivors: Whose masked updates arrived, in rising order.
 
         Raises:
             FaultError: The list is too short, without the client, or with others than
@@ -187,9 +175,6 @@ class Client:
         Both shares of one client would uncover its update. So it reveals those that its
         own signed list asks for, and wants to see that a threshold of the survivors
         signed the same.
-
-        Args:
-            signatures: Of survivors, on what it signed itself.
 
         Raises:
             FaultError: They are fewer, of others, or on other lists.

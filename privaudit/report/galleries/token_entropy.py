@@ -59,10 +59,6 @@ def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
 
     Nothing outside of it is needed. A piece says its number when pointed at.
 
-    Args:
-        texts: In the order in which they are shown.
-        name: Of the entropy, for the legend, such as "Rényi entropy of order 2".
-
     Raises:
         ConfigError: Pieces and entropies differ in number, or an entropy is no number.
     """

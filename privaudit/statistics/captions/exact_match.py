@@ -104,13 +104,7 @@ def exact_matches(
     references: Sequence[Sequence[str]],
     choices: Sequence[Sequence[str]],
 ) -> Bool[np.ndarray, " records"]:
-    """Return which answers are right.
-
-    Args:
-        answers: One a question.
-        references: The right answers of each question.
-        choices: What each question offers.
-    """
+    """Return which answers are right."""
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "

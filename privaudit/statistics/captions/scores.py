@@ -81,10 +81,6 @@ def mean_estimates(
     interval is that of other images of the same kind for the same models: seeds and
     clients are not drawn again, and how CIDEr-D weighs words is held fixed.
 
-    Args:
-        scores: One for each model, of the same images in the same order.
-        rng: Draws the images of the replicates.
-
     Raises:
         ConfigError: There is no model, or models wrote of different numbers of images.
     """

@@ -95,11 +95,6 @@ def mean_short_answers(
 
     The interval is that of other records for the same models: a record is drawn for all
     of them together.
-
-    Args:
-        scores: From 0 to 1.
-        names: Of the numbers.
-        rng: Draws the records of the replicates.
     """
     models, _, records = scores.shape
     means = scores.mean(axis=0).T

@@ -77,13 +77,6 @@ def coverage(
     """Return the share of audits whose bound is beyond the truth: the fewer the better.
 
     The truth is the mechanism's epsilon at the bound's delta.
-
-    Args:
-        bound: Fixed in all respects.
-        mechanism: With an epsilon at the bound's delta.
-        n: Canaries, or runs, in each audit.
-        audits: How many to simulate.
-        rng: Of coins and noise.
     """
     truth = mechanism.epsilon_at(bound.delta)
     # Bounds are found by halving, so equality is only meant to 1e-9.

@@ -48,11 +48,6 @@ def factorize(
     rank-deficient prompt gives finite, orthonormal factors all the same: the basis is
     completed.
 
-    Args:
-        prompt: The local prompt, one per leading index.
-        start: Draws from N(0, 1).
-        kind: Which of the two factorizations.
-
     Raises:
         ConfigError: The rank exceeds the number of tokens or the width.
     """

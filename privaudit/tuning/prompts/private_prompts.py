@@ -208,13 +208,6 @@ class PrivateLocalTrainer(PrivateTrainer):
         """Describe noise of ``noise_std`` on prompts after a step ("published-paper").
 
         On each client's own, or, at the server, of 1 / parties of it on their mean.
-
-        Args:
-            task: The task.
-            release: "global" for what is averaged, "local" for what is kept.
-            noise_at: Who adds it.
-            parties: How many clients took part in the round.
-            tensors: How many are noised, each clipped by itself.
         """
         rate = self.learning_rate
         noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)
