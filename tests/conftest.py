@@ -14,13 +14,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.transcript import Message
+from privaudit.federated.trainer import Records, Task
 from privaudit.models.interfaces import Classifier
 from tests.toy_federation import Play, Shards, play_toy
 from tests.toy_tower import toy_tower
 
+Cli = Callable[..., tuple[int, str, str]]
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
 
 
@@ -56,30 +55,6 @@ def with_noise(records: Records, seed: int) -> Records:
     return Records(records.features, labels)
 
 
-def train_toy(
-    trainer: Trainer,
-    task: Task,
-    shards: dict[str, Records],
-    seed: int = 0,
-    cohort_size: int = 128,
-) -> list[Message]:
-    """Train a federation in memory, and return all that was sent."""
-    federation = Federation.begin(trainer, task, shards, Seeds(seed))
-    messages: list[Message] = []
-    for index in range(task.rounds):
-        (record,) = run_round(
-            trainer, task, [federation], index, cohort_size=cohort_size
-        )
-        messages.extend(record.messages)
-    _, last = give_away(trainer, task, federation, task.rounds)
-    return [*messages, *last]
-
-
-@pytest.fixture
-def train() -> Callable[..., list[Message]]:
-    return train_toy
-
-
 @pytest.fixture
 def play(task: Task, shards: Shards) -> Play:
     """Train the toy federation: a trainer, and what differs from usual."""
@@ -89,11 +64,6 @@ def play(task: Task, shards: Shards) -> Play:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
-
-
-@pytest.fixture
-def make_records() -> Callable[..., Records]:
-    return toy_records
 
 
 @pytest.fixture
@@ -134,18 +104,20 @@ def common_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run the command line; return its exit code and what it printed."""
-    from privaudit.cli import main as cli
+    from privaudit.cli import main
 
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    code = end.value.code
-    return (code if isinstance(code, int) else 0), printed.out, printed.err
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["privaudit", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main.run()
+        printed = capsys.readouterr()
+        code = end.value.code
+        return (code if isinstance(code, int) else 0), printed.out, printed.err
+
+    return call
 
 
 @pytest.fixture(scope="session")

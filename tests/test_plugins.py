@@ -24,7 +24,7 @@ from privaudit.federated.trainer import TRAINERS
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.page import write_report
-from tests.conftest import call
+from tests.conftest import Cli
 from tests.plugins import install
 
 Call = Callable[..., tuple[int, str, str]]
@@ -134,18 +134,11 @@ def others(
     return build
 
 
-@pytest.fixture
-def privaudit_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Call:
-    return lambda *words: call(*words, monkeypatch=monkeypatch, capsys=capsys)
-
-
 def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
-    gap_attack: None, whole: Path, tmp_path: Path, privaudit_command: Call
+    gap_attack: None, whole: Path, tmp_path: Path, cli: Cli
 ) -> None:
     asked = ("--attack", "gap-attack:margin=0.5", "--shadows", "0")
-    code, printed, _ = privaudit_command("attack", str(whole), *asked)
+    code, printed, _ = cli("attack", str(whole), *asked)
     assert code == 0
     assert "whole, gap-attack:margin=0.5: 0." in printed
     label, words = "gap-attack:margin=0.5", "margin over the likeliest other class is"
@@ -169,16 +162,16 @@ def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
 
 
 def test_another_packages_attack_and_trainer_are_used_like_ones_own(
-    others: Callable[[str], None], tmp_path: Path, privaudit_command: Call
+    others: Callable[[str], None], tmp_path: Path, cli: Cli
 ) -> None:
     others(GAP_ATTACK + SERVER_MOMENTUM)
     quick = ("--rounds", "2", "--set", "epochs=1", "--clients", "3", "--quiet")
     made = ("--trainer", "prompt-fedavgm:beta=0.5", "--name", "theirs")
-    code, _, err = privaudit_command("train", *made, *quick)
+    code, _, err = cli("train", *made, *quick)
     assert (code, err) == (0, "")
     asked = ("attack", "theirs", "--shadows", "0", "--attack", "gap-attack")
-    assert privaudit_command(*asked)[0] == 0
-    _, listed, _ = privaudit_command("list", "prompt-fedavgm")
+    assert cli(*asked)[0] == 0
+    _, listed, _ = cli("list", "prompt-fedavgm")
     assert "Share of the last step." in listed
     run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
     found = export_public(run, tmp_path / "out")
@@ -188,17 +181,17 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
 
 
 def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
-    others: Callable[[str], None], privaudit_command: Call
+    others: Callable[[str], None], cli: Cli
 ) -> None:
     others("import nothing_of_that_name")
-    code, _, err = privaudit_command("train", "--trainer", "prompt-fedavgm")
+    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "'prompt-fedavgm' of the package others 1.2 cannot be used" in err
     for what in ("attacks", "trainers"):
-        code, listed, _ = privaudit_command("list", what)
+        code, listed, _ = cli("list", what)
         assert code == 0
         assert "of the package others 1.2 cannot be used" in listed
-    assert privaudit_command("train", "--rounds", "1", "--clients", "2")[0] == 0
+    assert cli("train", "--rounds", "1", "--clients", "2")[0] == 0
     with pytest.raises(PluginError):
         Auditor().attack(attacks=["gap-attack"])
 
@@ -239,12 +232,12 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     gap_attack: None,
     told: str,
     why: str,
-    privaudit_command: Call,
+    cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = import_module("privaudit.federated.runs.runs")
     monkeypatch.setattr(runs, "latest_runs", None)
-    code, _, err = privaudit_command("attack", "--attack", told)
+    code, _, err = cli("attack", "--attack", told)
     assert (code, err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match=why):
         import_module("privaudit.auditing.named_attacks").named_attacks([told], 0)

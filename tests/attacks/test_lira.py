@@ -1,5 +1,3 @@
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -8,21 +6,7 @@ from privaudit.attacks.lira import Lira
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden/lira.npz"
-
-
-def golden(case: int) -> Mapping[str, np.ndarray]:
-    if not GOLDEN.exists():
-        pytest.skip("needs ../shared/golden")
-    with np.load(GOLDEN, allow_pickle=False) as stored:
-        prefix = f"c{case}_"
-        return {
-            name.removeprefix(prefix): stored[name]
-            for name in stored.files
-            if name.startswith(prefix)
-        }
+from tests.golden import golden
 
 
 def first(chosen: np.ndarray, count: int) -> np.ndarray:
@@ -36,7 +20,7 @@ def test_scores_with_a_deviation_for_each_record_are_the_golden_ones(
     case: int, mode: str
 ) -> None:
     """The reference's sign is the other way round, and it averages augmentations."""
-    numbers = golden(case)
+    numbers = golden("lira", f"c{case}_")
     is_in = first(numbers["keep"], int(numbers["n_in_used"]))
     is_out = first(~numbers["keep"], int(numbers["n_out_used"]))
     for row, target in enumerate(numbers["check_scores"]):
@@ -56,7 +40,7 @@ def test_scores_with_a_deviation_for_each_record_are_the_golden_ones(
 
 @pytest.mark.parametrize("variance", ["global-published", "global"])
 def test_scores_with_one_deviation_are_the_golden_ones(variance: str) -> None:
-    numbers = golden(0)
+    numbers = golden("lira", "c0_")
     name = {
         "global-published": "correct_online_fixvar",
         "global": "within_online_fixvar",

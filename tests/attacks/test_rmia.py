@@ -12,22 +12,7 @@ from privaudit.statistics.shadow_comparison import (
     masked_mean,
     offline_mean,
 )
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden/rmia.npz"
-
-
-def golden(case: int) -> Mapping[str, np.ndarray]:
-    if not GOLDEN.exists():
-        pytest.skip("needs ../shared/golden")
-    with np.load(GOLDEN, allow_pickle=False) as stored:
-        prefix = f"c{case}_"
-        shared = {name: stored[name] for name in ("gammas", "offline_a")}
-        return shared | {
-            name.removeprefix(prefix): stored[name]
-            for name in stored.files
-            if name.startswith(prefix)
-        }
+from tests.golden import golden
 
 
 def likelihoods(
@@ -48,7 +33,7 @@ def assert_within_a_step(found: np.ndarray, wanted: np.ndarray, steps: int) -> N
 
 @pytest.mark.parametrize("case", [0, 1, 2])
 def test_offline_scores_are_the_golden_ones(case: int) -> None:
-    numbers = golden(case)
+    numbers = golden("rmia") | golden("rmia", f"c{case}_")
     target, public, mean_out = likelihoods(numbers)
     for turn, gamma in enumerate(numbers["gammas"]):
         for place, a in enumerate(numbers["offline_a"]):
@@ -61,7 +46,7 @@ def test_offline_scores_are_the_golden_ones(case: int) -> None:
 
 @pytest.mark.parametrize("case", [0, 1, 2])
 def test_online_scores_are_the_golden_ones(case: int) -> None:
-    numbers = golden(case)
+    numbers = golden("rmia") | golden("rmia", f"c{case}_")
     target, public, mean_out = likelihoods(numbers)
     others = public / mean_out
     columns = numbers["reference_columns"]

@@ -8,14 +8,12 @@ import torch
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.core.errors import PrivauditError
-from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.transcript import Message
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import with_noise
+from tests.conftest import toy_records, with_noise
+from tests.toy_federation import Play
 
 
 class World(NamedTuple):
@@ -52,19 +50,14 @@ class Attacked:
 
 
 @pytest.fixture
-def attacked(
-    name: str,
-    task: Task,
-    make_records: Callable[..., Records],
-    train: Callable[..., list[Message]],
-) -> Callable[[bool], Attacked]:
+def attacked(name: str, task: Task, play: Play) -> Callable[[bool], Attacked]:
     """Attack clients that memorised noise, or never saw it, in the attack's own world.
 
     That is the first in which it finds what it needs.
     """
-    reference = replace(task, public=with_noise(make_records(160, seed=1), 99))
+    reference = replace(task, public=with_noise(toy_records(160, seed=1), 99))
     candidates = [
-        with_noise(make_records(24, seed=50 + number), number)
+        with_noise(toy_records(24, seed=50 + number), number)
         for number in range(len(task.clients))
     ]
     coins = [
@@ -77,18 +70,14 @@ def attacked(
             picked = zip(task.clients, candidates, coins, strict=True)
             return {who: own.pick(torch.from_numpy(coin)) for who, own, coin in picked}
         return {
-            who: with_noise(make_records(12, seed=70 + number), 7 + number)
+            who: with_noise(toy_records(12, seed=70 + number), 7 + number)
             for number, who in enumerate(task.clients)
         }
 
     def attack(world: World, trained_on_members: bool) -> Attacked:
-        threat = find_threat(world.threat)
-        view = threat(train(world.trainer, reference, shards(trained_on_members)))
-        adversary = Adversary(world.trainer, reference, threat, view, Seeds(1))
-        targets = [
-            Target(who, adversary.reconstruct(who), records)
-            for who, records in zip(task.clients, candidates, strict=True)
-        ]
+        played = play(world.trainer, task=reference, shards=shards(trained_on_members))
+        asked = dict(zip(task.clients, candidates, strict=True))
+        adversary, targets = played.watched(world.threat, asked)
         scores = ATTACKS.find(name)()(adversary, targets)
         return Attacked(world, adversary, targets, coins, scores)
 

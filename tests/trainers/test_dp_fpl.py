@@ -2,7 +2,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -18,13 +17,8 @@ from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.low_rank import by_factors, factorize
 from privaudit.tuning.prompts.private_training import Parts
-from tests.places import SHARED
+from tests.golden import golden, golden_tensors
 from tests.toy_federation import ALL, Play, Shards, context_gradient, emptied
-
-GOLDEN = SHARED / "golden" / "rgp.npz"
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/rgp.npz, which is not there"
-)
 
 
 def make(**options: Any) -> DPFPL:
@@ -262,7 +256,6 @@ def test_the_published_constants_certify_what_is_known_of_them(
         assert trainer.claim(large).epsilon == claimed
 
 
-@needs_golden
 @pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize(
     ("options", "start", "want"),
@@ -276,23 +269,18 @@ def test_the_local_gradient_is_that_of_the_published_code(
     rank: int, options: dict[str, Any], start: Any, want: str
 ) -> None:
     """Reference: compute_full_grad of trainers/DP_FPL.py, and the formulas, float64."""
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        given_ = {
-            name: torch.from_numpy(archive[f"k{rank}_{name}"])
-            for name in ("P", "V0", "G", want)
-        }
-    factors = factorize(given_["P"][None], given_["V0"][None], start)
-    parts = by_factors(given_["G"][None], factors)
+    known = golden_tensors("rgp", f"k{rank}_")
+    factors = factorize(known["P"][None], known["V0"][None], start)
+    parts = by_factors(known["G"][None], factors)
     got = make(rank=rank, **options)._local_gradient(parts, factors)
-    torch.testing.assert_close(got[0], given_[want], rtol=0, atol=1e-8)
+    torch.testing.assert_close(got[0], known[want], rtol=0, atol=1e-8)
 
 
-@needs_golden
 def test_the_published_noise_is_that_of_the_published_code(task: Task) -> None:
     """Reference: the noise lines of build_model; the server adds sigma_L to a sum."""
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        columns = [archive[f"noise_{name}"] for name in ("T", "eps", "delta", "C", "B")]
-        stds = archive["noise_std_local"]
+    known = golden("rgp", "noise_")
+    columns = [known[name] for name in ("T", "eps", "delta", "C", "B")]
+    stds = known["std_local"]
     at = Round(0, Seeds(0), tuple("abcdefghij"))
     for std, (rounds, epsilon, delta, clip, batch) in list(
         zip(stds, zip(*columns, strict=True), strict=True)

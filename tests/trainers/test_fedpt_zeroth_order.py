@@ -9,7 +9,7 @@ import torch
 from privaudit import train
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder
-from tests.conftest import call
+from tests.conftest import Cli
 from tests.toy_federation import Play
 
 
@@ -49,9 +49,7 @@ def test_a_query_is_a_record_answered_by_one_model() -> None:
 
 @pytest.mark.slow
 def test_on_digits_it_improves_over_its_start_and_queries_are_told(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, cli: Cli
 ) -> None:
     settings = {"directions": 4, "epochs": 2}
     trainer = "fedpt-zeroth-order"
@@ -62,7 +60,7 @@ def test_on_digits_it_improves_over_its_start_and_queries_are_told(
     assert local[-1] > local[0]
     words = ["--set", "directions=4", "--set", "epochs=2", "--rounds", "6"]
     words += ["--trainer", trainer, "--seed", "0", "--runs", str(tmp_path), "--json"]
-    code, out, _ = call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli("train", *words)
     told = json.loads(out.splitlines()[-1])
     asked = sum(line["model_queries"] for line in run.metrics)
     members = asked / 6 / (2 * 8)

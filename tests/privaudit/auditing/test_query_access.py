@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -6,21 +5,16 @@ import torch
 
 from privaudit.attacks.lira import Lira
 from privaudit.attacks.loss_threshold import LossThreshold
-from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.query_access import answering
 from privaudit.core.errors import AttackError
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcript import Message
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.conftest import toy_records, with_noise
-
-Train = Callable[..., list[Message]]
+from tests.toy_federation import Play
 
 
 def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
@@ -46,7 +40,7 @@ def test_models_that_write_have_no_labels_to_give() -> None:
 
 @pytest.mark.parametrize("attack", [LossThreshold(), Lira(shadows=16)], ids=str)
 def test_who_is_told_labels_only_does_no_better(
-    attack: LossThreshold | Lira, task: Task, train: Train
+    attack: LossThreshold | Lira, task: Task, play: Play
 ) -> None:
     """What labels tell is a function of what probabilities tell."""
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
@@ -54,22 +48,13 @@ def test_who_is_told_labels_only_does_no_better(
     for number, client in enumerate(task.clients):
         asked[client] = with_noise(toy_records(60, 40 + number), number)
     world = replace(task, public=with_noise(toy_records(160, 5), 5))
-    threat = find_threat("released")
-    view = threat(train(trainer, world, {c: r.pick(coin) for c, r in asked.items()}))
+    members = {client: records.pick(coin) for client, records in asked.items()}
+    played = play(trainer, task=world, shards=members)
+    adversary, targets = played.watched("released", asked, seed=2)
     found = {}
     for answers in ("probabilities", "labels"):
-        adversary = Adversary(
-            answering(trainer, answers),
-            world,
-            threat,
-            view,
-            Seeds(2),
-        )
-        targets = [
-            Target(client, trainer.reconstruct(world, view, client), records)
-            for client, records in asked.items()
-        ]
-        scores = attack(adversary, targets)
+        told = replace(adversary, trainer=answering(trainer, answers))
+        scores = attack(told, targets)
         found[answers] = pooled_auroc(
             [(s.scores[coin], s.scores[~coin]) for s in scores]
         )

@@ -15,7 +15,7 @@ from privaudit.cli.main import app
 from privaudit.cli.options import take_run_fields
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.fields import RunFields
-from tests.conftest import call
+from tests.conftest import Cli
 
 Words = tuple[str, ...]
 
@@ -96,15 +96,14 @@ def test_no_option_is_taken_for_a_path(
     option: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
-    code, out, err = call(*words, option, "--help", **tools)
+    code, out, err = cli(*words, option, "--help")
     assert (code, err) == (0, "")
     assert "Usage: privaudit" in out
     for value in ("--quiet", "-1"):
-        code, _, err = call(*words, option, value, **tools)
+        code, _, err = cli(*words, option, value)
         assert code == 2
         assert err.startswith(f"privaudit: {option} was given '{value}'")
         assert err.count("\n") == 1
@@ -114,19 +113,15 @@ def test_no_option_is_taken_for_a_path(
 @pytest.mark.parametrize(
     "words", [("gate", "--baseline", "--json"), ("train", "--name", "--resume")]
 )
-def test_no_option_is_taken_for_a_name(
-    words: Words, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+def test_no_option_is_taken_for_a_name(words: Words, cli: Cli) -> None:
+    code, _, err = cli(*words)
     assert code == 2
     assert f"{words[1]} was given '{words[2]}'" in err
 
 
-def test_a_negative_number_is_a_value(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_negative_number_is_a_value(cli: Cli) -> None:
     words = ("tradeoff", "--epsilons", "-1,x")
-    _, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    _, _, err = cli(*words)
     assert "--epsilons -1,x holds 'x'" in err
 
 
@@ -139,7 +134,7 @@ GIVEN: dict[type, tuple[str, ...]] = {
     "name", sorted(RunFields.model_fields.keys() - {"trainer", "settings"})
 )
 def test_every_field_of_a_run_is_an_option_of_train(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     command = COMMANDS[("train",)]
     (option,) = (one for one in command.params if one.name == name)
@@ -153,7 +148,7 @@ def test_every_field_of_a_run_is_an_option_of_train(
 
     monkeypatch.setattr("privaudit.federated.runs.config.make_config", stop)
     words = (option.opts[0], *GIVEN[kind])
-    call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
+    cli("train", *words)
     assert asked == {name: kind(*GIVEN[kind] or [True])}
 
 
@@ -180,12 +175,7 @@ def test_a_new_field_of_a_run_is_an_option_without_another_line() -> None:
         (("--tested", "0"), "tested = 0"),
     ],
 )
-def test_a_field_out_of_range_is_one_line(
-    words: Words,
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, _, err = call("train", *words, monkeypatch=monkeypatch, capsys=capsys)
+def test_a_field_out_of_range_is_one_line(words: Words, why: str, cli: Cli) -> None:
+    code, _, err = cli("train", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert f"The run cannot take {why}: " in err

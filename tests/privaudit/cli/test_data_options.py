@@ -1,7 +1,6 @@
 """The options about data on the command line, from one's own pictures to a run."""
 
 import io
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,10 @@ import pytest
 from PIL import Image
 
 from privaudit import load_run
-from privaudit.cli import main as cli
 from privaudit.core.errors import TranscriptError
 from privaudit.datasets.split import PUBLIC, TEST, UNUSED
 from privaudit.federated.runs.runs import latest_runs
+from tests.conftest import Cli
 
 SIZES = {"train": 14, "val": 6, "test": 4}
 
@@ -34,21 +33,13 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
-def call(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    return int(end.value.code or 0)
-
-
 def test_ones_own_pictures_are_trained_on_by_their_own_split(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(pictures.parent)
-    code = call(
+    code, _, _ = cli(
         "train", "--trainer", "zero-shot", "--dataset", "image-folder",
         "--data", "pictures", "--clients", "2", "--shots", "10", "--rounds", "1",
-        monkeypatch=monkeypatch,
     )  # fmt: skip
     assert code == 0
     (run,) = latest_runs()
@@ -58,15 +49,13 @@ def test_ones_own_pictures_are_trained_on_by_their_own_split(
     assert run.metrics[-1]["local_accuracy"] is not None
 
 
-def test_other_pictures_in_their_place_are_noticed(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_pictures_in_their_place_are_noticed(pictures: Path, cli: Cli) -> None:
     words = ("train", "--trainer", "zero-shot", "--dataset", "image-folder")
-    more = ("--data", str(pictures), "--clients", "2", "--members", "all")
+    more = ("--data", pictures, "--clients", "2", "--members", "all")
     shares = ("--test-share", "0.2", "--public-share", "0.4", "--rounds", "1")
-    assert call(*words, *more, *shares, monkeypatch=monkeypatch) == 0
-    assert call("attack", monkeypatch=monkeypatch) == 2
-    assert "there are no non-members" in capsys.readouterr().err
+    assert cli(*words, *more, *shares)[0] == 0
+    code, _, err = cli("attack")
+    assert (code, "there are no non-members" in err) == (2, True)
     (run,) = latest_runs()
     assert run.population.split.members == "all"
     moved = pictures / "train" / "red" / "0.png"
@@ -79,25 +68,25 @@ def test_other_pictures_in_their_place_are_noticed(
 
 
 def test_a_missing_data_set_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
     monkeypatch.setenv("PRIVAUDIT_DATA", str(tmp_path))
-    assert call("train", "--dataset", "dtd", monkeypatch=monkeypatch) == 2
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
+    code, _, printed = cli("train", "--dataset", "dtd")
+    assert (code, printed.count("\n")) == (2, 1)
     assert "https://www.robots.ox.ac.uk/~vgg/data/dtd/" in printed
-    code = call("train", "--data", str(tmp_path), monkeypatch=monkeypatch)
+    code, _, err = cli("train", "--data", tmp_path)
     assert code == 2
-    assert "'digits' is part of the package" in capsys.readouterr().err
+    assert "'digits' is part of the package" in err
 
 
 def test_the_list_of_data_sets_has_four_lines_for_each_that_one_brings(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
     monkeypatch.setenv("PRIVAUDIT_DATA", str(tmp_path))
     (tmp_path / "pacs").mkdir()
-    assert call("list", "datasets", monkeypatch=monkeypatch) == 0
-    lines = capsys.readouterr().out.splitlines()
+    code, out, _ = cli("list", "datasets")
+    lines = out.splitlines()
+    assert code == 0
     first = next(i for i, line in enumerate(lines) if line.startswith("pacs "))
     assert [line.split()[0] for line in lines[first + 1 : first + 4]] == [
         "needs:", "looks", "found:",

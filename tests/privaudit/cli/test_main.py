@@ -7,7 +7,7 @@ import pytest
 
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import latest_runs
-from tests.conftest import call
+from tests.conftest import Cli
 
 
 def test_help_imports_no_torch() -> None:
@@ -26,23 +26,20 @@ def test_help_imports_no_torch() -> None:
     assert "tradeoff" in done.stdout
 
 
-def test_train_and_attack_with_no_further_arguments(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, out, _ = call(
+def test_train_and_attack_with_no_further_arguments(cli: Cli, tmp_path: Path) -> None:
+    code, out, _ = cli(
         "train", "--trainer", "promptfl:epochs=2", "--trainer", "zero-shot",
-        "--rounds", "1", monkeypatch=monkeypatch, capsys=capsys,
+        "--rounds", "1",
     )  # fmt: skip
     assert code == 0
     assert out.count("seed0") == 2
-    code, out, _ = call(
+    code, out, _ = cli(
         "attack", "--shadows", "5", "--clients", "1",
-        monkeypatch=monkeypatch, capsys=capsys,
     )  # fmt: skip
     assert code == 0
     assert "AUROC" in out
     assert "report-server-reconstruct.html" in out
-    code, out, _ = call("report", monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli("report")
     assert Path(out.strip()).exists()
 
 
@@ -95,24 +92,19 @@ def test_train_and_attack_with_no_further_arguments(
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    words: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], says: str, cli: Cli
 ) -> None:
-    code, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = cli(*words)
     assert code == 2
     assert says in err
     assert err.startswith("privaudit: ")
     assert err.count("\n") == 1
 
 
-def test_an_epsilon_is_for_the_trainers_that_have_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call(
+def test_an_epsilon_is_for_the_trainers_that_have_one(cli: Cli) -> None:
+    code, _, err = cli(
         "train", "--trainer", "zero-shot", "--trainer", "dp-fpl", "--epsilon", "8",
-        "--rounds", "1", "--quiet", monkeypatch=monkeypatch, capsys=capsys,
+        "--rounds", "1", "--quiet",
     )  # fmt: skip
     assert (code, err) == (0, "")
     blind, private = latest_runs()
@@ -120,12 +112,9 @@ def test_an_epsilon_is_for_the_trainers_that_have_one(
     assert private.config.settings["epsilon"] == 8.0
 
 
-def test_nothing_is_trained_if_one_of_the_trainers_cannot_be_made(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = call(
+def test_nothing_is_trained_if_one_of_the_trainers_cannot_be_made(cli: Cli) -> None:
+    code, out, err = cli(
         "train", "--trainer", "zero-shot", "--trainer", "promptfl:epochs=many",
-        monkeypatch=monkeypatch, capsys=capsys,
     )  # fmt: skip
     assert (code, out) == (2, "")
     assert "cannot take epochs = 'many'" in err
@@ -157,15 +146,11 @@ def interrupt(*_: object, **__: object) -> None:
     ],
 )
 def test_ctrl_c_says_what_to_do(
-    words: list[str],
-    where: str,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], where: str, says: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     module, _, name = where.rpartition(".")
     monkeypatch.setattr(import_module(module), name, interrupt)
-    code, _, err = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = cli(*words)
     assert (code, err) == (130, f"privaudit: interrupted. {says}\n")
 
 
@@ -192,13 +177,10 @@ def test_a_signal_ends_a_training_with_a_word_on_how_to_go_on(tmp_path: Path) ->
     )
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, _, err = call(
+    code, _, err = cli(
         "train", "--runs", str(tmp_path / "file" / "runs"), "--rounds", "1",
-        monkeypatch=monkeypatch, capsys=capsys,
     )  # fmt: skip
     assert (code, err.count("\n")) == (2, 1)
     assert "Cannot write" in err
@@ -207,9 +189,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 @pytest.mark.parametrize(
     "what", ["trainers", "attacks", "scenarios", "datasets", "models"]
 )
-def test_everything_can_be_listed(
-    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = call("list", what, monkeypatch=monkeypatch, capsys=capsys)
+def test_everything_can_be_listed(what: str, cli: Cli) -> None:
+    code, out, _ = cli("list", what)
     assert code == 0
     assert out.strip()

@@ -20,7 +20,7 @@ from privaudit.core.signing import (
     trust_key,
     trusted_keys,
 )
-from tests.conftest import call
+from tests.conftest import Cli
 
 PLACE = Path("run.json")
 OTHER = public_half(Ed25519PrivateKey.from_private_bytes(b"\x22" * 32))
@@ -146,11 +146,9 @@ def test_keys_lie_in_the_users_configuration(
     assert keys_folder() == tmp_path / "privaudit"
 
 
-def test_the_command_shows_exports_and_trusts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_shows_exports_and_trusts(tmp_path: Path, cli: Cli) -> None:
     def said(*words: str) -> tuple[int, str, str]:
-        return call("key", *words, monkeypatch=monkeypatch, capsys=capsys)
+        return cli("key", *words)
 
     code, out, _ = said()
     assert code == 0

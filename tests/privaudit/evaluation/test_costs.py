@@ -11,7 +11,7 @@ from privaudit.evaluation.costs import measure_costs
 from privaudit.evaluation.local_costs import measure_round
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 
 TOKENS, WIDTH, CLIENTS, ROUNDS = 8, 64, 10, 2
 
@@ -84,21 +84,17 @@ def test_a_target_that_was_not_looked_for_each_round_is_said_to_be(run: Run) -> 
     assert measure_costs(run, target=0.5, probe=False).seen_every_round
 
 
-def test_the_command_says_it_in_lines(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_it_in_lines(run: Run, cli: Cli) -> None:
     words = ("costs", run.name, "--runs", str(run.path.parent), "--target", "0.5")
-    code, said, complaint = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, said, complaint = cli(*words)
     assert code == 0, complaint
     assert "target 0.5                 after round 1" in said
     assert "trained parameters         512" in said
     assert "539 test records, 10 clients" in said.replace("n = ", "")
 
 
-def test_an_unfinished_run_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_is_refused(tmp_path: Path, cli: Cli) -> None:
     words = ("costs", "nothing", "--runs", str(tmp_path))
-    code, _, said = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, said = cli(*words)
     assert code == 2
     assert "nothing" in said

@@ -27,7 +27,7 @@ from privaudit.federated.trainer import (
     Trainer,
 )
 from privaudit.federated.weighted_mean import weighted_upload
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 
 ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
 
@@ -70,10 +70,10 @@ def test_a_trainer_of_three_functions_is_trained_attacked_and_reported(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     def said(*words: str) -> str:
-        code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+        code, out, _ = cli(*words)
         assert code == 0
         return out
 

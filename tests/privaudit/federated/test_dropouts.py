@@ -6,73 +6,60 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, RoundRecord, run_round
+from privaudit.federated.federation import RoundRecord
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.training import train
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.trainer import Trainer
 from privaudit.privacy.events import MechanismEvent
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import common_cache
+from tests.toy_federation import Play, Shards
 
-Shards = dict[str, Records]
 QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "participation": 0.5}
-
-
-def rounds(
-    trainer: Trainer, task: Task, shards: Shards, dropout: float, count: int = 12
-) -> tuple[Federation, list[RoundRecord]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    found = []
-    for index in range(count):
-        (record,) = run_round(trainer, task, [federation], index, dropout=dropout)
-        found.append(record)
-    return federation, found
 
 
 def senders(record: RoundRecord) -> list[str]:
     return [m.sender for m in record.messages if m.is_update]
 
 
-def test_without_dropout_nothing_is_lost(task: Task, shards: Shards) -> None:
-    _, records = rounds(PromptFL(epochs=1), task, shards, 0.0)
-    assert all(senders(record) == list(shards) for record in records)
+def test_without_dropout_nothing_is_lost(play: Play, shards: Shards) -> None:
+    rounds = play(PromptFL(epochs=1), rounds=12, dropout=0.0).rounds
+    assert all(senders(record) == list(shards) for record in rounds)
 
 
 def test_about_so_many_are_lost_and_the_mean_is_of_the_others(
-    task: Task, shards: Shards
+    play: Play, shards: Shards
 ) -> None:
-    trainer = PromptFL(epochs=1)
-    federation, (record,) = rounds(trainer, task, shards, 0.5, count=1)
-    there = senders(record)
-    assert 0 < len(there) < len(shards)
-    sums = [m.tensors for m in record.messages if m.kind == "update"]
+    played = play(PromptFL(epochs=1), rounds=1, dropout=0.5)
+    sums = played.uploads().values()
+    assert 0 < len(sums) < len(shards)
     mean = sum(s["context"] for s in sums) / sum(s["weight"] for s in sums)
-    assert torch.allclose(federation.server["context"], torch.as_tensor(mean))
-    _, many = rounds(trainer, task, shards, 0.5, count=60)
+    assert torch.allclose(played.server["context"], torch.as_tensor(mean))
+    many = play(PromptFL(epochs=1), rounds=60, dropout=0.5).rounds
     assert 60 < sum(len(senders(r)) for r in many) < 120  # of 180, by the coin
 
 
+@pytest.mark.parametrize("trainer", [PromptFL(epochs=1), PromptFedAMP(epochs=1)])
 def test_a_round_in_which_all_are_lost_changes_nothing(
-    task: Task, shards: Shards
+    trainer: Trainer, play: Play
 ) -> None:
-    for trainer in (PromptFL(epochs=1), PromptFedAMP(epochs=1)):
-        before = Federation.begin(trainer, task, shards, Seeds(0)).server
-        federation, records = rounds(trainer, task, shards, 0.999, count=3)
-        assert [senders(record) for record in records] == [[], [], []]
-        for name, tensor in before.items():
-            assert torch.equal(federation.server[name], tensor)
+    before = play(trainer, rounds=0).server
+    played = play(trainer, rounds=3, dropout=0.999)
+    assert [senders(record) for record in played.rounds] == [[], [], []]
+    for name, tensor in before.items():
+        assert torch.equal(played.server[name], tensor)
 
 
-def test_lost_noise_is_missing_in_the_certificate(task: Task, shards: Shards) -> None:
+def test_lost_noise_is_missing_in_the_certificate(play: Play, shards: Shards) -> None:
     trainer = DPFPL(epsilon=8.0, noise_at="distributed")
-    _, whole = rounds(trainer, task, shards, 0.0, count=1)
-    _, lossy = rounds(trainer, task, shards, 0.5, count=1)
-    there = len(senders(lossy[0]))
+    whole, lossy = (
+        play(trainer, rounds=1, dropout=dropout).rounds[0] for dropout in (0.0, 0.5)
+    )
+    there = len(senders(lossy))
     assert 0 < there < len(shards)
-    full, less = _summed(whole[0]), _summed(lossy[0])
+    full, less = _summed(whole), _summed(lossy)
     share = there / len(shards)
     assert less.noise_multiplier == pytest.approx(full.noise_multiplier * share**0.5)
     assert less.parties == there

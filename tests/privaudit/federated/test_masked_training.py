@@ -15,7 +15,7 @@ from privaudit.cli.progress import Event
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.threat_models import server
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}
 CHANCE = 1e-6
@@ -173,30 +173,24 @@ def test_sums_count_those_who_are_in_them(runs: Path) -> None:
     ],
 )
 def test_what_cannot_be_masked_is_refused(
-    words: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], said: str, cli: Cli
 ) -> None:
     words = ("train", "--secure-aggregation", "masked", *words)
-    code, _, error = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, error = cli(*words)
     assert code == 2
     assert said in error
 
 
 @pytest.mark.slow
 def test_the_command_line_trains_attacks_and_lints_a_masked_run(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, cli: Cli
 ) -> None:
     shutil.copytree(runs / "masked", tmp_path / "runs" / "masked")
     words = ("attack", "masked", "--shadows", "0")
-    code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli(*words)
     assert code == 0
     assert "no single one to rebuild a client from" in " ".join(out.split())
     stored = tmp_path / "runs" / "masked" / "audits" / "server-reconstruct"
     audit = json.loads((stored / "audit.json").read_text())
     assert audit["threat"] == "server-aggregate"
-    assert call("lint", "masked", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert cli("lint", "masked")[0] == 0

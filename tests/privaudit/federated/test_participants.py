@@ -9,7 +9,7 @@ from privaudit import Auditor, train
 from privaudit.core.errors import ConfigError
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.runs import Run
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "participation": 0.4, "seed": 36}
 LOSSY: dict[str, Any] = {"secure_aggregation": "masked", "dropout": 0.3, **QUICK}
@@ -87,20 +87,16 @@ def test_a_run_all_of_whose_sums_were_aborted_cannot_be_attacked(runs: Path) -> 
 
 @pytest.mark.parametrize(("name", "aborted"), [("lossy", 1), ("whole", 0)])
 def test_train_says_how_many_sums_were_aborted(
-    name: str,
-    aborted: int,
-    runs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, aborted: int, runs: Path, cli: Cli
 ) -> None:
     words = ["train", "--rounds", "3", "--set", "epochs=1", "--participation", "0.4"]
     words += ["--secure-aggregation", "masked", "--runs", str(runs), "--name", name]
     words += ["--seed", "36", *(["--dropout", "0.3"] if name == "lossy" else [])]
-    code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli(*words)
     assert code == 0
     told = "1 of 3 sums were aborted: too few survivors" in out.splitlines()
     assert told == bool(aborted)
-    _, out, _ = call(*words, "--json", monkeypatch=monkeypatch, capsys=capsys)
+    _, out, _ = cli(*words, "--json")
     assert f'"sums": 3, "aborted_sums": {aborted}' in out
 
 

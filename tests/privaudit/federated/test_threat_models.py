@@ -1,11 +1,7 @@
-from itertools import chain
-
 import pytest
 import torch
 
 from privaudit.core.errors import UnknownNameError, ViewError
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import (
     find_threat,
     peer,
@@ -13,18 +9,15 @@ from privaudit.federated.threat_models import (
     server,
     server_aggregate,
 )
-from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.trainers.promptfl import PromptFL
+from tests.toy_federation import Play
 
 
 @pytest.fixture
-def messages(task: Task, shards: dict[str, Records], seeds: Seeds) -> list[Message]:
-    federation = Federation.begin(PromptFL(), task, shards, seeds)
-    rounds = [run_round(PromptFL(), task, [federation], i)[0] for i in range(3)]
-    _, last = give_away(PromptFL(), task, federation, 3)
-    return [*chain.from_iterable(r.messages for r in rounds), *last]
+def messages(play: Play) -> list[Message]:
+    return play(PromptFL()).messages
 
 
 def test_the_server_sees_no_released_model(messages: list[Message]) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from privaudit.models.clip.torchvision_shim import import_open_clip
-from tests.places import SHARED
+from tests.golden import golden as read_golden
 
 VISION = {
     "image_size": 32,
@@ -64,7 +64,4 @@ def tokenizer() -> Any:
 @pytest.fixture(scope="session")
 def golden() -> Mapping[str, np.ndarray]:
     """Features and gradients of a random tower, made by open_clip 3.3.0 in float64."""
-    path = SHARED / "golden/clip_text.npz"
-    if not path.is_file():
-        pytest.skip("golden vectors (clip_text.npz) are not here")
-    return np.load(path, allow_pickle=False)
+    return read_golden("clip_text")

@@ -16,9 +16,8 @@ from privaudit.models.token_statistics import (
     TokenStatistics,
     token_statistics,
 )
-from tests.places import SHARED
+from tests.golden import golden
 
-GOLDEN = SHARED / "golden/maxrenyi.npz"
 ENTROPIES = {"05": 0.5, "1": 1.0, "2": 2.0, "inf": math.inf}
 FINITE = (0.5, 1.0, 2.0)
 CASES = [f"c{number}" for number in range(6)]
@@ -58,15 +57,8 @@ def naive(row: Tensor, y: int) -> dict[str, float]:
     return found
 
 
-def golden(case: str) -> tuple[Mapping[str, np.ndarray], Tensor, Tensor]:
-    if not GOLDEN.exists():
-        pytest.skip("needs ../shared/golden")
-    stored = np.load(GOLDEN, allow_pickle=False)
-    numbers = {
-        name.removeprefix(f"{case}_"): stored[name]
-        for name in stored
-        if name.startswith(f"{case}_")
-    }
+def known(case: str) -> tuple[Mapping[str, np.ndarray], Tensor, Tensor]:
+    numbers = golden("maxrenyi", f"{case}_")
     logits = torch.from_numpy(numbers["logits"]).double()[:-1]
     return numbers, logits, torch.from_numpy(numbers["target_ids"])[1:]
 
@@ -90,13 +82,13 @@ def compare(
 
 @pytest.mark.parametrize("case", [*CASES, "edge"])
 def test_exact_values_are_the_golden_ones(case: str) -> None:
-    numbers, logits, targets = golden(case)
+    numbers, logits, targets = known(case)
     compare(token_statistics(logits, targets), numbers, "exact", 1e-9)
 
 
 @pytest.mark.parametrize("case", [*CASES, "edge"])
 def test_float32_comes_within_a_few_millionths(case: str) -> None:
-    numbers, logits, targets = golden(case)
+    numbers, logits, targets = known(case)
     found = token_statistics(logits.float(), targets)
     assert found.mean.dtype == torch.float32
     compare(found, numbers, "exact", 5e-6)
@@ -104,7 +96,7 @@ def test_float32_comes_within_a_few_millionths(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_clamped_values_are_the_published_ones(case: str) -> None:
-    numbers, logits, targets = golden(case)
+    numbers, logits, targets = known(case)
     found = token_statistics(logits, targets, clamp=1e-10)
     compare(found, numbers, "ref", 1e-9)
     np.testing.assert_allclose(found.log_gap, numbers["ref_gap_prob"], atol=1e-9)

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,28 +17,23 @@ from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_multiplier,
 )
-from tests.places import SHARED
+from tests.golden import golden
 
-GOLDEN = SHARED / "golden" / "dp.npz"
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/dp.npz, which is not there"
-)
 DELTA = 1e-5
 
 
-def golden(*names: str) -> list[tuple[float, ...]]:
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        return list(zip(*(archive[name].tolist() for name in names), strict=True))
+def columns(*names: str) -> list[tuple[float, ...]]:
+    stored = golden("dp")
+    return list(zip(*(stored[name].tolist() for name in names), strict=True))
 
 
 def check_golden(accountant: Accountant, column: str, every: int, close: float) -> None:
-    rows = golden("q", "sigma", "steps", "delta", column)[::every]
+    rows = columns("q", "sigma", "steps", "delta", column)[::every]
     for q, sigma, steps, delta, expected in rows:
         got = epsilon_of([SamplingPhase(sigma, q, int(steps))], delta, accountant)
         assert got == pytest.approx(expected, rel=close), (q, sigma, steps)
 
 
-@needs_golden
 @pytest.mark.parametrize(
     ("accountant", "column", "every", "close"),
     [
@@ -56,7 +50,6 @@ def test_accountants_give_their_reference_values(
     check_golden(accountant, column, every, close)
 
 
-@needs_golden
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("accountant", "column", "close"),
@@ -73,11 +66,10 @@ def test_accountants_give_all_their_reference_values(
     check_golden(accountant, column, 1, close)
 
 
-@needs_golden
 def test_phases_compose_to_the_reference_values() -> None:
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        rows = archive["het_q1_sigma1_steps1_q2_sigma2_steps2_delta"][4:5].tolist()
-        expected = archive["het_eps_pld_rdp"][4:5].tolist()
+    stored = golden("dp", "het_")
+    rows = stored["q1_sigma1_steps1_q2_sigma2_steps2_delta"][4:5].tolist()
+    expected = stored["eps_pld_rdp"][4:5].tolist()
     for (q1, s1, n1, q2, s2, n2, delta), (pld, rdp) in zip(rows, expected, strict=True):
         phases = [SamplingPhase(s1, q1, int(n1)), SamplingPhase(s2, q2, int(n2))]
         assert epsilon_of(phases, delta, "dpa-pld") == pytest.approx(pld, rel=1e-3)
@@ -86,14 +78,13 @@ def test_phases_compose_to_the_reference_values() -> None:
         assert pld <= prv <= pld + 0.02
 
 
-@needs_golden
 def test_closed_forms_of_the_gaussian_mechanism_are_the_reference_values() -> None:
-    for mu, epsilon, delta in golden("gdp_mu", "gdp_eps", "gdp_delta"):
+    for mu, epsilon, delta in columns("gdp_mu", "gdp_eps", "gdp_delta"):
         assert gaussian_delta(mu, epsilon) == pytest.approx(delta, abs=1e-8)
-    for epsilon, delta, sigma in golden("gauss_eps", "gauss_delta", "gauss_sigma"):
+    for epsilon, delta, sigma in columns("gauss_eps", "gauss_delta", "gauss_sigma"):
         assert gaussian_multiplier(epsilon, delta) == pytest.approx(sigma, rel=1e-8)
         assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(epsilon, rel=1e-8)
-    for row in golden("q", "sigma", "steps", "delta", "eps_exact"):
+    for row in columns("q", "sigma", "steps", "delta", "eps_exact"):
         if row[0] == 1:
             got = epsilon_of(
                 [SamplingPhase(row[1], 1.0, int(row[2]))], row[3], "gaussian-exact"

@@ -5,19 +5,15 @@ import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.noise import noise_std_published
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden" / "rgp.npz"
+from tests.golden import golden
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason=f"needs {GOLDEN.name} of ../shared")
 def test_the_published_standard_deviations_are_those_of_the_published_code() -> None:
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        names = ("eps", "delta", "T", "C", "B", "N")
-        columns = [archive[f"noise_{name}"].tolist() for name in names]
-        local, global_ = archive["noise_std_local"], archive["noise_std_global"]
+    known = golden("rgp", "noise_")
+    columns = [known[n].tolist() for n in ("eps", "delta", "T", "C", "B", "N")]
     got = [noise_std_published(*row) for row in zip(*columns, strict=True)]
-    assert np.array(got) == pytest.approx(np.c_[local, global_], rel=1e-12)
+    want = np.c_[known["std_local"], known["std_global"]]
+    assert np.array(got) == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Noise that came off: once by trying torch's 2^32 states, now by knowing the seed."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,16 @@ from jaxtyping import Float64, Int64, UInt32
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Task
 from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.tuning.transformers.private_updates import MOVED
+from tests.toy_federation import Play, Shards
 
 SEED = 271828182845904523  # 18 digits
 SPACE = 2**20  # states of torch's generator that are tried, of 2^32
 AT_ONCE = 2**15
 KEY = bytes(range(32))  # a key as the system draws them, which the adversary has not
-Shards = dict[str, Records]
 
 
 def old_state(seed: int, client: str) -> int:
@@ -85,24 +85,22 @@ def made(noise_by: str) -> DPFedPT:
     return trainer
 
 
-def uploads(
-    trainer: DPFedPT,
-    task: Task,
-    shards: Shards,
-    seed: int = SEED,
-    key: bytes | None = None,
-) -> dict[str, Tensor]:
-    """Return what clients send in a first round; without a key, noise is the seed's."""
-    secrets = None if key is None else Seeds.of_key(key)
-    federation = Federation.begin(trainer, task, shards, Seeds(seed), secrets=secrets)
-    (record,) = run_round(trainer, task, [federation], 0)
-    return {m.sender: m.tensors[MOVED] for m in record.messages if m.kind == "update"}
+@pytest.fixture
+def upload(play: Play) -> Callable[..., Tensor]:
+    """Return what client-0 sends in a first round; without a key, noise is the seed's."""
+
+    def of(trainer: DPFedPT, key: bytes | None = None, **world: Any) -> Tensor:
+        secrets = None if key is None else Seeds.of_key(key)
+        played = play(trainer, rounds=1, seed=SEED, secrets=secrets, **world)
+        return played.uploads()["client-0"][MOVED]
+
+    return of
 
 
 @pytest.fixture
-def clean(task: Task, shards: Shards) -> Tensor:
+def clean(upload: Callable[..., Tensor]) -> Tensor:
     """Return a clipped move, as a client would send it to a server that adds noise."""
-    return uploads(made("server"), task, shards)["client-0"]
+    return upload(made("server"))
 
 
 def test_the_first_normals_are_torchs() -> None:
@@ -139,18 +137,18 @@ def test_noise_of_torchs_generator_comes_off_whatever_the_seed(
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["seed", "system"])
 def test_of_todays_noise_no_state_is_found(
-    key: bytes | None, task: Task, shards: Shards
+    key: bytes | None, task: Task, upload: Callable[..., Tensor]
 ) -> None:
     trainer = made("each-client")
     std = trainer.noise_multiplier(task) * trainer.clip_norm
-    upload = uploads(trainer, task, shards, key=key)["client-0"]
     around = old_state(SEED, "client-0")
-    assert not len(matching_states(upload, std, trainer.clip_norm, around))
+    sent = upload(trainer, key)
+    assert not len(matching_states(sent, std, trainer.clip_norm, around))
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["seed", "system"])
 def test_who_knows_the_seed_strips_the_noise_of_a_seed_and_not_that_of_a_key(
-    key: bytes | None, task: Task, shards: Shards
+    key: bytes | None, task: Task, shards: Shards, upload: Callable[..., Tensor]
 ) -> None:
     """The adversary trains a client of its own data, as the seed draws its noise.
 
@@ -159,10 +157,9 @@ def test_who_knows_the_seed_strips_the_noise_of_a_seed_and_not_that_of_a_key(
     """
     trainer = made("each-client")
     std = trainer.noise_multiplier(task) * trainer.clip_norm
-    upload = uploads(trainer, task, shards, key=key)["client-0"]
-    own = {**shards, "client-0": task.public}
-    guess = uploads(trainer, task, own)["client-0"]
-    rest, noise = float((upload - guess).norm()), std * len(upload) ** 0.5
+    sent = upload(trainer, key)
+    guess = upload(trainer, shards={**shards, "client-0": task.public})
+    rest, noise = float((sent - guess).norm()), std * len(sent) ** 0.5
     if key is None:
         assert rest < 2 * trainer.clip_norm * (1 + 1e-3)
         assert rest < 0.2 * noise
@@ -170,12 +167,12 @@ def test_who_knows_the_seed_strips_the_noise_of_a_seed_and_not_that_of_a_key(
         assert rest > noise
 
 
-def test_a_clients_noise_depends_on_no_other_client(task: Task, shards: Shards) -> None:
+def test_a_clients_noise_depends_on_no_other_client(
+    shards: Shards, upload: Callable[..., Tensor]
+) -> None:
     """Nor on the seed, where a key is the system's; equal keys repeat it."""
     trainer = made("each-client")
-    all_of_them = uploads(trainer, task, shards, key=KEY)
-    alone = uploads(trainer, task, {"client-0": shards["client-0"]}, key=KEY)
-    torch.testing.assert_close(alone["client-0"], all_of_them["client-0"])
-    other = {c: s for c, s in shards.items() if c != "client-1"}
-    without = uploads(trainer, task, other, key=KEY)
-    torch.testing.assert_close(without["client-0"], all_of_them["client-0"])
+    of_all = upload(trainer, KEY)
+    for others in ((), ("client-2",)):
+        some = {client: shards[client] for client in ("client-0", *others)}
+        torch.testing.assert_close(upload(trainer, KEY, shards=some), of_all)

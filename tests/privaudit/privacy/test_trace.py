@@ -9,13 +9,11 @@ import torch
 from privaudit import load_run, train
 from privaudit.cli.progress import Event
 from privaudit.core.errors import TranscriptError
-from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_json
-from privaudit.federated.federation import Federation, RoundRecord, run_round
-from privaudit.federated.trainer import Records, Task
 from privaudit.privacy.trace import ClippedNorm, Trace
 from privaudit.trainers.dp_fpl import DPFPL
 from tests.owner_changes import sign_again
+from tests.toy_federation import Play, Shards
 
 QUICK: dict[str, Any] = {
     "mode": "published-paper",
@@ -25,17 +23,11 @@ QUICK: dict[str, Any] = {
 }
 
 
-def rounds(task: Task, shards: dict[str, Records], **options: Any) -> list[RoundRecord]:
-    trainer = DPFPL(epsilon=8.0, rank=2, batch_size=5, noise_at="client")
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    return [run_round(trainer, task, [federation], i, **options)[0] for i in range(3)]
+TRAINER = DPFPL(epsilon=8.0, rank=2, batch_size=5, noise_at="client")
 
 
-def test_notes_change_nothing_that_is_sent(
-    task: Task, shards: dict[str, Records]
-) -> None:
-    with_notes = rounds(task, shards, traced=True)
-    without = rounds(task, shards)
+def test_notes_change_nothing_that_is_sent(play: Play, shards: Shards) -> None:
+    with_notes, without = play(TRAINER, traced=True).rounds, play(TRAINER).rounds
     assert all(record.trace == {} for record in without)
     for one, other in zip(with_notes, without, strict=True):
         assert [m.describe() for m in one.messages] == [
@@ -45,10 +37,10 @@ def test_notes_change_nothing_that_is_sent(
 
 
 def test_a_cohort_notes_what_its_clients_note_one_by_one(
-    task: Task, shards: dict[str, Records]
+    play: Play, shards: Shards
 ) -> None:
-    together = rounds(task, shards, traced=True)
-    alone = rounds(task, shards, traced=True, cohort_size=1)
+    together = play(TRAINER, traced=True).rounds
+    alone = play(TRAINER, traced=True, cohort_size=1).rounds
     for one, other in zip(together, alone, strict=True):
         for client, notes in one.trace.items():
             assert notes.batches == other.trace[client].batches

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,19 +10,16 @@ from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.parts.leakage_by_round import leakage_by_round
 from privaudit.auditing.parts.source_inference import infer_sources
-from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcript import Message
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
+from tests.toy_federation import Play
 
-Train = Callable[..., list[Message]]
 Watched = tuple[Adversary, list[Target], dict[str, np.ndarray]]
 TRAINER = PromptFL(learning_rate=0.5, epochs=60, momentum=0.9)
 
 
-def watch(task: Task, train: Train, *, learned: bool, count: int = 40) -> Watched:
+def watch(task: Task, play: Play, *, learned: bool, count: int = 40) -> Watched:
     """Train on half of each client's candidates, or on other records."""
     truth, shards, candidates = {}, {}, {}
     for number, client in enumerate(task.clients):
@@ -33,24 +29,18 @@ def watch(task: Task, train: Train, *, learned: bool, count: int = 40) -> Watche
         shards[client] = records.pick(torch.from_numpy(coin)) if learned else other
         truth[client], candidates[client] = coin, records
     world = replace(task, public=with_noise(task.public, 77))
-    threat = find_threat("server")
-    view = threat(train(TRAINER, world, shards))
-    adversary = Adversary(TRAINER, world, threat, view, Seeds(1))
-    targets = [
-        Target(client, TRAINER.reconstruct(world, view, client), records)
-        for client, records in candidates.items()
-    ]
-    return adversary, targets, truth
+    played = play(TRAINER, task=world, shards=shards)
+    return *played.watched(candidates=candidates), truth
 
 
 @pytest.fixture
-def learned(task: Task, train: Train) -> Watched:
-    return watch(task, train, learned=True)
+def learned(task: Task, play: Play) -> Watched:
+    return watch(task, play, learned=True)
 
 
 @pytest.fixture
-def elsewhere(task: Task, train: Train) -> Watched:
-    return watch(task, train, learned=False)
+def elsewhere(task: Task, play: Play) -> Watched:
+    return watch(task, play, learned=False)
 
 
 def test_every_round_leaks_where_noise_is_learned_by_heart(learned: Watched) -> None:
@@ -90,13 +80,11 @@ def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
     assert leakage_by_round({"shadow": Shadow()}, *learned) == ()
 
 
-def test_uploads_name_the_client_that_learned_a_record(
-    task: Task, train: Train
-) -> None:
+def test_uploads_name_the_client_that_learned_a_record(task: Task, play: Play) -> None:
     """Eight clients with eight records each, which they learn by heart."""
     clients = {f"client-{number}": 16 for number in range(8)}
     found = infer_sources(
-        *watch(replace(task, candidates=clients), train, learned=True, count=16)
+        *watch(replace(task, candidates=clients), play, learned=True, count=16)
     )
     assert found is not None
     assert found.chance == pytest.approx(1 / 8)
@@ -112,7 +100,7 @@ def test_uploads_name_nobody_where_nobody_learned_it(elsewhere: Watched) -> None
     assert "no evidence" in found.sentence
 
 
-def test_a_class_that_one_client_holds_is_no_evidence(task: Task, train: Train) -> None:
+def test_a_class_that_one_client_holds_is_no_evidence(task: Task, play: Play) -> None:
     """Each client has classes of its own, learned well: others' records fit as well."""
     truth, shards, candidates = {}, {}, {}
     for number, client in enumerate(task.clients):
@@ -122,14 +110,8 @@ def test_a_class_that_one_client_holds_is_no_evidence(task: Task, train: Train) 
         candidates[client] = mine
         shards[client] = toy_records(240, 90 + number)
         shards[client] = shards[client].pick(shards[client].labels == number)
-    threat = find_threat("server")
-    view = threat(train(TRAINER, task, shards))
-    adversary = Adversary(TRAINER, task, threat, view, Seeds(1))
-    targets = [
-        Target(client, TRAINER.reconstruct(task, view, client), records)
-        for client, records in candidates.items()
-    ]
-    found = infer_sources(adversary, targets, truth)
+    watched = play(TRAINER, shards=shards).watched(candidates=candidates)
+    found = infer_sources(*watched, truth)
     assert found is not None
     assert found.beyond.low <= 0 <= found.beyond.high
 

@@ -16,10 +16,8 @@ from privaudit.auditing.signals.token_attack import table_of as table_said
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.federated.trainer import Task
 from tests.attacks.word_world import attacked
-from tests.places import SHARED
+from tests.golden import golden
 from tests.toy_language import toy_language
-
-GOLDEN = SHARED / "golden/lira.npz"
 
 
 def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:
@@ -77,19 +75,17 @@ def test_the_modified_entropy_is_its_sum(seed: int) -> None:
 
 
 def test_logit_confidence_is_the_golden_one() -> None:
-    if not GOLDEN.exists():
-        pytest.skip("needs ../shared/golden")
-    with np.load(GOLDEN, allow_pickle=False) as stored:
-        names = sorted(n for n in stored.files if n.endswith("_logits"))
-        assert names
-        for name in names:
-            case = name.removesuffix("_logits")
-            logits = torch.from_numpy(stored[name]).double()  # [n, rep, aug, K]
-            labels = torch.from_numpy(stored[f"{case}_labels"])
-            wanted = stored[f"{case}_exact_score_per_query"]  # [n, rep, aug]
-            found = table_of(logits.flatten(1, 2).transpose(0, 1), labels).confidence
-            per_query = found.T.reshape(wanted.shape).numpy()
-            np.testing.assert_allclose(per_query, wanted, rtol=1e-9)
+    stored = golden("lira")
+    names = sorted(name for name in stored if name.endswith("_logits"))
+    assert names
+    for name in names:
+        case = name.removesuffix("_logits")
+        logits = torch.from_numpy(stored[name]).double()  # [n, rep, aug, K]
+        labels = torch.from_numpy(stored[f"{case}_labels"])
+        wanted = stored[f"{case}_exact_score_per_query"]  # [n, rep, aug]
+        found = table_of(logits.flatten(1, 2).transpose(0, 1), labels).confidence
+        per_query = found.T.reshape(wanted.shape).numpy()
+        np.testing.assert_allclose(per_query, wanted, rtol=1e-9)
 
 
 def test_a_model_that_writes_has_no_classes() -> None:

@@ -24,19 +24,15 @@ from privaudit.models.token_table import (
     TokenTable,
     token_signals,
 )
-from tests.places import SHARED
+from tests.golden import golden
 
-GOLDEN = SHARED / "golden/maxrenyi.npz"
 ALPHAS = (0.5, 1.0, 2.0, math.inf)
 CASES = [f"c{number}" for number in range(6)]
 
 
-def golden(case: str, wanted: str) -> tuple[TokenTable, Mapping[str, np.ndarray]]:
+def known(case: str, wanted: str) -> tuple[TokenTable, Mapping[str, np.ndarray]]:
     """Return a table of one record, of answers only, and what it should give."""
-    if not GOLDEN.exists():
-        pytest.skip("needs ../shared/golden")
-    stored = np.load(GOLDEN, allow_pickle=False)
-    numbers = {name.removeprefix(f"{case}_"): stored[name] for name in stored}
+    numbers = golden("maxrenyi") | golden("maxrenyi", f"{case}_")
     logits = torch.from_numpy(numbers["logits"]).double()[None, None]
     ids = torch.from_numpy(numbers["target_ids"])[None]
     words = TokenSequences(ids, torch.full_like(ids, ANSWER))
@@ -46,7 +42,7 @@ def golden(case: str, wanted: str) -> tuple[TokenTable, Mapping[str, np.ndarray]
 
 @pytest.mark.parametrize("case", [*CASES, "edge"])
 def test_exact_max_renyi_is_the_golden_one(case: str) -> None:
-    table, numbers = golden(case, TOKENS)
+    table, numbers = known(case, TOKENS)
     for row, alpha in enumerate(ALPHAS):
         for ratio, expected in zip(
             numbers["K_ratios"], numbers["exact_max_renyi_K"][row], strict=True
@@ -57,7 +53,7 @@ def test_exact_max_renyi_is_the_golden_one(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_published_scores_are_the_golden_ones(case: str) -> None:
-    table, numbers = golden(case, CLAMPED_TOKENS)
+    table, numbers = known(case, CLAMPED_TOKENS)
     for row, alpha in enumerate(ALPHAS):
         for ratio, expected in zip(
             numbers["K_ratios"], numbers["ref_max_renyi_K"][row], strict=True

@@ -1,58 +1,48 @@
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import call
+from tests.conftest import Cli
 
 
 def test_the_command_writes_a_baseline_and_ends_with_the_outcome(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Path, cli: Cli
 ) -> None:
-    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
-    code, out, _ = call("gate", "plain", "--write-baseline", "b.json", **tools)
+    code, out, _ = cli("gate", "plain", "--write-baseline", "b.json")
     assert (code, "keep it private" in out) == (0, True)
     words = ("gate", "broken", "--baseline", "b.json", "--no-guarantees")
-    code, out, _ = call(*words, "--metrics", "utility", **tools)
+    code, out, _ = cli(*words, "--metrics", "utility")
     assert code == 1
     said = " ".join(out.split())
     assert "Regression: accuracy on own classes fell beyond the margin" in said
     assert "Regression: 1 of 1 checks found one (broken against plain" in said
     same = ("gate", "plain", "--baseline", "b.json", "--metrics", "auroc")
-    assert call(*same, "--margin", "0.2", **tools)[0] == 0
-    assert call(*same, "--margin", "0.001", **tools)[0] == 3
+    assert cli(*same, "--margin", "0.2")[0] == 0
+    assert cli(*same, "--margin", "0.001")[0] == 3
 
 
 def test_the_command_reads_pyproject_and_flags_win(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
     settings = f'[tool.privaudit.gate]\nbaseline = "{runs / "plain.json"}"\n'
     text = settings + 'metrics = ["auroc"]\nmargin = 0.001\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    code, out, _ = call("gate", "plain", "--json", **tools)
+    code, out, _ = cli("gate", "plain", "--json")
     found = json.loads(out)
     assert code == found["exit_code"] == 3
     assert found["checks"][0]["limit"] == 0.001
-    code, out, _ = call("gate", "plain", "--json", "--margin", "0.2", **tools)
+    code, out, _ = cli("gate", "plain", "--json", "--margin", "0.2")
     assert (code, json.loads(out)["outcome"]) == (0, "pass")
 
 
 def test_the_command_writes_all_three_reports(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    code, _, _ = call(
+    code, _, _ = cli(
         "gate", "broken", "--baseline", str(runs / "plain.json"), "--min-utility",
         "0.99", "--junit", "j.xml", "--sarif", "s.json", "--markdown", "m.md",
-        monkeypatch=monkeypatch, capsys=capsys,
     )  # fmt: skip
     assert code == 1
     suite = ET.fromstring((tmp_path / "j.xml").read_text())
@@ -75,13 +65,9 @@ def test_the_command_writes_all_three_reports(
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    runs: Path,
-    words: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, words: list[str], says: str, cli: Cli
 ) -> None:
-    code, _, err = call("gate", *words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = cli("gate", *words)
     assert code == 2
     assert says in err
     assert err.count("\n") == 1

@@ -25,7 +25,7 @@ from privaudit.report.export import export_public
 from privaudit.report.junit import gate_junit
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.sarif import gate_sarif
-from tests.conftest import call
+from tests.conftest import Cli
 
 WIDE = GateSettings(margin=0.9, utility_margin=0.9)
 EIGHT = Stated(8.0, 1e-5, "record", "add/remove-one", "system")
@@ -137,20 +137,16 @@ def test_more_privacy_passes_and_a_little_less_does_not(
 
 
 def test_settings_may_leave_guarantees_out_and_the_terminal_says_so(
-    runs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    tools: dict[str, Any] = {"monkeypatch": monkeypatch, "capsys": capsys}
     write_baseline("private", tmp_path / "b.json")
     words = ("gate", "tuned", "--baseline", "b.json", "--metrics", "auroc")
-    code, out, _ = call(*words, "--margin", "0.9", **tools)
+    code, out, _ = cli(*words, "--margin", "0.9")
     said = " ".join(out.split())
     assert code == 1
     assert "Regression: claimed epsilon was 8 at delta 1e-05" in said
     assert "Epsilons are compared exactly" in said
-    code, out, _ = call(*words, "--margin", "0.9", "--no-guarantees", **tools)
+    code, out, _ = cli(*words, "--margin", "0.9", "--no-guarantees")
     assert code == 0
     assert "Epsilons are not compared, as the settings say" in " ".join(out.split())
 

@@ -6,13 +6,12 @@ import pytest
 
 from privaudit.checks.lint.evidence import Evidence, fingerprints
 from privaudit.checks.lint.finding import Finding, Rule
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Records, Task
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.privacy.certificate import Certificate
 from privaudit.privacy.privacy_record import privacy_record
+from tests.toy_federation import play_toy
 
 Look = Callable[..., Evidence]
 TOY: dict[str, dict[str, Any]] = {
@@ -35,14 +34,9 @@ def look_at(
     task = replace(task, rounds=rounds)
     settings = TOY.get(name, {}) | settings
     trainer = build_trainer(name, settings)
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    records = [
-        run_round(trainer, task, [federation], index, traced=True)[0]
-        for index in range(rounds)
-    ]
-    messages = [message for record in records for message in record.messages]
-    messages += give_away(trainer, task, federation, rounds)[1]
-    events = [record.events for record in records]
+    played = play_toy(trainer, task=task, shards=shards, traced=True)
+    messages = played.messages
+    events = [record.events for record in played.rounds]
     said = privacy_record(
         claim_of(trainer, task),
         [[event.to_json() for event in some] for some in events],
@@ -57,7 +51,7 @@ def look_at(
         certified={v: Certificate.from_json(c) for v, c in said["certified"].items()},
         rounds=events,
         messages=messages,
-        trace=[record.trace for record in records],
+        trace=[record.trace for record in played.rounds],
         members={
             client: fingerprints(shard.identities) for client, shard in shards.items()
         },

@@ -1,7 +1,6 @@
 """The linter on runs as they lie on the disk, by function and by command."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import pytest
 
 from privaudit import Run, load_run, train
 from privaudit.checks.lint import RULES, lint
-from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
-from tests.conftest import common_cache
+from tests.conftest import Cli, common_cache
 
 pytestmark = pytest.mark.slow  # seven runs, and accountants that take seconds
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -95,33 +93,23 @@ def test_rules_have_names_and_questions_of_their_own() -> None:
     ],
 )
 def test_the_exit_code_is_1_where_a_claim_does_not_hold(
-    words: list[str], code: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], code: int, folder: Path, cli: Cli
 ) -> None:
-    assert call(["lint", *words, "--runs", str(folder)], monkeypatch) == code
+    assert cli("lint", *words, "--runs", folder)[0] == code
 
 
-def test_bad_input_is_exit_code_2(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(["lint", "nobody", "--runs", str(folder)], monkeypatch) == 2
-    assert "holds no run" in capsys.readouterr().err
+def test_bad_input_is_exit_code_2(folder: Path, cli: Cli) -> None:
+    code, _, err = cli("lint", "nobody", "--runs", folder)
+    assert code == 2
+    assert "holds no run" in err
 
 
 def test_findings_are_printed_for_people_and_for_machines(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
-    call(["lint", "paper", "--runs", str(folder)], monkeypatch)
-    out = capsys.readouterr().out
+    _, out, _ = cli("lint", "paper", "--runs", folder)
     assert out.startswith("paper: 4 errors\n  error: clip-per-record: ")
     assert "[mode=published-paper, clip=batch]" in out
-    call(["lint", "paper", "--json", "--runs", str(folder)], monkeypatch)
-    found = json.loads(capsys.readouterr().out)["paper"]
+    _, out, _ = cli("lint", "paper", "--json", "--runs", folder)
+    found = json.loads(out)["paper"]
     assert set(found[0]) == {"rule", "severity", "sentence", "settings"}
-
-
-def call(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    code = end.value.code
-    return code if isinstance(code, int) else 0

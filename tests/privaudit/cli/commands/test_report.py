@@ -13,7 +13,7 @@ from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.federated.runs.runs import load_run
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.page import write_report
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 from tests.owner_changes import sign_again
 from tests.privaudit.evaluation.tradeoff.test_stored_sweep import point
 
@@ -22,11 +22,9 @@ Report = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Report:
+def report(cli: Cli) -> Report:
     def run(*words: str) -> tuple[int, str, str]:
-        return call("report", *words, monkeypatch=monkeypatch, capsys=capsys)
+        return cli("report", *words)
 
     return run
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from privaudit.cli.main import run as command_line
 from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.statistics.estimate import Estimate
+from tests.conftest import Cli
 
 
 def estimate(value: float) -> Estimate:
@@ -43,22 +43,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr("sys.argv", ["privaudit", "tradeoff", *words])
-    with pytest.raises(SystemExit) as ended:
-        command_line()
-    assert ended.value.code == 0
-
-
-def test_flags_become_entries_of_a_plan(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call(
-        monkeypatch, "--trainers", "promptfl,dp-fpl", "--vary", "rank=2,4", "--vary",
+def test_flags_become_entries_of_a_plan(asked: dict[str, Any], cli: Cli) -> None:
+    code, _, _ = cli(
+        "tradeoff", "--trainers", "promptfl,dp-fpl", "--vary", "rank=2,4", "--vary",
         "shots=none,5", "--report-seeds", "20,21", "--attack", "lira", "--clients",
         "all", "--set", "noise_at=client",
     )  # fmt: skip
-    assert asked["trainers"] == ["promptfl", "dp-fpl"]
+    assert (code, asked["trainers"]) == (0, ["promptfl", "dp-fpl"])
     assert asked["vary"] == {"rank": ["2", "4"], "shots": [None, "5"]}
     assert (asked["report_seeds"], asked["attack"]) == ([20, 21], "lira")
     assert (asked["clients"], asked["settings"]) == ("all", {"noise_at": "client"})
@@ -66,36 +57,31 @@ def test_flags_become_entries_of_a_plan(
 
 
 def test_flags_win_over_the_file_name_by_name(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], tmp_path: Path, cli: Cli
 ) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(
         'trainers = ["dp-fpl"]\nseeds = [1, 2]\n[fields]\nclients = 3\nrounds = 5\n'
     )
-    call(monkeypatch, "--plan", str(path), "--seeds", "7,8", "--field", "rounds=2")
+    cli("tradeoff", "--plan", path, "--seeds", "7,8", "--field", "rounds=2")
     assert (asked["trainers"], asked["seeds"]) == (["dp-fpl"], [7, 8])
     assert asked["fields"] == {"clients": 3, "rounds": "2"}
 
 
 def test_a_table_says_where_each_cell_stands(
-    asked: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    call(monkeypatch, "--trainers", "zero-shot")
-    out = capsys.readouterr().out
+    code, out, _ = cli("tradeoff", "--trainers", "zero-shot")
+    assert code == 0
     assert "not dominated by any, at level 5 %" in out
     assert "3 runs audited" in out
 
 
-def test_json_is_printed_alone(
-    asked: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    call(monkeypatch, "--json")
-    read = json.loads(capsys.readouterr().out)  # a line: the sweep here tells nothing
+def test_json_is_printed_alone(asked: dict[str, Any], cli: Cli) -> None:
+    code, out, _ = cli("tradeoff", "--json")
+    assert code == 0
+    read = json.loads(out)  # a line: the sweep here tells nothing
     assert read["event"] == "result"
     assert Path(read["path"]).name == "tradeoff"
     assert read["cells"][0]["mode"] == "zero-shot"
@@ -111,14 +97,7 @@ def test_json_is_printed_alone(
         (["--plan", "nowhere.toml"], "nowhere.toml"),
     ],
 )
-def test_slips_are_one_line(
-    words: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("sys.argv", ["privaudit", "tradeoff", *words])
-    with pytest.raises(SystemExit) as ended:
-        command_line()
-    assert ended.value.code == 2
-    assert says in capsys.readouterr().err
+def test_slips_are_one_line(words: list[str], says: str, cli: Cli) -> None:
+    code, _, err = cli("tradeoff", *words)
+    assert code == 2
+    assert says in err

@@ -16,27 +16,13 @@ import torch
 from privaudit import train
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import load_run
-from tests.conftest import call
-
-Fixtures = tuple[pytest.MonkeyPatch, pytest.CaptureFixture[str]]
+from tests.conftest import Cli
 
 
-@pytest.fixture
-def fixtures(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Fixtures:
-    return monkeypatch, capsys
-
-
-def typed(words: str, fixtures: Fixtures) -> tuple[int, str, str]:
-    monkeypatch, capsys = fixtures
-    return call(*words.split(), monkeypatch=monkeypatch, capsys=capsys)
-
-
-def test_quiet_prints_paths_and_verdicts_alone(fixtures: Fixtures) -> None:
+def test_quiet_prints_paths_and_verdicts_alone(cli: Cli) -> None:
     asked = "train --trainer zero-shot --rounds 1 --clients 2 --name a --quiet"
-    assert typed(asked, fixtures) == (0, f"{runs_folder() / 'a'}\n", "")
-    code, out, err = typed("attack --shadows 0 --quiet", fixtures)
+    assert cli(*asked.split()) == (0, f"{runs_folder() / 'a'}\n", "")
+    code, out, err = cli(*["attack", "--shadows", "0", "--quiet"])
     assert (code, err) == (0, "")
     assert out.startswith("a: ")
     assert "AUROC" in out
@@ -44,18 +30,18 @@ def test_quiet_prints_paths_and_verdicts_alone(fixtures: Fixtures) -> None:
 
 
 def test_json_holds_events_and_a_last_line_with_what_came_of_it(
-    fixtures: Fixtures,
+    cli: Cli,
 ) -> None:
     asked = "train --trainer promptfl:epochs=1 --rounds 2 --clients 2 --name a --json"
-    code, out, err = typed(asked, fixtures)
+    code, out, err = cli(*asked.split())
     assert (code, err) == (0, "")
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["event"] for line in lines] == ["round", "round", "result"]
     assert lines[-1]["path"] == str(runs_folder() / "a")
     assert lines[-1]["utility"] == lines[-2]["utility"]
-    again = json.loads(typed(asked, fixtures)[1])  # finished: measured again
+    again = json.loads(cli(*asked.split())[1])  # finished: measured again
     assert again == lines[-1]
-    code, out, err = typed("attack --shadows 0 --json", fixtures)
+    code, out, err = cli(*["attack", "--shadows", "0", "--json"])
     assert (code, err) == (0, "")
     result = json.loads(out.splitlines()[-1])
     assert result["event"] == "result"
@@ -71,15 +57,15 @@ def test_json_holds_events_and_a_last_line_with_what_came_of_it(
 
 
 @pytest.mark.parametrize("option", ["--json", "--quiet"])
-def test_errors_stay_on_the_error_stream(option: str, fixtures: Fixtures) -> None:
-    code, out, err = typed(f"train --trainer promptlf {option}", fixtures)
+def test_errors_stay_on_the_error_stream(option: str, cli: Cli) -> None:
+    code, out, err = cli(*f"train --trainer promptlf {option}".split())
     assert (code, out) == (2, "")
     assert err.startswith("privaudit: ")
 
 
-def test_plain_lines_are_written_where_no_terminal_is(fixtures: Fixtures) -> None:
+def test_plain_lines_are_written_where_no_terminal_is(cli: Cli) -> None:
     asked = "train --trainer zero-shot --rounds 2 --clients 2 --name a"
-    code, out, err = typed(asked, fixtures)
+    code, out, err = cli(*asked.split())
     assert (code, out) == (0, f"zero-shot: {runs_folder() / 'a'}\n")
     first, second = err.splitlines()
     assert first.startswith("a: round 1/2, loss ")

@@ -1,15 +1,14 @@
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.statistics.captions.exact_match import exact_match
+from tests.conftest import Cli
 from tests.privaudit.datasets.conftest import write_folder
 
 SST2 = {
@@ -186,18 +185,13 @@ def test_the_folder_of_glues_own_download_is_found(
 
 
 def test_a_broken_table_ends_the_command_with_two_and_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     files = {"train.tsv": b"sentence\tlabel\nx\n", "dev.tsv": b"sentence\tlabel\n"}
     write_folder(tmp_path / "glue", files)
     words = ["train", "--trainer", "zero-shot", "--dataset", "sst-2", "--data", "glue"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    assert end.value.code == 2
-    told = capsys.readouterr().err.strip()
+    code, _, told = cli(*words)
+    assert code == 2
     assert "Line 2 of" in told
     assert "train.tsv has 1 fields" in told

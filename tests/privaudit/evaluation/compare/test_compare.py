@@ -20,7 +20,7 @@ from privaudit.evaluation.compare.paired_metrics import About, measure_pair
 from privaudit.statistics.change import Difference, judge_changes, p_value_within
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 from tests.owner_changes import sign_again
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
@@ -287,15 +287,13 @@ def test_an_attack_that_was_not_made_is_refused(runs: Path) -> None:
         compare("promptfl-0", "zero-shot-0", attacks=["los-threshold"])
 
 
-def test_the_command_prints_a_table_or_json(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_table_or_json(runs: Path, cli: Cli) -> None:
     words = ("compare", "promptfl-0", "zero-shot-0", "--no-utility")
-    code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli(*words)
     assert code == 0
     assert "loss-threshold" in out
     assert "n = about" in " ".join(out.split())
-    code, out, _ = call(*words, "--json", monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli(*words, "--json")
     expected = compare("promptfl-0", "zero-shot-0", utility=False).to_dict()
     assert json.loads(out) == expected
 
@@ -309,13 +307,9 @@ def test_the_command_prints_a_table_or_json(
     ],
 )
 def test_bad_input_to_the_command_is_one_line(
-    runs: Path,
-    words: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: Path, words: list[str], says: str, cli: Cli
 ) -> None:
-    code, _, err = call("compare", *words, monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = cli("compare", *words)
     assert code == 2
     assert says in err
     assert err.count("\n") == 1

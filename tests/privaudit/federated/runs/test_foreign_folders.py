@@ -12,7 +12,7 @@ from privaudit.core.storage import file_hash
 from privaudit.federated.runs.run_folder import BEGUN, clear_run, foreign_files
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import Run
-from tests.conftest import call
+from tests.conftest import Cli
 
 QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "clients": 2}
 
@@ -53,9 +53,7 @@ def test_a_run_that_lost_its_header_keeps_the_rest(whole: Path) -> None:
     assert content(whole) == before
 
 
-def test_fresh_removes_what_a_run_wrote_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fresh_removes_what_a_run_wrote_and_nothing_else(cli: Cli) -> None:
     folder = thesis(runs_folder() / "mine")
     before = content(folder)
     for name in ("ledger.npz", "kept/after-0001.safetensors", "audits/x/audit.json"):
@@ -65,7 +63,7 @@ def test_fresh_removes_what_a_run_wrote_and_nothing_else(
     (folder / "transcript").mkdir()
     (folder / "transcript" / "round-trip.safetensors").write_text("mine")
     words = "train --name mine --fresh --rounds 1 --clients 2 --set epochs=1 --quiet"
-    code, _, _ = call(*words.split(), monkeypatch=monkeypatch, capsys=capsys)
+    code, _, _ = cli(*words.split())
     assert code == 0
     after = content(folder)
     assert {name: after[name] for name in before} == before
@@ -76,12 +74,10 @@ def test_fresh_removes_what_a_run_wrote_and_nothing_else(
     assert len(foreign_files(folder)) == 5
 
 
-def test_fresh_names_what_stays(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fresh_names_what_stays(cli: Cli) -> None:
     thesis(runs_folder() / "mine")
     words = "train --name mine --fresh --rounds 1 --clients 2 --set epochs=1"
-    code, out, _ = call(*words.split(), monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli(*words.split())
     assert code == 0
     assert "files that no run writes: audits/2024/paper.tex, kept/thesis.txt" in out
 

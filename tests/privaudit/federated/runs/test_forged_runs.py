@@ -18,9 +18,8 @@ from privaudit.core.errors import PrivauditError, TranscriptError, TrustError
 from privaudit.core.signing import SECRET, TRUST, public_half
 from privaudit.federated.runs.run_header import save_header
 from privaudit.federated.transcript import Message, Transcript, TranscriptFolder
-from tests.conftest import call, common_cache
+from tests.conftest import Cli, common_cache
 
-Say = Callable[..., tuple[int, str, str]]
 AUDIT = "audits/server-reconstruct"
 OTHERS_SECRET = "22" * 32
 ALL = ("report", "export", "gate", "compare", "lint", "attack", "costs", "shift")
@@ -45,11 +44,6 @@ def run(attacked: Path) -> Path:
     return shutil.copytree(attacked, runs / "run")
 
 
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    return lambda *words: call(*map(str, words), monkeypatch=monkeypatch, capsys=capsys)
-
-
 def words_of(command: str, tmp_path: Path) -> list[object]:
     more: Mapping[str, list[object]] = {
         "export": ["--public", tmp_path / "card"],
@@ -60,10 +54,10 @@ def words_of(command: str, tmp_path: Path) -> list[object]:
     return [command, "run", *more.get(command, [])]
 
 
-def refuse(say: Say, tmp_path: Path, commands: tuple[str, ...], *parts: str) -> None:
+def refuse(cli: Cli, tmp_path: Path, commands: tuple[str, ...], *parts: str) -> None:
     """Check that commands exit with 2, name the file and say what to do."""
     for command in commands:
-        code, _, said = say(*words_of(command, tmp_path))
+        code, _, said = cli(*words_of(command, tmp_path))
         assert code == 2, (command, said)
         assert "Traceback" not in said
         for part in parts:
@@ -88,23 +82,23 @@ def change_json(place: Path, change: Callable[[dict[str, Any]], object]) -> None
     ],
 )
 def test_what_is_written_into_run_json_is_refused_by_every_command(
-    part: str | None, name: str, value: object, run: Path, tmp_path: Path, say: Say
+    part: str | None, name: str, value: object, run: Path, tmp_path: Path, cli: Cli
 ) -> None:
     def change(header: dict[str, Any]) -> None:
         (header[part] if part else header)[name] = value
 
     change_json(run / "run.json", change)
-    refuse(say, tmp_path, ALL, "run.json is not as it was signed", "from a copy")
+    refuse(cli, tmp_path, ALL, "run.json is not as it was signed", "from a copy")
 
 
-def test_a_forged_accuracy_is_refused(run: Path, tmp_path: Path, say: Say) -> None:
+def test_a_forged_accuracy_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:
     def change(audit: dict[str, Any]) -> None:
         audit["utility"]["local"].update(value=0.999, low=0.99, high=1.0)
 
     change_json(run / AUDIT / "audit.json", change)
     what = "audit.json is not the file that the run lists"
-    refuse(say, tmp_path, OF_AUDITS, what, "make it again")
-    code, _, said = say("gate", "true", "--baseline", run / AUDIT / "audit.json")
+    refuse(cli, tmp_path, OF_AUDITS, what, "make it again")
+    code, _, said = cli("gate", "true", "--baseline", run / AUDIT / "audit.json")
     assert code == 2
     assert what in said
 
@@ -122,15 +116,15 @@ def noise(stored: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_replaced_scores_move_no_gate(run: Path, tmp_path: Path, say: Say) -> None:
+def test_replaced_scores_move_no_gate(run: Path, tmp_path: Path, cli: Cli) -> None:
     scores = run / AUDIT / "scores.npz"
     scores.write_bytes(noise(scores.read_bytes()))
     what = "scores.npz is not the file that the run lists"
-    refuse(say, tmp_path, OF_AUDITS, what, "make it again")
+    refuse(cli, tmp_path, OF_AUDITS, what, "make it again")
 
 
 def test_scores_listed_by_their_hash_are_refused_without_the_key(
-    run: Path, tmp_path: Path, say: Say
+    run: Path, tmp_path: Path, cli: Cli
 ) -> None:
     import hashlib
 
@@ -142,7 +136,7 @@ def test_scores_listed_by_their_hash_are_refused_without_the_key(
         header["added"]["files"][f"{AUDIT}/scores.npz"] = digest
 
     change_json(run / "run.json", change)
-    refuse(say, tmp_path, ALL, "run.json is not as it was signed")
+    refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 
 def rewrite(run: Path) -> str:
@@ -165,23 +159,23 @@ def rewrite(run: Path) -> str:
     return made.head
 
 
-def test_a_rewritten_transcript_is_refused(run: Path, tmp_path: Path, say: Say) -> None:
+def test_a_rewritten_transcript_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:
     head = rewrite(run)
-    refuse(say, tmp_path, OF_TRANSCRIPTS, "does not end as the run recorded")
+    refuse(cli, tmp_path, OF_TRANSCRIPTS, "does not end as the run recorded")
 
     def change(header: dict[str, Any]) -> None:
         header["progress"]["head"] = head
 
     change_json(run / "run.json", change)
-    refuse(say, tmp_path, ALL, "run.json is not as it was signed")
+    refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 
 def test_a_card_of_a_rewritten_run_is_not_found_true(
-    run: Path, tmp_path: Path, say: Say
+    run: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    assert say("export", "run", "--public", tmp_path / "card")[0] == 0
+    assert cli("export", "run", "--public", tmp_path / "card")[0] == 0
     rewrite(run)
-    code, said, _ = say("verify", tmp_path / "card", "run")
+    code, said, _ = cli("verify", tmp_path / "card", "run")
     assert code == 1
     assert "sent: " in said
 
@@ -189,7 +183,7 @@ def test_a_card_of_a_rewritten_run_is_not_found_true(
         audit["utility"]["local"]["value"] = 0.999
 
     change_json(run / AUDIT / "audit.json", change)
-    code, said, _ = say("verify", tmp_path / "card", "run")
+    code, said, _ = cli("verify", tmp_path / "card", "run")
     assert code == 1
     assert "audit.json is not the file that the run lists" in said
 
@@ -220,9 +214,9 @@ def toggled(content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def test_an_audit_that_was_put_there_is_none(run: Path, say: Say) -> None:
+def test_an_audit_that_was_put_there_is_none(run: Path, cli: Cli) -> None:
     shutil.copytree(run / AUDIT, run / "audits" / "prompt-release")
-    code, _, said = say(
+    code, _, said = cli(
         "gate", "run", "--scenario", "prompt-release", "--max-auroc", "1"
     )
     assert code == 2
@@ -230,13 +224,13 @@ def test_an_audit_that_was_put_there_is_none(run: Path, say: Say) -> None:
 
 
 def test_an_audit_that_was_taken_away_is_missed(
-    run: Path, tmp_path: Path, say: Say
+    run: Path, tmp_path: Path, cli: Cli
 ) -> None:
     shutil.rmtree(run / AUDIT)
-    refuse(say, tmp_path, OF_AUDITS, "privaudit attack run")
+    refuse(cli, tmp_path, OF_AUDITS, "privaudit attack run")
 
 
-def test_another_runs_audit_is_refused(run: Path, tmp_path: Path, say: Say) -> None:
+def test_another_runs_audit_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:
     """Both are signed by the same key: entries of one header say nothing in another."""
     other = json.loads((run.parent / "true" / "run.json").read_text())
     save_header(run, Run(run).header | {"python": "3.0"})
@@ -245,11 +239,11 @@ def test_another_runs_audit_is_refused(run: Path, tmp_path: Path, say: Say) -> N
         header["added"] = other["added"]
 
     change_json(run / "run.json", change)
-    refuse(say, tmp_path, ALL, "run.json is not as it was signed")
+    refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 
 def test_a_run_by_a_stranger_is_read_once_the_key_is_trusted(
-    run: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = os.environ[SECRET]
     monkeypatch.setenv(SECRET, OTHERS_SECRET)
@@ -260,11 +254,11 @@ def test_a_run_by_a_stranger_is_read_once_the_key_is_trusted(
     monkeypatch.setenv(SECRET, mine)
     monkeypatch.delenv(TRUST)
     stranger = public_half(private(OTHERS_SECRET))
-    refuse(say, tmp_path, ALL, "a key that you do not trust", "privaudit key trust")
+    refuse(cli, tmp_path, ALL, "a key that you do not trust", "privaudit key trust")
     with pytest.raises(TrustError, match=stranger):
         Auditor(Run(run))
-    assert say("key", "trust", stranger, "--name", "Ada")[0] == 0
-    assert say("report", "run")[0] == 0
+    assert cli("key", "trust", stranger, "--name", "Ada")[0] == 0
+    assert cli("report", "run")[0] == 0
     page = (run / AUDIT / "report.html").read_text()
     assert f"Ada ({stranger[:16]})" in page
     save_audit(Auditor(Run(run)).attack(shadows=0))
@@ -277,14 +271,14 @@ def private(text: str) -> Ed25519PrivateKey:
 
 
 def test_an_unsigned_run_of_an_earlier_version_is_refused(
-    run: Path, tmp_path: Path, say: Say
+    run: Path, tmp_path: Path, cli: Cli
 ) -> None:
     def change(header: dict[str, Any]) -> None:
         header["format"] = 1
         del header["signature"], header["added"]
 
     change_json(run / "run.json", change)
-    refuse(say, tmp_path, ALL, "run format 1", "train again")
+    refuse(cli, tmp_path, ALL, "run format 1", "train again")
 
 
 def test_a_forged_table_of_signals_is_not_used(run: Path) -> None:

@@ -1,6 +1,3 @@
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,11 +9,15 @@ from privaudit.datasets.dialogues import INSTRUCTION, PADDING, PICTURE, TokenSeq
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.greedy import prompt_groups
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from tests.privaudit.models.language.small_language import (
+    draw_factors,
+    draw_rows,
+    lora,
+    stacked,
+)
 
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 LONGEST = 6
-DrawFactors = Callable[..., Mapping[str, tuple[Tensor, Tensor]]]
-AsChanges = Callable[..., Tuning]
 
 
 def prompts(lengths: list[list[int]]) -> tuple[Tensor, TokenSequences]:
@@ -52,20 +53,16 @@ def naive(
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_a_naive_loop_without_cache(
     kind: str,
-    build_language: Any,
-    tokenizer: Any,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
-    language = StackedLanguageModel(build_language(kind), tokenizer)
+    language = stacked(kind)
     factors = draw_factors(language, 2)
     pictures, words = prompts([[5, 8], [8, 6]])
-    found = language.generate_ids(pictures, words, as_changes(factors), LONGEST)
+    found = language.generate_ids(pictures, words, lora(factors), LONGEST)
     for model in range(2):
         own = {name: (a[[model]], b[[model]]) for name, (a, b) in factors.items()}
         for row in range(2):
             picture, row_words = pictures[model, row], words[model][row]
-            expected = naive(language, picture, row_words, as_changes(own))
+            expected = naive(language, picture, row_words, lora(own))
             assert found[model][row] == expected
 
 
@@ -103,9 +100,7 @@ def test_a_row_of_padding_gets_no_words(language: StackedLanguageModel) -> None:
     assert language.generate(pictures, words, Tuning(), 3)[0][1] == ""
 
 
-def test_prompts_with_answers_are_refused(
-    language: StackedLanguageModel, draw_rows: Any
-) -> None:
+def test_prompts_with_answers_are_refused(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2)
     with pytest.raises(ConfigError, match="hold answers already"):
         language.generate(pictures, words, Tuning(), 3)

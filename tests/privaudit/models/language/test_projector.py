@@ -27,6 +27,7 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.surrogate_clip.public_split import drawn_records
 from tests.loaded_models import load_captioner
 from tests.places import ROOT
+from tests.privaudit.models.language.small_language import draw_rows
 
 STORIES = ROOT / "tests/data/stories260K"
 WAYS = ProjectorSettings(
@@ -161,9 +162,7 @@ def test_a_folder_without_a_captioner_is_missing(tmp_path: Path) -> None:
         load_captioner(f"language:{tmp_path}")
 
 
-def test_the_loss_is_the_answers_mean_by_hand(
-    language: StackedLanguageModel, draw_rows: Any
-) -> None:
+def test_the_loss_is_the_answers_mean_by_hand(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 3)
     words.kinds[0, 1, -1] = 0  # a shorter answer
     found = caption_loss(language, pictures[0], words[0])
@@ -176,9 +175,7 @@ def test_the_loss_is_the_answers_mean_by_hand(
     assert torch.allclose(found, torch.stack(losses).mean(), atol=1e-6)
 
 
-def test_learning_twice_gives_the_same(
-    language: StackedLanguageModel, draw_rows: Any
-) -> None:
+def test_learning_twice_gives_the_same(language: StackedLanguageModel) -> None:
     words = draw_rows(1, 6)[1][0]
     embeddings = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     ways = ProjectorSettings(parts=3, steps=4, batch=4, log_every=3)
@@ -195,9 +192,7 @@ def test_learning_twice_gives_the_same(
     assert not first.projector.weight.requires_grad
 
 
-def test_a_loss_that_is_not_finite_ends_it(
-    language: StackedLanguageModel, draw_rows: Any
-) -> None:
+def test_a_loss_that_is_not_finite_ends_it(language: StackedLanguageModel) -> None:
     words = draw_rows(1, 6)[1][0]
     broken = torch.full((6, 5), torch.nan)
     with pytest.raises(TrainingError, match="loss of step 1 is nan"):

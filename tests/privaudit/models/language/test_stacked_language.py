@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,11 +10,15 @@ from privaudit.datasets.dialogues import PADDING, TokenSequences
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import LanguageModel, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from tests.privaudit.models.language.small_language import (
+    Factors,
+    build_language,
+    draw_factors,
+    draw_rows,
+    lora,
+    stacked,
+)
 
-Factors = Mapping[str, tuple[Tensor, Tensor]]
-DrawRows = Callable[..., tuple[Tensor, TokenSequences]]
-DrawFactors = Callable[..., Factors]
-AsChanges = Callable[..., Tuning]
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 
 
@@ -35,7 +38,7 @@ def spliced(model: Any, pictures: Tensor, words: TokenSequences) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_changes_logits_are_those_of_the_model_itself(
-    kind: str, build_language: Any, tokenizer: Any, draw_rows: DrawRows
+    kind: str, tokenizer: Any
 ) -> None:
     model = build_language(kind)
     language = StackedLanguageModel(model, tokenizer)
@@ -52,15 +55,10 @@ def test_without_changes_logits_are_those_of_the_model_itself(
 @pytest.mark.parametrize("kind", ["llama", "qwen", "gpt2"])
 def test_one_client_is_peft_with_the_same_factors(
     kind: str,
-    build_language: Any,
-    tokenizer: Any,
-    draw_rows: DrawRows,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
-    language = StackedLanguageModel(build_language(kind), tokenizer)
+    language = stacked(kind)
     factors, (pictures, words) = draw_factors(language, 1), draw_rows(1, 3)
-    found = language.logits(pictures, words, as_changes(factors, scaling=0.5))
+    found = language.logits(pictures, words, lora(factors, scaling=0.5))
     peft = import_peft()
     options = peft.LoraConfig(
         r=4,
@@ -91,21 +89,16 @@ def test_one_client_is_peft_with_the_same_factors(
 @pytest.mark.parametrize("kind", KINDS)
 def test_clients_together_are_clients_one_by_one(
     kind: str,
-    build_language: Any,
-    tokenizer: Any,
-    draw_rows: DrawRows,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
-    language = StackedLanguageModel(build_language(kind), tokenizer)
+    language = stacked(kind)
     factors, (pictures, words) = draw_factors(language, 3), draw_rows(3, 2)
     leaves = [tensor for pair in factors.values() for tensor in pair]
-    together = language.logits(pictures, words, as_changes(factors))
+    together = language.logits(pictures, words, lora(factors))
     gradients = torch.autograd.grad(together.logsumexp(-1).sum(), leaves)
     for which in range(3):
         mine = of_model(factors, which)
         part = slice(which, which + 1)
-        alone = language.logits(pictures[part], words[part], as_changes(mine))
+        alone = language.logits(pictures[part], words[part], lora(mine))
         assert torch.allclose(together[which], alone[0], atol=1e-5)
         own = [tensor for pair in mine.values() for tensor in pair]
         for all_of_them, one in zip(
@@ -118,12 +111,9 @@ def test_clients_together_are_clients_one_by_one(
 
 def test_no_client_touches_another(
     language: StackedLanguageModel,
-    draw_rows: DrawRows,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
     factors, (pictures, words) = draw_factors(language, 2), draw_rows(2, 2)
-    logits = language.logits(pictures, words, as_changes(factors))
+    logits = language.logits(pictures, words, lora(factors))
     leaves = [tensor for pair in factors.values() for tensor in pair]
     for gradient in torch.autograd.grad(logits[0].logsumexp(-1).sum(), leaves):
         assert gradient[0].abs().sum() > 0
@@ -132,22 +122,17 @@ def test_no_client_touches_another(
 
 def test_frozen_weights_take_no_gradients(
     language: StackedLanguageModel,
-    draw_rows: DrawRows,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
     pictures, words = draw_rows(1, 2)
-    changes = as_changes(draw_factors(language, 1))
+    changes = lora(draw_factors(language, 1))
     language.logits(pictures, words, changes).sum().backward()
     assert all(p.grad is None for p in language.model.parameters())
     assert not any(p.requires_grad for p in language.model.parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_asked_positions_are_those_of_all(
-    kind: str, build_language: Any, tokenizer: Any, draw_rows: DrawRows
-) -> None:
-    language = StackedLanguageModel(build_language(kind), tokenizer)
+def test_asked_positions_are_those_of_all(kind: str) -> None:
+    language = stacked(kind)
     pictures, words = draw_rows(2, 2)
     some = torch.tensor([0, 6, 5])
     everywhere = language.logits(pictures, words, Tuning())
@@ -156,9 +141,7 @@ def test_asked_positions_are_those_of_all(
     assert language.logits(pictures, words, Tuning(), some[:0]).shape[2] == 0
 
 
-def test_padding_at_the_right_changes_nothing(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_padding_at_the_right_changes_nothing(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 3)
     ids = torch.cat([words.ids, torch.full((1, 3, 4), 7)], dim=-1)
     kinds = torch.cat([words.kinds, torch.full((1, 3, 4), PADDING)], dim=-1)
@@ -168,7 +151,7 @@ def test_padding_at_the_right_changes_nothing(
 
 
 def test_numbers_at_a_pictures_places_say_nothing(
-    language: StackedLanguageModel, draw_rows: DrawRows
+    language: StackedLanguageModel,
 ) -> None:
     pictures, words = draw_rows(1, 2)
     other = words.ids.masked_fill(words.kinds == 1, 99_999)  # beyond the table
@@ -177,7 +160,7 @@ def test_numbers_at_a_pictures_places_say_nothing(
 
 
 def test_a_row_of_padding_may_stand_beside_others(
-    language: StackedLanguageModel, draw_rows: DrawRows
+    language: StackedLanguageModel,
 ) -> None:
     pictures, words = draw_rows(1, 2)
     kinds = words.kinds.clone()
@@ -188,22 +171,16 @@ def test_a_row_of_padding_may_stand_beside_others(
 
 
 def test_half_precision_weights_give_float32_logits(
-    build_language: Any,
     tokenizer: Any,
-    draw_rows: DrawRows,
-    draw_factors: DrawFactors,
-    as_changes: AsChanges,
 ) -> None:
     model = build_language("llama").to(torch.bfloat16)
     language = StackedLanguageModel(model, tokenizer)
     pictures, words = draw_rows(1, 2)
-    changes = as_changes(draw_factors(language, 1))
+    changes = lora(draw_factors(language, 1))
     assert language.logits(pictures, words, changes).dtype == torch.float32
 
 
-def test_hooks_are_gone_after_an_error(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_hooks_are_gone_after_an_error(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2)
     plain = language.logits(pictures, words, Tuning())
 
@@ -217,9 +194,7 @@ def test_hooks_are_gone_after_an_error(
     assert torch.equal(language.logits(pictures, words, Tuning()), plain)
 
 
-def test_a_pass_inside_a_pass_is_another(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_a_pass_inside_a_pass_is_another(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2)
     plain = language.logits(pictures, words, Tuning())
     inner: list[Tensor] = []
@@ -234,9 +209,7 @@ def test_a_pass_inside_a_pass_is_another(
     assert not torch.allclose(outer, plain)
 
 
-def test_passes_in_two_threads_do_not_meet(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_passes_in_two_threads_do_not_meet(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2)
     plain = language.logits(pictures, words, Tuning())
     name = next(iter(language.targets))
@@ -259,7 +232,7 @@ def test_passes_in_two_threads_do_not_meet(
 
 
 def test_a_record_without_its_picture_is_refused(
-    language: StackedLanguageModel, draw_rows: DrawRows
+    language: StackedLanguageModel,
 ) -> None:
     pictures, words = draw_rows(1, 2)
     kinds = words.kinds.clone()
@@ -268,17 +241,13 @@ def test_a_record_without_its_picture_is_refused(
         language.logits(pictures, TokenSequences(words.ids, kinds), Tuning())
 
 
-def test_rows_beyond_the_context_are_refused(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_rows_beyond_the_context_are_refused(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2, answers=60)
     with pytest.raises(ConfigError, match=r"69 tokens .* made for 64"):
         language.logits(pictures, words, Tuning())
 
 
-def test_a_change_of_no_target_is_refused(
-    language: StackedLanguageModel, draw_rows: DrawRows
-) -> None:
+def test_a_change_of_no_target_is_refused(language: StackedLanguageModel) -> None:
     pictures, words = draw_rows(1, 2)
     with pytest.raises(ConfigError, match="'lm_head', which is no target"):
         language.logits(pictures, words, Tuning({"lm_head": lambda rows: rows}))

@@ -13,7 +13,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.report.export import Verification, export_public, verify_card
 from privaudit.report.export.card import render, with_hash
 from privaudit.report.export.verify import leaves
-from tests.conftest import call
+from tests.conftest import Cli
 from tests.owner_changes import sign_again
 from tests.privaudit.report.export.conftest import make_small
 
@@ -248,37 +248,31 @@ def test_an_audit_that_was_made_up_is_noticed_when_played_anew(
 
 
 def test_the_commands_say_so_with_exit_codes_0_1_and_2(
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run, tmp_path: Path, cli: Cli
 ) -> None:
-    def said(*words: object) -> tuple[int, str, str]:
-        return call(*map(str, words), monkeypatch=monkeypatch, capsys=capsys)
-
     out = tmp_path / "out"
-    code, text, warning = said("export", run.name, "--public", out)
+    code, text, warning = cli("export", run.name, "--public", out)
     assert code == 0
     assert "0 unknown keys" in text
     assert "small enough to be guessed" in warning
-    code, text, _ = said("verify", out)
+    code, text, _ = cli("verify", out)
     assert code == 0
     assert "does not differ from" in text  # and not "matches", since some is on trust
     assert "matches" not in text
     assert "taken on trust. Who signed: the training your own key (" in text
     card = (out / "card.json").read_text()
     (out / "card.json").write_text(card.replace("0.95,", "0.94,", 1))
-    code, text, _ = said("verify", out)
+    code, text, _ = cli("verify", out)
     assert code == 1
     assert "the card says 0.94, the run gives 0.95" in text
     assert "does NOT match" in text
     other = train("zero-shot", rounds=1, clients=2)
     (out / "card.json").write_text(card)
-    code, text, _ = said("verify", out, other.name)
+    code, text, _ = cli("verify", out, other.name)
     assert code == 1
     assert "run/progress/head: the card says" in text
     for bad in (tmp_path / "none", run.path / "run.json", run.path / "ledger.npz"):
-        code, _, error = said("verify", bad)
+        code, _, error = cli("verify", bad)
         assert code == 2
         assert error.startswith("privaudit: ")
-    assert said("verify", out, "--runs", tmp_path)[0] == 2
+    assert cli("verify", out, "--runs", tmp_path)[0] == 2

@@ -1,13 +1,11 @@
 import csv
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from privaudit.cli import main as cli
 from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
@@ -15,6 +13,7 @@ from privaudit.evaluation.tables.table import UtilityTable
 from privaudit.report.figures.figure_style import to_png
 from privaudit.report.figures.utility_figure import utility_figure
 from privaudit.report.tables.utility_table import as_markdown, write_utility_table
+from tests.conftest import Cli
 
 PLAN: dict[str, Any] = {
     "title": "Two | methods",
@@ -327,41 +326,30 @@ only_for = ["zero-shot"]
 """
 
 
-def call(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["privaudit", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    return end.value.code if isinstance(end.value.code, int) else 0
-
-
 def test_the_command_prints_the_table_and_fails_with_a_failed_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     plan = tmp_path / "digits.toml"
     plan.write_text(TOML)
     out = tmp_path / "out"
-    code = call("table", str(plan), "--out", str(out), monkeypatch=monkeypatch)
-    printed = capsys.readouterr()
+    code, printed, err = cli("table", plan, "--out", out)
     assert code == 1
-    assert (out / "digits.md").read_text() == printed.out
-    assert "| zero-shot | " in printed.out
-    assert "**1 of 1 failed**" in printed.out
-    assert "there are 10 classes" in printed.out
-    assert "3/3 PromptFL, 3, seed 1: local " in printed.err
-    assert "1 of 3 runs failed" in printed.err
+    assert (out / "digits.md").read_text() == printed
+    assert "| zero-shot | " in printed
+    assert "**1 of 1 failed**" in printed
+    assert "there are 10 classes" in printed
+    assert "3/3 PromptFL, 3, seed 1: local " in err
+    assert "1 of 3 runs failed" in err
     plan.write_text(TOML.replace("11", "2"))
-    code = call("table", str(plan), "--out", str(out), monkeypatch=monkeypatch)
-    assert code == 0
+    assert cli("table", plan, "--out", out)[0] == 0
 
 
-def test_a_check_counts_and_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_counts_and_runs_nothing(tmp_path: Path, cli: Cli) -> None:
     plan = tmp_path / "digits.toml"
     plan.write_text(TOML)
-    assert call("table", str(plan), "--check", monkeypatch=monkeypatch) == 0
-    assert "3 runs, all of them valid" in capsys.readouterr().out
+    code, said, _ = cli("table", plan, "--check")
+    assert (code, "3 runs, all of them valid" in said) == (0, True)
     plan.write_text(TOML.replace("epochs", "epoch"))
-    assert call("table", str(plan), "--check", monkeypatch=monkeypatch) == 2
-    assert "has no parameter 'epoch'" in capsys.readouterr().err
+    code, _, err = cli("table", plan, "--check")
+    assert (code, "has no parameter 'epoch'" in err) == (2, True)
     assert not (tmp_path / "runs").exists()

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import settings
 
 from privaudit.statistics.captions.corpus import Corpus
+from tests.golden import golden as read_golden
 from tests.places import SHARED
 
 # Wall-clock limits per example fail on a busy machine.
 settings.register_profile("captions", deadline=None, max_examples=40)
 settings.load_profile("captions")
 
-SHARED = SHARED
-GOLDEN = SHARED / "golden/captions.npz"
 TEXTS = SHARED / "data/caption_metric_golden"
 
 
@@ -24,19 +23,15 @@ def words(*captions: str) -> tuple[tuple[str, ...], ...]:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, np.ndarray]:
     """BLEU, ROUGE-L, CIDEr and CIDEr-D of coco-caption and pycocoevalcap."""
-    if not GOLDEN.exists():
-        pytest.skip("needs shared/golden/captions.npz beside the checkout")
-    with np.load(GOLDEN, allow_pickle=False) as arrays:
-        return dict(arrays)
+    return read_golden("captions")
 
 
 @pytest.fixture(scope="session", params=[0, 1, 2])
 def case(
-    request: pytest.FixtureRequest, golden: dict[str, np.ndarray]
+    request: pytest.FixtureRequest,
 ) -> tuple[Corpus, dict[str, np.ndarray]]:
     """A corpus whose captions are words already, and what its metrics should be."""
-    start = f"c{request.param}_"
-    found = {k.removeprefix(start): golden[k] for k in golden if k.startswith(start)}
+    found = read_golden("captions", f"c{request.param}_")
     candidates = words(*map(str, found["cands"]))
     references: list[list[tuple[str, ...]]] = [[] for _ in candidates]
     for text, image in zip(found["refs"], found["ref_image"], strict=True):

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
@@ -13,24 +12,13 @@ from privaudit.tuning.prompts.contrast import (
     personal_context,
     prompts_contrast,
 )
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden" / "fedpgp_loss.npz"
+from tests.golden import golden_tensors
 
 
-@pytest.mark.skipif(
-    not GOLDEN.exists(),
-    reason="needs ../shared/golden/fedpgp_loss.npz, which is not there",
-)
 @pytest.mark.parametrize("case", range(5))
 def test_losses_and_gradients_are_the_published_codes(case: int) -> None:
     """The published code in float64; tolerance as in its README."""
-    with np.load(GOLDEN, allow_pickle=False) as vectors:
-        golden = {
-            name.removeprefix(f"c{case}_"): torch.from_numpy(vectors[name])
-            for name in vectors.files
-            if name.startswith(f"c{case}_")
-        }
+    golden = golden_tensors("fedpgp_loss", f"c{case}_")
     shared, full = (
         golden[name][None].requires_grad_() for name in ("text_global", "text_full")
     )

@@ -1,6 +1,5 @@
 from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,22 +12,7 @@ from privaudit.tuning.prompts.low_rank import (
     orthonormalize,
     reconstruct_gradient,
 )
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden" / "rgp.npz"
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/rgp.npz, which is not there"
-)
-
-
-def golden(rank: int) -> dict[str, torch.Tensor]:
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        prefix = f"k{rank}_"
-        return {
-            name.removeprefix(prefix): torch.from_numpy(archive[name])
-            for name in archive.files
-            if name.startswith(prefix)
-        }
+from tests.golden import golden_tensors
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -36,11 +20,10 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-@needs_golden
 @pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
 def test_factors_and_gradient_are_those_of_the_published_code(rank: int) -> None:
     """Reference: trainers/DP_FPL.py of the paper's repository, in float64."""
-    want, close = golden(rank), 1e-8 if rank == 16 else 1e-10
+    want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
     factors = factorize(want["P"], want["V0"], "both")
     gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
     got = {
@@ -60,10 +43,9 @@ def test_factors_and_gradient_are_those_of_the_published_code(rank: int) -> None
         torch.testing.assert_close(tensor, want[name], rtol=0, atol=close)
 
 
-@needs_golden
 @pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
 def test_left_factors_and_gradient_are_those_of_the_formula(rank: int) -> None:
-    want, close = golden(rank), 1e-8 if rank == 16 else 1e-10
+    want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
     factors = factorize(want["P"], want["V0"], "left")
     gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
     full = reconstruct_gradient(gradient_u, gradient_v, factors.u, factors.v, "left")
@@ -73,9 +55,8 @@ def test_left_factors_and_gradient_are_those_of_the_formula(rank: int) -> None:
     torch.testing.assert_close(full, want["left_full_grad"], rtol=0, atol=close)
 
 
-@needs_golden
 def test_float32_agrees_to_its_own_precision() -> None:
-    want = golden(8)
+    want = golden_tensors("rgp", "k8_")
     factors = factorize(want["P"].float(), want["V0"].float())
     torch.testing.assert_close(factors.u.double(), want["u"], rtol=0, atol=1e-4)
     torch.testing.assert_close(factors.v.double(), want["v"], rtol=0, atol=1e-4)

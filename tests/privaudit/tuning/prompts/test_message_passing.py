@@ -5,29 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.tuning.prompts.proximal import attention, pass_messages, pull
-from tests.places import SHARED
-
-GOLDEN = SHARED / "golden" / "fedamp.npz"
-needs_golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/fedamp.npz, which is not there"
-)
+from tests.golden import golden_tensors
 
 
 def others(prompts: torch.Tensor, row: int) -> torch.Tensor:
     return torch.cat([prompts[:row], prompts[row + 1 :]])
 
 
-@needs_golden
 @pytest.mark.parametrize("case", range(6))
 def test_mixes_are_those_of_the_formula(case: int) -> None:
     """By formula in float64: xi, U, and the client's penalty with its gradient."""
-    with np.load(GOLDEN, allow_pickle=False) as archive:
-        prefix = f"c{case}_"
-        known = {
-            name.removeprefix(prefix): torch.from_numpy(np.asarray(archive[name]))
-            for name in archive.files
-            if name.startswith(prefix)
-        }
+    known = golden_tensors("fedamp", f"c{case}_")
     prompts = known["W"]
     alpha, sigma, lam = (float(known[n]) for n in ("alpha", "sigma", "lam"))
     for row, own in enumerate(prompts):

@@ -14,12 +14,8 @@ from privaudit.tuning.prompts.optimal_transport import (
     TransportPlan,
     transport_plan,
 )
-from tests.places import SHARED
+from tests.golden import golden, golden_tensors
 
-GOLDEN = SHARED / "golden" / "cot.npz"
-golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/cot.npz, which is not there"
-)
 CASES = range(16)
 
 
@@ -38,20 +34,15 @@ def form(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     return request.param
 
 
-def solve_case(
-    vectors: Any, case: int, marginals: str, **options: Any
-) -> TransportPlan:
+def solve_case(case: int, marginals: str, **options: Any) -> TransportPlan:
     """Solve one golden case, whose problems are one batch."""
-
-    def vector(name: str) -> Tensor:
-        return torch.from_numpy(vectors[f"p{case}_{name}"])
-
-    similarity = (1 - vector("cost")).permute(2, 1, 0)[:, None, :, None, :]
+    known = golden_tensors("cot", f"p{case}_")
+    similarity = (1 - known["cost"]).permute(2, 1, 0)[:, None, :, None, :]
     return transport_plan(
         similarity,
-        Transport(float(vector("eps")), float(vector("top_percent")), **options),
-        rows=vector(f"a{marginals}").T[None, :, None, :],
-        columns=vector(f"b{marginals}").T[:, None, None, :],
+        Transport(float(known["eps"]), float(known["top_percent"]), **options),
+        rows=known[f"a{marginals}"].T[None, :, None, :],
+        columns=known[f"b{marginals}"].T[:, None, None, :],
     )
 
 
@@ -59,44 +50,36 @@ def as_published(plan: TransportPlan) -> np.ndarray:
     return plan.weights[:, 0, :, 0].permute(2, 1, 0).numpy()
 
 
-@golden
 @pytest.mark.parametrize("case", CASES)
 def test_plans_and_iterations_are_the_published_codes(case: int, form: str) -> None:
     """Computed by the published code in float64; tolerance as in its README."""
-    with np.load(GOLDEN, allow_pickle=False) as vectors:
-        for marginals in ("", "2"):
-            if f"p{case}_plan{marginals}" not in vectors:
-                continue  # random marginals exist at a mass of 0.8 only
-            plan = solve_case(vectors, case, marginals, stop="batch")
-            np.testing.assert_allclose(
-                as_published(plan), vectors[f"p{case}_plan{marginals}"], atol=1e-9
-            )
-            assert plan.iterations == vectors[f"p{case}_n_iter{marginals}"]
+    known = golden("cot", f"p{case}_")
+    for marginals in ("", "2"):
+        if f"plan{marginals}" not in known:
+            continue  # random marginals exist at a mass of 0.8 only
+        plan = solve_case(case, marginals, stop="batch")
+        want = known[f"plan{marginals}"]
+        np.testing.assert_allclose(as_published(plan), want, atol=1e-9)
+        assert plan.iterations == known[f"n_iter{marginals}"]
 
 
-@golden
 @pytest.mark.parametrize("case", CASES)
 def test_balanced_plans_are_the_published_codes(case: int, form: str) -> None:
-    with np.load(GOLDEN, allow_pickle=False) as vectors:
-        similarity = torch.from_numpy(1 - vectors[f"p{case}_cost"])
-        entropy = float(vectors[f"p{case}_eps"])
-        plan = transport_plan(
-            similarity.permute(2, 1, 0)[:, None, :, None, :],
-            Transport(entropy, balanced=True, stop="batch"),
-        )
-        np.testing.assert_allclose(
-            as_published(plan), vectors[f"p{case}_plan_sinkhorn"], atol=1e-9
-        )
+    known = golden("cot", f"p{case}_")
+    similarity = torch.from_numpy(1 - known["cost"])
+    plan = transport_plan(
+        similarity.permute(2, 1, 0)[:, None, :, None, :],
+        Transport(float(known["eps"]), balanced=True, stop="batch"),
+    )
+    want = known["plan_sinkhorn"]
+    np.testing.assert_allclose(as_published(plan), want, atol=1e-9)
 
 
-@golden
 @pytest.mark.parametrize("case", [0, 4, 8, 12, 13, 14])
 def test_many_iterations_converge(case: int) -> None:
-    with np.load(GOLDEN, allow_pickle=False) as vectors:
-        plan = solve_case(vectors, case, "", iterations=3000, stop="never")
-        np.testing.assert_allclose(
-            as_published(plan), vectors[f"p{case}_plan_converged"], atol=1e-9
-        )
+    plan = solve_case(case, "", iterations=3000, stop="never")
+    want = golden("cot", f"p{case}_")["plan_converged"]
+    np.testing.assert_allclose(as_published(plan), want, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=25)

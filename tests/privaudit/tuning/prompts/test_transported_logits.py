@@ -18,9 +18,8 @@ from privaudit.tuning.prompts.transported_logits import (
     transported_losses,
     transported_record_losses,
 )
-from tests.places import SHARED
+from tests.golden import golden
 
-GOLDEN = SHARED / "golden" / "cot.npz"
 CLIENTS, RECORDS, PARTS, CLASSES, DIM = 3, 7, 5, 4, 12
 
 
@@ -54,9 +53,6 @@ def one_by_one(text: Tensor, tokens: Tensor, transport: Transport) -> Tensor:
     return torch.stack(logits)
 
 
-@pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/cot.npz, which is not there"
-)
 @pytest.mark.parametrize("case", range(12))
 def test_logits_loss_and_gradient_are_the_published_codes(
     case: int, task: Task
@@ -66,33 +62,31 @@ def test_logits_loss_and_gradient_are_the_published_codes(
     The file's gradients for a logit scale of 14.285714 are smaller than those of its
     own loss by one factor, 1 - 1.05e-8, hence the relative tolerance.
     """
-    with np.load(GOLDEN, allow_pickle=False) as vectors:
-        case_of = {n: vectors[n] for n in vectors.files if n.startswith(f"f{case}_")}
-    golden = {n.removeprefix(f"f{case}_"): v for n, v in case_of.items()}
-    raw = torch.from_numpy(golden["text_features"]).requires_grad_()
-    prompts, classes = int(golden["n_prompts"]), int(golden["n_classes"])
+    known = golden("cot", f"f{case}_")
+    raw = torch.from_numpy(known["text_features"]).requires_grad_()
+    prompts, classes = int(known["n_prompts"]), int(known["n_classes"])
     text = normalize(raw, dim=-1).view(1, prompts, classes, -1)
-    tokens = normalize(torch.from_numpy(golden["image_tokens"])[1:], dim=-1)
+    tokens = normalize(torch.from_numpy(known["image_tokens"])[1:], dim=-1)
     transport = Transport(
-        float(golden["eps"]),
-        float(golden["top_percent"]),
+        float(known["eps"]),
+        float(known["top_percent"]),
         stop="batch",
-        balanced=str(golden["ot"]) == "Sinkhorn",
+        balanced=str(known["ot"]) == "Sinkhorn",
     )
     tokens = tokens.transpose(0, 1)[None]
-    labels = torch.from_numpy(golden["labels"])[None]
+    labels = torch.from_numpy(known["labels"])[None]
     batch = Batch(tokens[:, :, 0], labels, torch.ones_like(labels).bool(), tokens)
     task = replace(
         task,
-        backbone=replace(task.classifier, logit_scale=float(golden["logit_scale"])),
+        backbone=replace(task.classifier, logit_scale=float(known["logit_scale"])),
     )
     loss = transported_losses(task, text, batch, transport)
     (gradient,) = torch.autograd.grad(loss.sum(), raw)
     logits = transported_logits(text.detach(), tokens, task.logit_scale, transport)
-    np.testing.assert_allclose(logits[0].numpy(), golden["logits"], atol=1e-9)
-    assert float(loss.detach()) == pytest.approx(float(golden["loss"]), abs=1e-9)
+    np.testing.assert_allclose(logits[0].numpy(), known["logits"], atol=1e-9)
+    assert float(loss.detach()) == pytest.approx(float(known["loss"]), abs=1e-9)
     np.testing.assert_allclose(
-        gradient.numpy(), golden["grad_text_features"], rtol=2e-8, atol=1e-9
+        gradient.numpy(), known["grad_text_features"], rtol=2e-8, atol=1e-9
     )
 
 

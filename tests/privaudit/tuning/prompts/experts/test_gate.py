@@ -19,28 +19,17 @@ from privaudit.tuning.prompts.experts.gate import (
     start_attention,
     start_linear,
 )
-from tests.places import SHARED
+from tests.golden import golden_tensors
 
-GOLDEN = SHARED / "golden/pfedmoap_gate.npz"
 CASES = ("small", "vit", "small_scale1")
-golden = pytest.mark.skipif(
-    not GOLDEN.exists(), reason=f"needs the golden vectors at {GOLDEN}"
-)
 
 
 class Golden:
     """One case of the published code's gate, with a client axis in front."""
 
     def __init__(self, case: str) -> None:
-        with np.load(GOLDEN, allow_pickle=False) as archive:
-            prefix = f"{case}_"
-            names = [n for n in archive if n.startswith(prefix)]
-            if case == "small":
-                names = [n for n in names if not n.startswith("small_scale1")]
-            self.values = {
-                n.removeprefix(prefix): torch.from_numpy(archive[n].astype(np.float64))
-                for n in names
-            }
+        known = golden_tensors("pfedmoap_gate", f"{case}_")
+        self.values = {name: tensor.double() for name, tensor in known.items()}
         self.local = self["text_features_local"].requires_grad_()
         self.gate = {
             f"{part}_{kind}": self[f"W_{part[0]}_{kind}"].unsqueeze(0).requires_grad_()
@@ -79,7 +68,6 @@ class Golden:
         return (self["logit_scale"] * (of_mixture + mixing * of_local))[0]
 
 
-@golden
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("mixing", ["0p0", "0p5", "1p0"])
 def test_logits_and_losses_are_those_of_the_published_code(
@@ -94,7 +82,6 @@ def test_logits_and_losses_are_those_of_the_published_code(
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-9)
 
 
-@golden
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_published_code(case: str) -> None:
     known = Golden(case)
@@ -112,7 +99,6 @@ def test_gradients_are_those_of_the_published_code(case: str) -> None:
     assert checked >= 4
 
 
-@golden
 @pytest.mark.parametrize("case", CASES)
 def test_attention_is_that_of_the_published_code(case: str) -> None:
     known = Golden(case)
