@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
+from tests.privaudit.made_audits import make_audit, make_claimed
 from tests.privaudit.report.gate_results import made
 from tests.privaudit.report.test_page import Page
 
-MakeAudit = Callable[..., Audit]
 GREEN = "no-evidence"
 CASES = [
     ((None, None), "unproved", "nothing proved", "Nothing is claimed and nothing"),
@@ -32,7 +31,7 @@ CASES = [
 ]
 
 
-def quiet(make_audit: MakeAudit, epsilons: tuple[float | None, float | None]) -> Audit:
+def quiet(epsilons: tuple[float | None, float | None]) -> Audit:
     return make_audit(shift=0.0, seed=2, candidates=700, epsilons=epsilons)
 
 
@@ -43,14 +42,13 @@ def index(audit: Audit, folder: Path) -> str:
 
 @pytest.mark.parametrize(("epsilons", "kind", "short", "says"), CASES)
 def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
-    make_audit: MakeAudit,
     tmp_path: Path,
     epsilons: tuple[float | None, float | None],
     kind: str,
     short: str,
     says: str,
 ) -> None:
-    audit = quiet(make_audit, epsilons)
+    audit = quiet(epsilons)
     heading = f"No leak found, {short}" if short else "No leak found"
     found = card("run", audit)
     assert (found["kind"], found["heading"]) == (kind, heading)
@@ -67,9 +65,7 @@ def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     assert (short in buffer.getvalue()) if short else True
 
 
-def test_a_refuted_claim_is_red_whatever_the_attack_says(
-    make_claimed: MakeAudit, tmp_path: Path
-) -> None:
+def test_a_refuted_claim_is_red_whatever_the_attack_says(tmp_path: Path) -> None:
     audit = make_claimed(3.0, claimed=1.0)
     found = audit.part(ONE_RUN)
     assert found is not None
@@ -80,8 +76,8 @@ def test_a_refuted_claim_is_red_whatever_the_attack_says(
     assert audit.assurance.kind == "refuted"
 
 
-def test_no_colour_but_a_proofs_is_green(make_audit: MakeAudit) -> None:
-    page = render_report([quiet(make_audit, (8.0, None))])
+def test_no_colour_but_a_proofs_is_green() -> None:
+    page = render_report([quiet((8.0, None))])
     assert '<article class="card unproved">' in page
     words = Page(page).words
     assert "No leak found, claim not proved" in words
@@ -99,7 +95,7 @@ def test_no_colour_but_a_proofs_is_green(make_audit: MakeAudit) -> None:
     assert green not in borders.values()
 
 
-def test_a_leak_stays_a_leak(make_audit: MakeAudit) -> None:
+def test_a_leak_stays_a_leak() -> None:
     found = card("run", make_audit(shift=1.0))
     assert (found["kind"], found["heading"]) == ("leaks", "Leaks")
 

@@ -1,5 +1,4 @@
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +7,8 @@ import pytest
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
 from privaudit.report.index import IndexEntry, check_place, write_index
+from tests.privaudit.made_audits import make_audit, make_claimed
 from tests.privaudit.report.test_page import Page
-
-MakeAudit = Callable[..., Audit]
 
 
 def written(audits: list[Audit], folder: Path) -> str:
@@ -22,7 +20,7 @@ def written(audits: list[Audit], folder: Path) -> str:
 
 
 @pytest.fixture
-def audits(make_audit: MakeAudit) -> list[Audit]:
+def audits() -> list[Audit]:
     return [
         make_audit("zero-shot", shift=0.0, seed=2, candidates=700),
         make_audit("promptfl", shift=0.6),
@@ -53,9 +51,7 @@ def test_a_row_has_its_numbers_and_a_relative_link(
     assert "best of 2, p &lt; 0.001" in html
 
 
-def test_the_strongest_is_picked_and_says_of_how_many(
-    make_audit: MakeAudit, tmp_path: Path
-) -> None:
+def test_the_strongest_is_picked_and_says_of_how_many(tmp_path: Path) -> None:
     quiet, loud = make_audit(shift=0.0, seed=2, candidates=700), make_audit(shift=1.0)
     audit = replace(quiet, results={**quiet.results, "lira": loud.headline})
     text = Page(written([audit], tmp_path)).words
@@ -64,7 +60,7 @@ def test_the_strongest_is_picked_and_says_of_how_many(
 
 
 def test_claims_stand_beside_verdicts_and_what_is_not_refuted_is_not_green(
-    make_claimed: MakeAudit, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     html = written([make_claimed(0.1, claimed=1.0)], tmp_path)
     assert '<span class="badge NOT-REFUTED">' in html
@@ -74,15 +70,13 @@ def test_claims_stand_beside_verdicts_and_what_is_not_refuted_is_not_green(
     assert colour != green
 
 
-def test_names_are_escaped(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     sly = '"><img src=x onerror=alert(1)>'
     page = Page(written([make_audit(sly, rate=sly, attacks=(sly,))], tmp_path))
     assert "img" not in page.tags
 
 
-def test_a_page_of_somebody_else_is_left_alone(
-    make_audit: MakeAudit, tmp_path: Path
-) -> None:
+def test_a_page_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     check_place(tmp_path)
     written([make_audit()], tmp_path)
     check_place(tmp_path)
@@ -91,6 +85,6 @@ def test_a_page_of_somebody_else_is_left_alone(
         check_place(tmp_path)
 
 
-def test_only_its_owner_can_read_it(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
     written([make_audit()], tmp_path)
     assert (tmp_path / "index.html").stat().st_mode & 0o777 == 0o600

@@ -1,7 +1,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,10 +13,9 @@ from privaudit.core.errors import ConfigError, StorageError
 from privaudit.report.galleries.pictures import SHOWN
 from privaudit.report.page import render_report, write_report
 from privaudit.report.tables.table import tradeoff_rows
+from tests.privaudit.made_audits import FIRST_RECORD, make_audit
 
-FIRST_RECORD = 41_000_000  # as in conftest.py
 VOID = {"meta", "br", "img", "link", "input", "hr"}
-MakeAudit = Callable[..., Audit]
 
 
 class Page(HTMLParser):
@@ -60,7 +59,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def audits(make_audit: MakeAudit) -> list[Audit]:
+def audits() -> list[Audit]:
     return [
         make_audit("zero-shot", shift=0.0, local=0.6, epsilons=(0.0, 0.0), seed=2),
         make_audit("promptfl", shift=0.6),
@@ -81,7 +80,7 @@ def html(audits: list[Audit]) -> str:
 
 
 @pytest.fixture(scope="module")
-def with_records(make_audit: MakeAudit) -> str:
+def with_records() -> str:
     return render_report([make_audit(first=0)], show_records=True)
 
 
@@ -182,7 +181,7 @@ def test_closeness_stands_beside_its_null(html: str) -> None:
     assert "others 0.025" in text
 
 
-def test_names_are_escaped(make_audit: MakeAudit) -> None:
+def test_names_are_escaped() -> None:
     sly = '"><img src=x onerror=alert(1)>'
     audit = make_audit(sly, question=sly, rate=sly, attacks=(sly,))
     page = Page(render_report([audit, make_audit("promptfl", question=sly)]))
@@ -205,7 +204,7 @@ def test_records_are_shown_on_request_and_the_page_warns(with_records: str) -> N
     assert "as sensitive as the data" in Page(with_records).words
 
 
-def test_an_unusual_audit_still_makes_a_page(make_audit: MakeAudit) -> None:
+def test_an_unusual_audit_still_makes_a_page() -> None:
     """One client, no neighbours' classes, an interval that cannot be told."""
     audit = make_audit(clients=1, candidates=12)
     utility = replace(audit.utility, neighbour=None)
@@ -215,7 +214,7 @@ def test_an_unusual_audit_still_makes_a_page(make_audit: MakeAudit) -> None:
     assert "needs 2 clients, has 1" in text
 
 
-def test_audits_of_two_scenarios_are_refused(make_audit: MakeAudit) -> None:
+def test_audits_of_two_scenarios_are_refused() -> None:
     first = make_audit()
     other = replace(first, scenario=replace(first.scenario, name="prompt-release"))
     with pytest.raises(ConfigError, match="one scenario, and the audits have 2"):
@@ -224,16 +223,14 @@ def test_audits_of_two_scenarios_are_refused(make_audit: MakeAudit) -> None:
         render_report([])
 
 
-def test_the_file_is_its_owners_alone(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
     write_report([make_audit()], path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text().endswith("</html>")
 
 
-def test_a_folder_that_is_a_file_is_one_clear_line(
-    make_audit: MakeAudit, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Cannot write"):
         write_report([make_audit()], tmp_path / "file" / "report.html")

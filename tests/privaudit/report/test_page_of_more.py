@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 
@@ -15,8 +14,7 @@ from privaudit.report.tables.other_attacks import others_sentence
 from privaudit.report.tables.parts import round_sentences, source_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.verdict import judge_leak
-
-MakeAudit = Callable[..., Audit]
+from tests.privaudit.made_audits import make_audit, make_claimed, make_watched
 
 
 def words(html: str) -> str:
@@ -33,7 +31,7 @@ def printed(audit: Audit) -> str:
     return " ".join(buffer.getvalue().split())
 
 
-def quiet_but_for_lira(make_audit: MakeAudit) -> Audit:
+def quiet_but_for_lira() -> Audit:
     audit = make_audit(shift=0.0, seed=2, candidates=700)
     loud = make_audit(shift=1.0, candidates=700).headline
     audit = replace(
@@ -43,10 +41,8 @@ def quiet_but_for_lira(make_audit: MakeAudit) -> Audit:
     return audit
 
 
-def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one(
-    make_audit: MakeAudit,
-) -> None:
-    audit = quiet_but_for_lira(make_audit)
+def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one() -> None:
+    audit = quiet_but_for_lira()
     sentence = others_sentence(audit)
     assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
     assert f"promptfl: {sentence}" in printed(audit)
@@ -57,8 +53,8 @@ def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one(
     assert "picked as the strongest" in page
 
 
-def test_the_summary_of_several_runs_counts_them_too(make_audit: MakeAudit) -> None:
-    quiet = quiet_but_for_lira(make_audit)
+def test_the_summary_of_several_runs_counts_them_too() -> None:
+    quiet = quiet_but_for_lira()
     page = words(render_report([quiet, make_audit("coop", shift=1.0)]))
     assert (
         "Of 2 runs, 1 leak, no leak found in 1. In 1 of the others, another attack "
@@ -66,18 +62,14 @@ def test_the_summary_of_several_runs_counts_them_too(make_audit: MakeAudit) -> N
     )
 
 
-def test_where_no_other_attack_shows_a_leak_none_is_mentioned(
-    make_audit: MakeAudit,
-) -> None:
+def test_where_no_other_attack_shows_a_leak_none_is_mentioned() -> None:
     audit = make_audit(shift=0.0, seed=2)
     assert others_sentence(audit) == ""
     assert "other attack" not in printed(audit)
     assert "Another attack shows" not in render_report([audit])
 
 
-def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal(
-    make_watched: MakeAudit,
-) -> None:
+def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal() -> None:
     audit = make_watched()
     html = render_report([audit])
     for sentence in (*round_sentences(audit), *source_sentences(audit)):
@@ -87,9 +79,7 @@ def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal(
     assert "Leakage by round, source inference" in html
 
 
-def test_a_claim_is_judged_on_the_page_and_in_the_terminal(
-    make_claimed: MakeAudit,
-) -> None:
+def test_a_claim_is_judged_on_the_page_and_in_the_terminal() -> None:
     audit = make_claimed(2.0, claimed=0.4)
     html = render_report([audit])
     verdict, canaries = one_run_sentences(audit)
@@ -101,14 +91,12 @@ def test_a_claim_is_judged_on_the_page_and_in_the_terminal(
     assert html.index("Epsilon from one run") < html.index("Utility against leakage")
 
 
-def test_the_summary_counts_claims(make_claimed: MakeAudit) -> None:
+def test_the_summary_counts_claims() -> None:
     page = words(render_report([make_claimed(2.0, claimed=0.4), make_claimed(seed=3)]))
     assert "Claims on ε: 1 REFUTED, 1 UNDERPOWERED." in page
 
 
-def test_pages_without_such_questions_have_no_such_parts(
-    make_audit: MakeAudit,
-) -> None:
+def test_pages_without_such_questions_have_no_such_parts() -> None:
     html = render_report([make_audit()])
     for part in ("Lower bound on ε", "By round.", "Lower bounds on ε", "ε claim:"):
         assert part not in html

@@ -1,5 +1,4 @@
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,12 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import find_scenario
 from privaudit.report import page as page_module
 from privaudit.report.page import render_report
+from tests.privaudit.made_audits import make_audit, make_writer
 from tests.privaudit.report.test_page import Page
-
-MakeAudit = Callable[..., Audit]
 
 
 @pytest.fixture(scope="module")
-def audits(make_writer: MakeAudit) -> list[Audit]:
+def audits() -> list[Audit]:
     return [
         make_writer(closeness=False),
         make_writer("fedrand", seed=5, traffic=(1_000_000, 2_000_000)),
@@ -69,9 +67,7 @@ def test_rebuilt_adapters_are_compared_by_all_their_weights(html: str) -> None:
     assert "private parts" not in text
 
 
-def test_classifiers_and_writers_share_a_page(
-    audits: list[Audit], make_audit: MakeAudit
-) -> None:
+def test_classifiers_and_writers_share_a_page(audits: list[Audit]) -> None:
     """Odd, but no reason to fail, or to call one what the other is."""
     text = Page(render_report([make_audit(), *audits])).words
     assert "Accuracy or ROUGE-L, own classes" in text

@@ -1,12 +1,10 @@
-from collections.abc import Callable
-
 import pytest
 
-from privaudit.auditing.audit import Audit
 from privaudit.core import formatting
 from privaudit.federated.threat_models import THREATS
 from privaudit.report import wording
 from privaudit.statistics.estimate import Estimate, unresolved
+from tests.privaudit.made_audits import make_audit, make_writer
 
 
 @pytest.mark.parametrize("threat", list(THREATS))
@@ -14,9 +12,7 @@ def test_every_threat_model_has_words_of_its_own(threat: str) -> None:
     assert threat in wording.ADVERSARIES
 
 
-def test_a_finding_names_adversary_attack_number_and_interval(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_a_finding_names_adversary_attack_number_and_interval() -> None:
     audit = make_audit(shift=1.0)
     text, auroc = wording.finding(audit), audit.auroc
     assert text.startswith("An honest-but-curious server can tell")
@@ -25,9 +21,7 @@ def test_a_finding_names_adversary_attack_number_and_interval(
         assert f"{100 * share:.1f}" in text
 
 
-def test_no_leak_and_undecided_are_not_the_same_words(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_no_leak_and_undecided_are_not_the_same_words() -> None:
     none = make_audit(shift=0.0, candidates=2000, seed=1)
     few = make_audit(shift=0.1, candidates=20, seed=3)
     assert none.headline.verdict.kind == "no evidence"
@@ -57,15 +51,13 @@ def test_signed_numbers_carry_their_sign() -> None:
     assert wording.interval(gain) == "[-0.200, 0.400]"
 
 
-def test_a_loss_of_utility_is_said_to_be_one(make_audit: Callable[..., Audit]) -> None:
+def test_a_loss_of_utility_is_said_to_be_one() -> None:
     assert "20.0 points more than" in wording.use(make_audit(local=0.8))
     assert "20.0 points less than" in wording.use(make_audit(local=0.4))
     assert "no clear difference from" in wording.use(make_audit(local=0.6))
 
 
-def test_what_is_measured_is_called_by_its_name(
-    make_audit: Callable[..., Audit], make_writer: Callable[..., Audit]
-) -> None:
+def test_what_is_measured_is_called_by_its_name() -> None:
     captions, answers = make_writer(), make_writer(metric="exact match")
     assert wording.use(make_audit()).startswith("Accuracy 80.0 % [77.0, 83.0] on a")
     assert wording.use(captions).startswith("ROUGE-L of the captions")
@@ -76,9 +68,7 @@ def test_what_is_measured_is_called_by_its_name(
         assert "accuracy" not in wording.use(audit).lower()
 
 
-def test_headings_name_every_metric_and_what_was_not_trained(
-    make_audit: Callable[..., Audit], make_writer: Callable[..., Audit]
-) -> None:
+def test_headings_name_every_metric_and_what_was_not_trained() -> None:
     both = [make_audit(), make_writer()]
     assert wording.heading(wording.metric(both)) == "Accuracy or ROUGE-L"
     assert wording.heading(wording.metric(both[1:])) == "ROUGE-L"
@@ -87,17 +77,13 @@ def test_headings_name_every_metric_and_what_was_not_trained(
     assert wording.heading("") == ""
 
 
-def test_a_certificate_comes_with_delta_and_reason(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_a_certificate_comes_with_delta_and_reason() -> None:
     text = wording.proof(make_audit(epsilons=(0.1, 18.6), noise=1.0))
     assert "claims ε = 0.1 by its own formula" in text
     assert "ε = 18.6 at δ = 1e-5 is proved. Every upload carries noise." in text
 
 
-def test_noise_of_a_seed_is_repeatable_and_proves_nothing(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_noise_of_a_seed_is_repeatable_and_proves_nothing() -> None:
     secret, seeded, nothing = (
         make_audit(epsilons=(0.1, bound), noise=1.0) for bound in (18.6, 18.6, None)
     )
@@ -124,7 +110,7 @@ def test_noise_of_a_seed_is_repeatable_and_proves_nothing(
     ],
 )
 def test_runs_are_sorted_by_what_they_do_for_privacy(
-    make_audit: Callable[..., Audit], noise: float, claimed: float | None, sort: str
+    noise: float, claimed: float | None, sort: str
 ) -> None:
     audit = make_audit(noise=noise, epsilons=(claimed, None))
     assert wording.privacy_sort(audit) == sort

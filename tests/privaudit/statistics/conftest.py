@@ -9,11 +9,6 @@ settings.register_profile("statistics", deadline=None, max_examples=50)
 settings.load_profile("statistics")
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 @pytest.fixture(scope="session")
 def golden() -> dict[str, np.ndarray]:
     """DeLong, TPR at FPR and Clopper-Pearson by formula in float64, O(n m)."""

@@ -17,8 +17,13 @@ from privaudit.core.errors import TranscriptError
 from privaudit.report.page import render_report
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, proportion
+from tests.privaudit.made_audits import (
+    make_audit,
+    make_claimed,
+    make_watched,
+    make_writer,
+)
 
-MakeAudit = Callable[..., Audit]
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -47,31 +52,28 @@ def linked(audit: Audit) -> Audit:
     return replace(audit, parts={**audit.parts, LINKAGE_GAIN.name: found})
 
 
-@pytest.fixture
-def make_linked(make_audit: MakeAudit) -> MakeAudit:
-    return lambda: linked(make_audit(closeness=True))
+def make_linked() -> Audit:
+    return linked(make_audit(closeness=True))
 
 
-@pytest.mark.parametrize("kind", ["audit", "linked", "watched", "claimed", "writer"])
+@pytest.mark.parametrize(
+    "make", [make_audit, make_linked, make_watched, make_claimed, make_writer]
+)
 def test_what_was_saved_comes_back_whole(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    make: Callable[[], Audit], tmp_path: Path
 ) -> None:
-    audit = request.getfixturevalue(f"make_{kind}")()
+    audit = make()
     assert restore_audit(stored(audit, tmp_path)).to_dict() == audit.to_dict()
 
 
-def test_the_page_is_the_same_to_the_byte(
-    make_writer: MakeAudit, tmp_path: Path
-) -> None:
+def test_the_page_is_the_same_to_the_byte(tmp_path: Path) -> None:
     audit = make_writer()
     kept = stored(audit, tmp_path)
     again = render_report([restore_audit(kept)], class_names=[kept.class_names])
     assert again == render_report([audit])
 
 
-def test_a_scenario_of_ones_own_needs_no_registration(
-    make_audit: MakeAudit, tmp_path: Path
-) -> None:
+def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
     audit = make_audit()
     audit = replace(audit, scenario=replace(audit.scenario, name="my-own"))
     again = restore_audit(stored(audit, tmp_path))
@@ -93,9 +95,7 @@ def test_a_scenario_of_ones_own_needs_no_registration(
         (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
     ],
 )
-def test_damage_says_what_to_do(
-    change: Change, says: str, make_audit: MakeAudit, tmp_path: Path
-) -> None:
+def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:
     audit = make_audit(first=0)
     with pytest.raises(TranscriptError, match=says) as found:
         restore_audit(stored(audit, tmp_path, change))

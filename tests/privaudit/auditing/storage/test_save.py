@@ -1,20 +1,17 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from privaudit import Auditor, Run
-from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.storage.save import save_audit
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+from tests.privaudit.made_audits import make_audit, make_writer
 
 
-def test_the_audit_is_read_back_as_it_was(
-    make_audit: Callable[..., Audit], tmp_path: Path
-) -> None:
+def test_the_audit_is_read_back_as_it_was(tmp_path: Path) -> None:
     audit = make_audit()
     place = save_audit(audit, tmp_path)
     assert place == tmp_path / "audits" / "server-reconstruct"
@@ -22,9 +19,7 @@ def test_the_audit_is_read_back_as_it_was(
     assert Estimate.from_dict(read["leaks"]["shadow"]["auroc"]) == audit.auroc
 
 
-def test_scores_give_the_auroc_again(
-    make_audit: Callable[..., Audit], tmp_path: Path
-) -> None:
+def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
     audit = make_audit()
     with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
         arrays = dict(z)
@@ -42,9 +37,7 @@ def test_scores_give_the_auroc_again(
     assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
 
 
-def test_folders_are_private_and_hold_nothing_else(
-    make_audit: Callable[..., Audit], tmp_path: Path
-) -> None:
+def test_folders_are_private_and_hold_nothing_else(tmp_path: Path) -> None:
     place = save_audit(make_audit(), tmp_path)
     assert {entry.name for entry in place.iterdir()} == {"audit.json", "scores.npz"}
     for folder in (place, place.parent):
@@ -60,9 +53,7 @@ def test_the_run_folder_is_the_default_and_lists_the_audit(whole: Path) -> None:
     }
 
 
-def test_scores_on_the_servers_model_are_kept_too(
-    make_writer: Callable[..., Audit], tmp_path: Path
-) -> None:
+def test_scores_on_the_servers_model_are_kept_too(tmp_path: Path) -> None:
     audit = make_writer()
     with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
         scores = z["server model/max-renyi/scores"]

@@ -1,9 +1,7 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from privaudit.auditing.audit import Audit
 from privaudit.report.figures.attacks_figure import (
     attacks_alt,
     attacks_plot,
@@ -11,15 +9,13 @@ from privaudit.report.figures.attacks_figure import (
 )
 from privaudit.report.figures.figures import undrawn
 from privaudit.report.figures.roc_figure import roc_plot
+from tests.privaudit.made_audits import make_audit, make_writer
 
-MakeAudit = Callable[..., Audit]
 SEVEN = ("loss-threshold", "shadow", "lira", "rmia", "confidence", "entropy", "other")
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(
-    make_audit: MakeAudit, runs: int
-) -> None:
+def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(runs: int) -> None:
     audits = [make_audit(attacks=SEVEN, shift=0.1 * k) for k in range(runs)]
     figure = attacks_plot(audits)
     assert figure is not None
@@ -34,42 +30,38 @@ def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(
     assert len(axes.containers) == runs
 
 
-def test_counts_that_differ_between_runs_are_left_to_the_table(
-    make_audit: MakeAudit,
-) -> None:
+def test_counts_that_differ_between_runs_are_left_to_the_table() -> None:
     figure = attacks_plot([make_audit(), make_audit(candidates=60)])
     assert figure is not None
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows[0] == "shadow\nn differs: see the table"
 
 
-def test_one_attack_alone_needs_no_picture(make_audit: MakeAudit) -> None:
+def test_one_attack_alone_needs_no_picture() -> None:
     assert attacks_plot([make_audit(attacks=("shadow",))]) is None
 
 
-def test_a_grid_of_attacks_is_left_to_its_table(make_writer: MakeAudit) -> None:
+def test_a_grid_of_attacks_is_left_to_its_table() -> None:
     figure = attacks_plot([make_writer()])
     assert figure is not None
     assert len(figure.axes[0].get_yticklabels()) == 2
 
 
-def test_an_attack_on_fewer_clients_is_noticed(make_audit: MakeAudit) -> None:
+def test_an_attack_on_fewer_clients_is_noticed() -> None:
     audit, fewer = make_audit(), make_audit(clients=1)
     assert not on_some_clients([audit])
     results = {**audit.results, "lira": fewer.headline}
     assert on_some_clients([audit, replace(audit, results=results)])
 
 
-def test_the_picture_is_read_aloud_with_numbers(make_audit: MakeAudit) -> None:
+def test_the_picture_is_read_aloud_with_numbers() -> None:
     audit = make_audit()
     told = attacks_alt([audit])
     for name, leak in audit.results.items():
         assert f"promptfl, {name}: {leak.auroc.value:.3f} [" in told
 
 
-def test_of_many_attacks_four_have_curves_and_the_page_says_so(
-    make_audit: MakeAudit,
-) -> None:
+def test_of_many_attacks_four_have_curves_and_the_page_says_so() -> None:
     audit = make_audit(attacks=SEVEN)
     legend = roc_plot([audit]).axes[0].get_legend()
     assert legend is not None

@@ -9,8 +9,12 @@ from privaudit.report.figures.attacks_figure import attacks_plot
 from privaudit.report.figures.figure_style import house_style, new_figure, to_svg
 from privaudit.report.figures.figure_values import spot
 from privaudit.report.page import render_report
-
-MakeAudit = Callable[..., Audit]
+from tests.privaudit.made_audits import (
+    make_audit,
+    make_claimed,
+    make_watched,
+    make_writer,
+)
 
 
 def test_a_spot_is_an_element_with_a_title_and_a_label() -> None:
@@ -40,7 +44,7 @@ def test_a_picture_without_spots_is_one_image() -> None:
     assert ElementTree.fromstring(to_svg(figure, "n", "")).get("role") == "img"
 
 
-def test_every_attack_of_every_run_has_a_value(make_audit: MakeAudit) -> None:
+def test_every_attack_of_every_run_has_a_value() -> None:
     audits = [make_audit(), make_audit("coop", seed=4)]
     figure = attacks_plot(audits)
     assert figure is not None
@@ -53,11 +57,11 @@ def test_every_attack_of_every_run_has_a_value(make_audit: MakeAudit) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["audit", "watched", "claimed", "writer"])
+@pytest.mark.parametrize("make", [make_audit, make_watched, make_claimed, make_writer])
 def test_every_picture_on_a_page_has_values_and_is_told_in_numbers(
-    kind: str, request: pytest.FixtureRequest
+    make: Callable[[], Audit],
 ) -> None:
-    html = render_report([request.getfixturevalue(f"make_{kind}")()])
+    html = render_report([make()])
     pictures = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     assert len(pictures) >= 5
     for picture in pictures:

@@ -13,13 +13,14 @@ from privaudit.report.figures.figures import tradeoff_plot
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.figures.roc_figure import roc_plot
 from privaudit.report.figures.row_figures import client_plot
+from tests.privaudit.made_audits import make_audit
 
 PLOTS = (tradeoff_plot, roc_plot, client_plot)
 Plot = Callable[[Sequence[Audit]], Figure]
 
 
 @pytest.fixture
-def audits(make_audit: Callable[..., Audit]) -> list[Audit]:
+def audits() -> list[Audit]:
     return [
         make_audit("zero-shot", shift=0.0, local=0.6, epsilons=(0.0, 0.0)),
         make_audit("promptfl", shift=0.6, seed=1),
@@ -71,9 +72,7 @@ def test_every_run_is_named_in_the_tradeoff(audits: list[Audit]) -> None:
     assert written == {"zero-shot", "promptfl", "a <$b$> & “c”"}
 
 
-def test_the_rates_that_few_nonmembers_leave_open_are_shaded(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_the_rates_that_few_nonmembers_leave_open_are_shaded() -> None:
     audit = make_audit(candidates=120)
     axes, curve = roc_plot([audit]).axes[0], audit.headline.roc()
     few, none, missed = (
@@ -93,9 +92,7 @@ def test_the_rates_that_few_nonmembers_leave_open_are_shaded(
     ]
 
 
-def test_enough_nonmembers_leave_nothing_shaded(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_enough_nonmembers_leave_nothing_shaded() -> None:
     audit = make_audit(candidates=8, clients=1)
     assert roc_plot([audit]).axes[0].get_xlim()[0] == pytest.approx(0.1)
 

@@ -1,20 +1,17 @@
-from collections.abc import Callable
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
 
-from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import to_svg
 from privaudit.report.figures.figures import tradeoff_plot
 from privaudit.report.figures.pair_figure import closeness_plot, server_plot
 from privaudit.report.figures.roc_figure import roc_plot
 from privaudit.report.figures.row_figures import client_plot
+from tests.privaudit.made_audits import make_audit, make_writer
 
-MakeAudit = Callable[..., Audit]
 
-
-def test_figures_are_whole_xml_and_the_same_every_time(make_writer: MakeAudit) -> None:
+def test_figures_are_whole_xml_and_the_same_every_time() -> None:
     audits = [make_writer(), make_writer("fedrand", seed=3)]
     for plot in (closeness_plot, server_plot):
         pictures = []
@@ -26,9 +23,7 @@ def test_figures_are_whole_xml_and_the_same_every_time(make_writer: MakeAudit) -
         ElementTree.fromstring(pictures[0])
 
 
-def test_runs_in_which_nothing_was_estimated_are_left_out(
-    make_writer: MakeAudit,
-) -> None:
+def test_runs_in_which_nothing_was_estimated_are_left_out() -> None:
     estimated, read_off = make_writer("fedrand"), make_writer(closeness=False)
     figure = closeness_plot([read_off, estimated])
     assert figure is not None
@@ -38,7 +33,7 @@ def test_runs_in_which_nothing_was_estimated_are_left_out(
     assert server_plot([replace(estimated, parts={})]) is None
 
 
-def test_own_and_other_clients_have_a_mark_each(make_writer: MakeAudit) -> None:
+def test_own_and_other_clients_have_a_mark_each() -> None:
     figure = closeness_plot([make_writer("fedrand")])
     assert figure is not None
     for axes in figure.axes:
@@ -50,9 +45,7 @@ def test_own_and_other_clients_have_a_mark_each(make_writer: MakeAudit) -> None:
         assert all(low <= mark <= high for mark in marks)
 
 
-def test_one_writing_runs_pictures_hold_clients_and_server_not_all_attacks(
-    make_writer: MakeAudit,
-) -> None:
+def test_one_writing_runs_pictures_hold_clients_and_server_not_all_attacks() -> None:
     audit = make_writer()
     for plot in (roc_plot, client_plot):
         figure = plot([audit])
@@ -63,9 +56,7 @@ def test_one_writing_runs_pictures_hold_clients_and_server_not_all_attacks(
         ]
 
 
-def test_the_axis_says_what_use_is_measured_by(
-    make_writer: MakeAudit, make_audit: MakeAudit
-) -> None:
+def test_the_axis_says_what_use_is_measured_by() -> None:
     label = tradeoff_plot([make_writer()]).axes[0].get_ylabel()
     assert label.startswith("Utility: ROUGE-L on a client's")
     label = tradeoff_plot([make_audit()]).axes[0].get_ylabel()

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +22,7 @@ from privaudit.report.galleries.captions import (
     ranked,
 )
 from privaudit.trainers.lora_fedavg import LoraFedAvg
+from tests.privaudit.made_audits import make_writer
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
 
 
@@ -46,7 +46,7 @@ def scores_of(scores: list[float], name: str = "client-0") -> ClientScores:
 
 
 @pytest.fixture
-def audit(make_writer: Callable[..., Audit]) -> Audit:
+def audit() -> Audit:
     joined = [scores_of([float(i) for i in range(24)])]
     leak = evaluate_scores("max-renyi", "settings", "beforehand", joined)
     return replace(make_writer(first=0), results={"max-renyi": leak})

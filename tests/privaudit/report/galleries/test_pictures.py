@@ -1,21 +1,18 @@
 import base64
 import io
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from privaudit.auditing.audit import Audit
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.report.galleries.pictures import SHOWN, most_exposed
+from tests.privaudit.made_audits import make_audit
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pictures_are_those_of_the_highest_scoring_members(
-    make_audit: Callable[..., Audit], channels: int
-) -> None:
+def test_pictures_are_those_of_the_highest_scoring_members(channels: int) -> None:
     audit = make_audit(first=0, clients=1)
     (client,) = audit.headline.clients
     pixels = torch.zeros(len(client.records), channels, 2, 2)
@@ -27,9 +24,7 @@ def test_pictures_are_those_of_the_highest_scoring_members(
     assert [_first_pixel(record.picture) for record in shown] == list(best)
 
 
-def test_the_share_above_counts_nonmembers_that_score_as_high(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_the_share_above_counts_nonmembers_that_score_as_high() -> None:
     audit = make_audit(first=0, clients=1)
     _, others = audit.headline.clients[0].groups
     members = np.sort(audit.headline.clients[0].groups[0])[::-1]
@@ -39,9 +34,7 @@ def test_the_share_above_counts_nonmembers_that_score_as_high(
     ]
 
 
-def test_embeddings_are_shown_as_label_and_share_alone(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_embeddings_are_shown_as_label_and_share_alone() -> None:
     audit = make_audit(first=0, clients=1)
     bank = FeatureBank(torch.zeros(len(audit.headline.clients[0].records), 3))
     object.__setattr__(audit.run.population.dataset, "images", bank)

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,13 +7,13 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.report.figures.sweep_figure import epsilon_curves
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from tests.privaudit.made_audits import make_audit
 from tests.privaudit.report.test_page import Page
 
 
@@ -113,7 +112,7 @@ def test_a_single_seed_has_no_interval_and_is_drawn_all_the_same(
     assert "needs 2 replicates" in (tmp_path / "sweep.md").read_text()
 
 
-def test_a_point_is_made_of_an_audit(make_audit: Callable[..., Audit]) -> None:
+def test_a_point_is_made_of_an_audit() -> None:
     audit = make_audit(epsilons=(8.0, 9.31))
     point = SweepPoint.of(audit, "sound", 8.0)
     assert (point.auroc, point.certified) == (audit.auroc, 9.31)
@@ -203,7 +202,7 @@ def test_the_run_without_noise_is_a_point_of_its_own_modes_curve(
 
 
 def test_a_certified_epsilon_stands_with_unit_adjacency_and_delta(
-    make_audit: Callable[..., Audit], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     audit = make_audit(epsilons=(8.0, 9.31))
     write_sweep(judge_sweep([SweepPoint.of(audit, "sound", 8.0)]), tmp_path)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
-from privaudit.auditing.audit import Audit
 from privaudit.report.figures.row_figures import MOST_CLASSES, class_plot, classes_alt
 from privaudit.report.tables.class_table import class_tables, drawn_sentence
 from privaudit.report.tables.leak_by_class import FEWEST, class_sentence, leak_by_class
 from privaudit.statistics.comparisons import p_above_chance
+from tests.privaudit.made_audits import make_audit
 
 NAMES = ("cat", "dog", "eel")
 
@@ -72,9 +72,7 @@ def test_a_client_with_members_alone_adds_nothing_to_a_class() -> None:
     assert joined.n == (60, 10)
 
 
-def test_one_class_alone_is_the_attacks_own_auroc(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_one_class_alone_is_the_attacks_own_auroc() -> None:
     headline = make_audit().headline
     same = [
         client(c.scores, np.zeros(len(c.scores), int), c.is_member, c.client)
@@ -112,9 +110,7 @@ def many_classes(count: int) -> AttackResult:
     return leak(client(np.arange(len(labels)) % 7, labels, truth))
 
 
-def test_of_many_classes_those_with_the_most_records_are_drawn(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_of_many_classes_those_with_the_most_records_are_drawn() -> None:
     found = leak_by_class(many_classes(30))
     figure = class_plot([make_audit()], [found])
     assert figure is not None
@@ -125,9 +121,7 @@ def test_of_many_classes_those_with_the_most_records_are_drawn(
     assert drawn_sentence([found[:3]]) == ""
 
 
-def test_unresolved_classes_have_words_and_no_dot(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_unresolved_classes_have_words_and_no_dot() -> None:
     labels = np.repeat([0, 1], [40, 6])
     truth = np.arange(46) % 2 == 0
     found = leak_by_class(leak(client(np.arange(46) % 5, labels, truth)), NAMES)
@@ -141,9 +135,7 @@ def test_unresolved_classes_have_words_and_no_dot(
     assert "dog" not in classes_alt([make_audit()], [found])
 
 
-def test_without_a_class_with_enough_there_is_no_picture(
-    make_audit: Callable[..., Audit],
-) -> None:
+def test_without_a_class_with_enough_there_is_no_picture() -> None:
     found = leak_by_class(leak(client([1, 0], [0, 0], [True, False])))
     assert class_plot([make_audit()], [found]) is None
     assert class_sentence(found).startswith(

@@ -1,20 +1,14 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.tables.one_run_table import bound_rows, one_run_sentences
+from tests.privaudit.made_audits import make_audit, make_claimed
 
-MakeAudit = Callable[..., Audit]
 
-
-def test_the_verdict_comes_first_and_then_what_the_canaries_were(
-    make_claimed: MakeAudit,
-) -> None:
+def test_the_verdict_comes_first_and_then_what_the_canaries_were() -> None:
     audit = make_claimed()
     found = audit.part(ONE_RUN)
     assert found is not None
@@ -27,9 +21,7 @@ def test_the_verdict_comes_first_and_then_what_the_canaries_were(
     )
 
 
-def test_only_the_bound_of_the_verdict_is_named_beforehand(
-    make_claimed: MakeAudit, make_audit: MakeAudit
-) -> None:
+def test_only_the_bound_of_the_verdict_is_named_beforehand() -> None:
     first, second = bound_rows([make_claimed(), make_audit()], ["a", "b"])
     assert (first.run, first.named, second.named) == ("a", True, False)
     assert (first.value, first.ceiling, first.counts) == ("0.77", "3.50", "101 + 99")
@@ -37,16 +29,14 @@ def test_only_the_bound_of_the_verdict_is_named_beforehand(
     assert "refutes nothing" in second.holds
 
 
-def test_audits_without_canaries_say_nothing(make_audit: MakeAudit) -> None:
+def test_audits_without_canaries_say_nothing() -> None:
     audit = make_audit()
     assert one_run_sentences(audit) == []
     assert bound_rows([audit], ["a"]) == []
     assert epsilon_plot([audit]) is None
 
 
-def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are(
-    make_claimed: MakeAudit,
-) -> None:
+def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are() -> None:
     figure = epsilon_plot([make_claimed(0.77), make_claimed(0.3, claimed=0.1)])
     assert figure is not None
     (axes,) = figure.axes
@@ -67,15 +57,13 @@ def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are(
 
 
 @pytest.mark.parametrize("claimed", [None, 0.1, 500.0])
-def test_the_axis_reaches_every_promise(
-    make_claimed: MakeAudit, claimed: float | None
-) -> None:
+def test_the_axis_reaches_every_promise(claimed: float | None) -> None:
     figure = epsilon_plot([make_claimed(claimed=claimed)])
     assert figure is not None
     assert figure.axes[0].get_xlim()[1] > max(3.5, claimed or 0)
 
 
-def test_the_picture_is_read_aloud_with_numbers(make_claimed: MakeAudit) -> None:
+def test_the_picture_is_read_aloud_with_numbers() -> None:
     assert epsilon_alt([make_claimed(claimed=None)]) == (
         "Epsilon from one run. dp-fpl: shown 0.77, ceiling 3.50, claimed none, "
         "certified none."

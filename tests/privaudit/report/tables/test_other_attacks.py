@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -6,8 +5,8 @@ import pytest
 from privaudit.auditing.audit import Audit
 from privaudit.report.tables.other_attacks import others_sentence, strongest_other
 from privaudit.statistics.estimate import Estimate
+from tests.privaudit.made_audits import make_audit
 
-MakeAudit = Callable[..., Audit]
 NAMES = ("loss-threshold", "shadow", "lira", "rmia")
 
 
@@ -25,7 +24,7 @@ def with_aurocs(audit: Audit, *halves: tuple[float, float]) -> Audit:
 
 
 @pytest.fixture
-def audit(make_audit: MakeAudit) -> Audit:
+def audit() -> Audit:
     return make_audit(attacks=NAMES, shift=0.0)
 
 
@@ -59,11 +58,11 @@ def test_of_several_that_show_a_leak_the_largest_is_named(audit: Audit) -> None:
     assert (found.leak.attack, found.shown, found.tried) == ("lira", 2, 3)
 
 
-def test_a_single_other_attack_needs_no_correction(make_audit: MakeAudit) -> None:
+def test_a_single_other_attack_needs_no_correction() -> None:
     told = with_aurocs(make_audit(), (0.5, 0.05), (0.562, 0.059))
     assert others_sentence(told).startswith("the other attack, loss-threshold 0.562 [")
     assert others_sentence(told).endswith("; above 0.5 at p = 0.039.")
 
 
-def test_one_attack_alone_has_no_others(make_audit: MakeAudit) -> None:
+def test_one_attack_alone_has_no_others() -> None:
     assert others_sentence(make_audit(attacks=("shadow",), shift=2.0)) == ""

@@ -1,11 +1,8 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
 from privaudit.report.figures.figure_style import colour
 from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
@@ -16,13 +13,10 @@ from privaudit.report.tables.parts import (
     source_sentences,
 )
 from privaudit.statistics.comparisons import p_above_chance
+from tests.privaudit.made_audits import make_audit, make_watched
 
-MakeAudit = Callable[..., Audit]
 
-
-def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate(
-    make_watched: MakeAudit,
-) -> None:
+def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate() -> None:
     assert round_sentences(make_watched()) == [
         "update-alignment, this round's uploads alone: first above 0.5 in round 4, "
         "Holm-corrected over 5 rounds (p < 0.001). The largest of 5 rounds, 0.620 in "
@@ -31,9 +25,7 @@ def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate(
 
 
 @pytest.mark.parametrize("count", [1, 2, 10])
-def test_a_round_must_stand_out_among_as_many_as_there_are(
-    make_watched: MakeAudit, count: int
-) -> None:
+def test_a_round_must_stand_out_among_as_many_as_there_are(count: int) -> None:
     """0.551 [0.501, 0.601] alone has p = 0.046: enough of one round, not of two."""
     (told,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).part(
         LEAKAGE_BY_ROUND
@@ -42,14 +34,14 @@ def test_a_round_must_stand_out_among_as_many_as_there_are(
     assert first_round_above(told) == (0 if count == 1 else None)
 
 
-def test_where_no_round_stands_out_none_is_named(make_watched: MakeAudit) -> None:
+def test_where_no_round_stands_out_none_is_named() -> None:
     (told,) = round_sentences(make_watched(by_round=[0.5, 0.49, 0.53]))
     assert (
         "no round can be named, Holm-corrected over 3 rounds (smallest p = 0." in told
     )
 
 
-def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> None:
+def test_source_inference_is_told_with_its_numbers() -> None:
     (told,) = source_sentences(make_watched())
     assert "for 30.0 % [23.7, 36.9] of 200 members" in told
     assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in told
@@ -58,7 +50,7 @@ def test_source_inference_is_told_with_its_numbers(make_watched: MakeAudit) -> N
     assert told.endswith("beyond what its class tells.")
 
 
-def test_audits_that_did_not_ask_say_nothing(make_audit: MakeAudit) -> None:
+def test_audits_that_did_not_ask_say_nothing() -> None:
     audit = make_audit()
     assert round_sentences(audit) == []
     assert source_sentences(audit) == []
@@ -66,9 +58,7 @@ def test_audits_that_did_not_ask_say_nothing(make_audit: MakeAudit) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_each_run_has_a_panel_with_lines_and_bands(
-    make_watched: MakeAudit, count: int
-) -> None:
+def test_each_run_has_a_panel_with_lines_and_bands(count: int) -> None:
     audits = [make_watched(), make_watched("coop", by_round=(0.6, 0.7))][:count]
     figure = rounds_plot(audits)
     assert figure is not None
@@ -84,7 +74,7 @@ def xs(line: Line2D) -> list[float]:
     return list(np.asarray(line.get_xdata()))
 
 
-def test_the_picture_is_read_aloud_with_numbers(make_watched: MakeAudit) -> None:
+def test_the_picture_is_read_aloud_with_numbers() -> None:
     told = rounds_alt([make_watched()])
     assert "promptfl, update-alignment: 0.500 [0.450, 0.550], n = 200 + 200" in told
     assert "0.580 [0.530, 0.630], n = 200 + 200 in round 8" in told

@@ -1,15 +1,15 @@
 import io
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.report.tables.table import print_table, tradeoff_rows
+from tests.privaudit.made_audits import make_audit, make_writer
 
 
 @pytest.fixture
-def audits(make_audit: Callable[..., Audit]) -> list[Audit]:
+def audits() -> list[Audit]:
     return [
         make_audit("promptfl", shift=0.6),
         make_audit("dp-fpl", mode="sound", epsilon=8.0, epsilons=(8.0, 9.31)),
@@ -65,7 +65,7 @@ def test_a_wide_terminal_shows_one_table_and_a_narrow_one_two(
     assert printed(audits, 100).count("\n Run ") == 2
 
 
-def test_names_are_printed_as_they_are(make_audit: Callable[..., Audit]) -> None:
+def test_names_are_printed_as_they_are() -> None:
     assert "[red]x" in printed([make_audit("[red]x")], 120)
 
 
@@ -74,9 +74,7 @@ def test_the_legend_says_of_what_a_certified_epsilon_is(audits: list[Audit]) -> 
     assert "for one record (neighbours: add/remove-one) at δ = 1e-5." in text
 
 
-def test_models_that_write_are_not_said_to_be_accurate(
-    make_writer: Callable[..., Audit],
-) -> None:
+def test_models_that_write_are_not_said_to_be_accurate() -> None:
     audits = [make_writer(), make_writer("fedrand", seed=4)]
     for width in (80, 120):
         text = printed(audits, width)

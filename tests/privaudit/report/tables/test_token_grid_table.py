@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +13,11 @@ from privaudit.report.tables.token_grid_table import (
     headline_rows,
     outside_grid,
 )
-
-MakeAudit = Callable[..., Audit]
+from tests.privaudit.made_audits import make_audit, make_writer
 
 
 @pytest.fixture(scope="module")
-def audit(make_writer: MakeAudit) -> Audit:
+def audit() -> Audit:
     return make_writer()
 
 
@@ -55,7 +53,7 @@ def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> N
     assert rebuilding(alone) == []
 
 
-def test_runs_without_a_grid_have_no_table(make_audit: MakeAudit) -> None:
+def test_runs_without_a_grid_have_no_table() -> None:
     assert grid_tables([make_audit()], ["a"]) == []
 
 

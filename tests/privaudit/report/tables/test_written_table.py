@@ -1,17 +1,12 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from privaudit.auditing.audit import Audit
 from privaudit.report.tables.written_table import size, traffic_rows, written_table
+from tests.privaudit.made_audits import make_audit, make_writer
 
-MakeAudit = Callable[..., Audit]
 
-
-def test_captions_have_every_metric_for_server_and_clients(
-    make_writer: MakeAudit,
-) -> None:
+def test_captions_have_every_metric_for_server_and_clients() -> None:
     table = written_table([make_writer()], ["a"])
     assert table.heads == (
         "BLEU-1",
@@ -25,33 +20,31 @@ def test_captions_have_every_metric_for_server_and_clients(
     assert str(table.rows[0].cells[0]) == "0.400 [0.370, 0.430]"
 
 
-def test_answers_have_exact_match_for_both(make_writer: MakeAudit) -> None:
+def test_answers_have_exact_match_for_both() -> None:
     table = written_table([make_writer(metric="exact match")], ["a"])
     assert table.heads == ("Exact match",)
     assert [row.cells[0].value for row in table.rows] == ["0.310", "0.470"]
 
 
-def test_captions_and_answers_in_one_table_leave_each_others_cells_open(
-    make_writer: MakeAudit,
-) -> None:
+def test_captions_and_answers_in_one_table_leave_each_others_cells_open() -> None:
     both = [make_writer(), make_writer(metric="exact match")]
     table = written_table(both, ["a", "b"])
     assert table.heads[-1] == "Exact match"
     assert table.rows[0].cells[-1].value == table.rows[2].cells[0].value == "-"
 
 
-def test_without_a_servers_model_there_is_no_row_of_it(make_writer: MakeAudit) -> None:
+def test_without_a_servers_model_there_is_no_row_of_it() -> None:
     audit = make_writer(metric="exact match")
     lone = replace(audit, utility=replace(audit.utility, server=None, everywhere=None))
     assert written_table([lone], ["a"]).rows == ()
 
 
-def test_classifiers_are_in_neither_table(make_audit: MakeAudit) -> None:
+def test_classifiers_are_in_neither_table() -> None:
     assert written_table([make_audit()], ["a"]).rows == ()
     assert traffic_rows([make_audit()], ["a"]) == []
 
 
-def test_half_the_upload_is_a_quarter_less(make_writer: MakeAudit) -> None:
+def test_half_the_upload_is_a_quarter_less() -> None:
     audits = [make_writer(), make_writer("fedrand", traffic=(1_000_000, 2_000_000))]
     first, second = traffic_rows(audits, ["a", "b"])
     assert (first.up, first.down, first.both, first.change) == (
@@ -60,7 +53,7 @@ def test_half_the_upload_is_a_quarter_less(make_writer: MakeAudit) -> None:
     assert (second.up, second.both, second.change) == ("1 MB", "3 MB", "-25.0 %")
 
 
-def test_a_run_that_sends_nothing_can_stand_first(make_writer: MakeAudit) -> None:
+def test_a_run_that_sends_nothing_can_stand_first() -> None:
     audits = [make_writer(traffic=(0, 0)), make_writer("fedrand")]
     assert [row.change for row in traffic_rows(audits, ["a", "b"])] == ["", ""]
 
