@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.models.hugging_face import import_transformers
+from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Change, Tunable, Tuning
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "<s>", "</s>")
@@ -240,6 +240,25 @@ def some_lora(model: Tunable, parameters: Stacked) -> Tuning:
         return lambda rows: 0.5 * (rows @ first.mT) @ second.mT
 
     return Tuning({name: one(name) for name in model.targets})
+
+
+def with_lora_of_peft(
+    inner: Any, model: Tunable, pairs: Mapping[str, Tensor], **options: Any
+) -> Any:
+    """Return peft's own model around the same weights, with a first model's pairs."""
+    peft = import_peft()
+    names = list(model.targets)
+    rank = len(pairs[f"{names[0]} A"][0])
+    asked = peft.LoraConfig(
+        r=rank, lora_alpha=rank / 2, target_modules=names, **options
+    )
+    wrapped = peft.get_peft_model(inner, asked).eval()
+    modules = dict(wrapped.base_model.model.named_modules())
+    with torch.no_grad():
+        for name in names:
+            modules[name].lora_A["default"].weight.copy_(pairs[f"{name} A"][0])
+            modules[name].lora_B["default"].weight.copy_(pairs[f"{name} B"][0])
+    return wrapped
 
 
 def draw(shapes: Mapping[str, tuple[int, ...]], seed: int = 1) -> dict[str, Tensor]:

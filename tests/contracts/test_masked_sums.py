@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, RoundRecord, run_round
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.threat_models import server, server_aggregate
-from privaudit.federated.trainer import TRAINERS, Records, Task, Trainer
+from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
+from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 SUMMING = [n for n in TRAINERS.names() if TRAINERS.find(n)().aggregation == "sum"]
@@ -33,62 +33,45 @@ def trainer(name: str, settings: dict[str, object]) -> Trainer:
 
 
 @pytest.fixture
-def world(trainer: Trainer, task: Task) -> Task:
+def task(trainer: Trainer, task: Task) -> Task:
     chosen = toy_writing_task() if trainer.task == "generation" else task
     return replace(chosen, rounds=2)
 
 
 @pytest.fixture
-def own(world: Task, shards: dict[str, Records]) -> dict[str, Records]:
-    if world.kind != "generation":
+def shards(task: Task, shards: Shards) -> Shards:
+    if task.kind != "generation":
         return shards
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 
 
-def trained(
-    trainer: Trainer,
-    task: Task,
-    shards: dict[str, Records],
-    masking: Masking | None,
-) -> tuple[Federation, list[RoundRecord]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    return federation, [
-        run_round(trainer, task, [federation], index, masking=masking)[0]
-        for index in range(task.rounds)
-    ]
-
-
-Trained = tuple[Federation, list[RoundRecord]]
-DONE: dict[str, tuple[Trained, Trained]] = {}
+Both = tuple[Played, Played]
+DONE: dict[str, Both] = {}
 
 
 @pytest.fixture
-def both(
-    trainer: Trainer, world: Task, own: dict[str, Records]
-) -> tuple[Trained, Trained]:
+def both(trainer: Trainer, play: Play) -> Both:
     """Train in the clear and under masks, once for all tests."""
     if repr(trainer) not in DONE:
-        masked = trained(trainer, world, own, Masking())
-        DONE[repr(trainer)] = trained(trainer, world, own, None), masked
+        DONE[repr(trainer)] = play(trainer), play(trainer, masking=Masking())
     return DONE[repr(trainer)]
 
 
-def messages_of(records: list[RoundRecord]) -> list[Message]:
-    return [message for record in records for message in record.messages]
+def messages_of(played: Played) -> list[Message]:
+    """Return what was sent before the release."""
+    return [message for record in played.rounds for message in record.messages]
 
 
-def test_a_masked_run_ends_where_the_ideal_one_does(
-    both: tuple[Trained, Trained],
-) -> None:
-    (ideal, clear), (masked, hidden) = both
+def test_a_masked_run_ends_where_the_ideal_one_does(both: Both) -> None:
+    ideal, masked = both
     for name, tensor in ideal.server.items():
         torch.testing.assert_close(masked.server[name], tensor, rtol=1e-3, atol=1e-4)
-    for one, other in zip(clear, hidden, strict=True):
+    for one, other in zip(ideal.rounds, masked.rounds, strict=True):
         assert one.events == other.events
 
 
-def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) -> None:
-    (_, clear), (_, hidden) = both
+def test_no_update_stands_in_a_masked_transcript(both: Both) -> None:
+    clear, hidden = both
     updates = [
         t.flatten().double()
         for m in messages_of(clear)
@@ -110,9 +93,9 @@ def test_no_update_stands_in_a_masked_transcript(both: tuple[Trained, Trained]) 
 
 
 def test_the_server_sees_no_more_than_its_sums(
-    trainer: Trainer, world: Task, both: tuple[Trained, Trained]
+    trainer: Trainer, task: Task, both: Both
 ) -> None:
-    (_, clear), (_, hidden) = both
+    clear, hidden = both
     whole, sums = server(messages_of(hidden)), server_aggregate(messages_of(hidden))
     again = server_aggregate(whole.messages)
     assert [m.describe() for m in again.messages] == [
@@ -124,8 +107,8 @@ def test_the_server_sees_no_more_than_its_sums(
         assert one.parties == other.parties == 3
     assert isinstance(trainer, Reconstructs)
     for view in (whole, sums):
-        models = trainer.reconstruct(world, view, "client-1").model
-        alike = trainer.reconstruct(world, ideal, "client-1").model
+        models = trainer.reconstruct(task, view, "client-1").model
+        alike = trainer.reconstruct(task, ideal, "client-1").model
         for name, tensor in alike.items():
             torch.testing.assert_close(models[name], tensor, rtol=1e-3, atol=1e-4)
 
@@ -145,13 +128,13 @@ def seed_with(in_the_sum: int) -> int:
 
 @pytest.mark.parametrize("in_the_sum", [0, 3])
 def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
-    in_the_sum: int, trainer: Trainer, world: Task, own: dict[str, Records]
+    in_the_sum: int, trainer: Trainer, task: Task, shards: Shards, play: Play
 ) -> None:
-    task = replace(world, candidates={**world.candidates, "client-3": 24})
-    shards, seeds = own | {"client-3": own["client-0"]}, Seeds(seed_with(in_the_sum))
-    federation = Federation.begin(trainer, task, shards, seeds)
-    before = {name: t.clone() for name, t in federation.server.items()}
-    (record,) = run_round(trainer, task, [federation], 0, masking=HALF)
+    task = replace(task, candidates={**task.candidates, "client-3": 24})
+    four, seed = shards | {"client-3": shards["client-0"]}, seed_with(in_the_sum)
+    played = play(trainer, rounds=0, task=task, shards=four, seed=seed)
+    before = {name: t.clone() for name, t in played.server.items()}
+    record = played.step(masking=HALF)
     assert record.secure_sum is not None
     if record.secure_sum["outcome"] == "nothing to sum":
         pytest.skip("it sends nothing")
@@ -159,7 +142,7 @@ def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
     summed = any(m.kind == "sum" for m in record.messages)
     assert summed == (in_the_sum > 0)
     if not summed:
-        same = [torch.equal(before[n], t) for n, t in federation.server.items()]
+        same = [torch.equal(before[n], t) for n, t in played.server.items()]
         assert all(same)
     shared = [e for e in record.events if e.release == "global"]
     assert all(event.parties == (in_the_sum or 4) for event in shared)

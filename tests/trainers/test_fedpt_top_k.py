@@ -11,7 +11,6 @@ from scipy.stats import norm
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES, update_deltas
@@ -169,19 +168,3 @@ def test_who_watches_uploads_sees_numbers_where_they_belong(
     assert int(seen.sum()) == 4
     torch.testing.assert_close(few[seen], whole[seen])
     assert float(whole[~seen].abs().max()) <= float(whole[seen].abs().min())
-
-
-def test_a_cohort_sends_what_each_client_alone_does(task: Task, shards: Shards) -> None:
-    trainer = made(epsilon=8.0, choice="private", top=4)
-    start: Stacked = trainer.start(task, Seeds(0))
-    at = Round(0, Seeds(0), task.clients)
-
-    def send(names: list[str]) -> list[dict[str, Tensor]]:
-        cohort = Cohort.of(names, [shards[name] for name in names])
-        received = {n: torch.stack([t] * len(names)) for n, t in start.items()}
-        return trainer.local_update(task, cohort, received, {}, at).uploads()
-
-    for name, together in zip(shards, send(list(shards)), strict=True):
-        (alone,) = send([name])
-        assert torch.equal(alone[COORDINATES], together[COORDINATES])
-        torch.testing.assert_close(alone[MOVED], together[MOVED], atol=1e-5, rtol=1e-4)

@@ -156,20 +156,7 @@ def test_the_test_itself_runs_after_its_limit(project: pytest.Pytester) -> None:
         ("below=0.6, run='no-such-run'", "*holds no run*"),
         ("below=0.6, shadows='x'", "*whole numbers*"),
         ("below=0.5, underpowered='skip'", "*may be fail or xfail*"),
-    ],
-)
-def test_a_wrong_marker_is_one_clear_failure(
-    project: pytest.Pytester, marker: str, says: str
-) -> None:
-    project.makepyfile(marked(marker))
-    result = project.runpytest(*LOADED)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([says])
-
-
-@pytest.mark.parametrize(
-    ("marker", "says"),
-    [
+        # These would hold nothing.
         ("bellow=0.6", "*has no bellow*"),
         ("Below=0.6", "*has no Below*"),
         ("0.6", "*has no 0.6*"),
@@ -178,7 +165,7 @@ def test_a_wrong_marker_is_one_clear_failure(
         ("baseline='no.json'", "*There is no baseline no.json*"),
     ],
 )
-def test_a_marker_that_would_hold_nothing_is_an_error(
+def test_a_wrong_marker_is_one_clear_failure(
     project: pytest.Pytester, marker: str, says: str
 ) -> None:
     project.makepyfile(marked(marker))

@@ -1,3 +1,5 @@
+from functools import reduce
+
 import pytest
 import torch
 
@@ -9,47 +11,37 @@ from privaudit.federated.federation import (
     participants_of,
     run_round,
 )
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Task
 from privaudit.federated.transcript import SERVER
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
+from tests.toy_federation import Play, Shards, joined
 
 
 def test_one_full_batch_step_everywhere_is_one_step_on_the_union(
-    task: Task, shards: dict[str, Records], seeds: Seeds
+    play: Play, shards: Shards
 ) -> None:
     """With one local step, federated averaging is plain gradient descent."""
     trainer = PromptFL(epochs=1, batch_size=0, learning_rate=0.1)
-    split = Federation.begin(trainer, task, shards, seeds)
-    union = Records(
-        torch.cat([s.features for s in shards.values()]),
-        torch.cat([s.labels for s in shards.values()]),
-    )
-    whole = Federation.begin(trainer, task, {"client-0": union}, seeds)
-    for index in range(3):
-        run_round(trainer, task, [split], index)
-        run_round(trainer, task, [whole], index)
+    split = play(trainer)
+    whole = play(trainer, shards={"client-0": reduce(joined, shards.values())})
     torch.testing.assert_close(split.server["context"], whole.server["context"])
 
 
 @pytest.mark.parametrize("trainer", [PromptFL(batch_size=4), CoOp(batch_size=4)])
 def test_training_a_cohort_equals_training_its_clients_one_by_one(
-    trainer: PromptFL | CoOp, task: Task, shards: dict[str, Records]
+    trainer: PromptFL | CoOp, play: Play
 ) -> None:
-    together = Federation.begin(trainer, task, shards, Seeds(3))
-    alone = Federation.begin(trainer, task, shards, Seeds(3))
-    for index in range(2):
-        (first,) = run_round(trainer, task, [together], index, cohort_size=64)
-        (second,) = run_round(trainer, task, [alone], index, cohort_size=1)
-        for one, other in zip(first.messages, second.messages, strict=True):
-            assert (one.sender, one.receiver) == (other.sender, other.receiver)
-            for name in one.tensors:
-                torch.testing.assert_close(one.tensors[name], other.tensors[name])
+    together, alone = (
+        play(trainer, rounds=2, seed=3, cohort_size=size).messages for size in (64, 1)
+    )
+    for one, other in zip(together, alone, strict=True):
+        assert (one.sender, one.receiver) == (other.sender, other.receiver)
+        for name in one.tensors:
+            torch.testing.assert_close(one.tensors[name], other.tensors[name])
 
 
-def test_federations_side_by_side_equal_each_alone(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_federations_side_by_side_equal_each_alone(task: Task, shards: Shards) -> None:
     """Only the names of random streams tell shadow federations apart."""
     trainer = PromptFL(batch_size=0)
     pair = [
@@ -62,46 +54,34 @@ def test_federations_side_by_side_equal_each_alone(
     torch.testing.assert_close(pair[1].server["context"], lone.server["context"])
 
 
-def test_a_round_records_what_went_down_and_what_came_up(
-    task: Task, shards: dict[str, Records], seeds: Seeds
-) -> None:
-    trainer = PromptFL()
-    federation = Federation.begin(trainer, task, shards, seeds)
-    (record,) = run_round(trainer, task, [federation], 0, participation=0.7)
-    assert len(record.at.participants) == 2
-    assert [m.sender for m in record.messages] == [
-        SERVER,
-        SERVER,
-        *record.at.participants,
-    ]
+def test_a_round_records_what_went_down_and_what_came_up(play: Play) -> None:
+    record = play(PromptFL(), rounds=0).step(participation=0.7)
+    asked = record.at.participants
+    assert len(asked) == 2
+    assert [m.sender for m in record.messages] == [SERVER, SERVER, *asked]
 
 
-def test_who_sends_nothing_leaves_no_message(
-    task: Task, shards: dict[str, Records], seeds: Seeds
-) -> None:
-    federation = Federation.begin(CoOp(), task, shards, seeds)
-    (record,) = run_round(CoOp(), task, [federation], 0)
-    assert record.messages == ()
+def test_who_sends_nothing_leaves_no_message(play: Play) -> None:
+    assert play(CoOp(), rounds=0).step().messages == ()
 
 
 def test_personal_models_are_published_only_on_demand(
-    task: Task, shards: dict[str, Records], seeds: Seeds
+    play: Play, task: Task, shards: Shards
 ) -> None:
-    federation = Federation.begin(PromptFL(), task, shards, seeds)
+    federation = play(PromptFL(), rounds=0).federation
     models, messages = give_away(PromptFL(), task, federation, 3, publish=False)
     assert set(models) == set(shards)
     assert {m.kind for m in messages} == {"broadcast"}
 
 
 def test_a_loss_that_is_not_finite_stops_the_round_and_keeps_the_state(
-    task: Task, shards: dict[str, Records], seeds: Seeds
+    play: Play,
 ) -> None:
-    trainer = PromptFL(learning_rate=1e38)
-    federation = Federation.begin(trainer, task, shards, seeds)
-    before = federation.server["context"].clone()
+    played = play(PromptFL(learning_rate=1e38), rounds=0)
+    before = played.server["context"].clone()
     with pytest.raises(TrainingError, match="Round 0, client-0: the loss or an update"):
-        run_round(trainer, task, [federation], 0)
-    assert torch.equal(federation.server["context"], before)
+        played.step()
+    assert torch.equal(played.server["context"], before)
 
 
 def test_participation_draws_a_fixed_number_anew_in_each_round() -> None:

@@ -26,7 +26,6 @@ from privaudit.privacy.events import (
     NoiseAt,
     sensitivity,
 )
-from privaudit.privacy.noise import noise_std_published
 
 DELTA = 1e-5
 VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
@@ -195,52 +194,6 @@ def test_budget_split_over_both_releases_is_certified_as_asked() -> None:
     ]
     epsilon = certify([both] * 20, "released", DELTA).epsilon
     assert epsilon == pytest.approx(4.0, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("per_record", "tensors", "displaces", "global_too", "expected"),
-    [
-        pytest.param(True, 1, False, False, (0.41, 0.090, 0.007), id="one tensor"),
-        pytest.param(True, 2, False, False, (0.60, 0.131, 0.010), id="u and v"),
-        pytest.param(True, 2, True, False, (1.27, 0.279, 0.022), id="replace one"),
-        pytest.param(False, 2, False, False, (101.6, 14.3, 1.0), id="batch mean"),
-        pytest.param(False, 2, False, True, (140, 18.6, 1.24), id="and global"),
-    ],
-)
-def test_what_the_published_constants_are_worth(
-    per_record: bool,
-    tensors: int,
-    displaces: bool,
-    global_too: bool,
-    expected: tuple[float, float, float],
-) -> None:
-    """DP-FPL with T 100, C 10, B 32, N 10, the record in every batch, by closed form.
-
-    Noise multipliers are in units of what is clipped: C / B for records, C for a batch
-    mean; the server's noise is on the mean over clients, so its unit is 1 / N of that.
-    """
-    unit = 10.0 / 32 if per_record else 10.0
-    for claimed, value in zip((0.4, 0.1, 0.01), expected, strict=True):
-        std, std_global = noise_std_published(claimed, DELTA, 100, 10.0, 32, 10)
-        local = replace(
-            LOCAL,
-            noise_multiplier=std / unit,
-            sensitivity=sensitivity(
-                tensors=tensors, per_record=per_record, displaces=displaces
-            ),
-            sampling="fixed-batch",
-            sampling_rate=32 / 412,
-        )
-        server = replace(
-            local,
-            release="global",
-            noise_at="server",
-            noise_multiplier=std_global / (unit / 10),
-            sensitivity=sensitivity(tensors=1, per_record=per_record),
-        )
-        events = [local, server] if global_too else [local]
-        epsilon = certify([events] * 100, "released", DELTA).epsilon
-        assert epsilon == pytest.approx(value, rel=0.01, abs=6e-4)
 
 
 def test_events_and_certificates_survive_json() -> None:

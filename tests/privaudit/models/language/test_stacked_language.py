@@ -7,7 +7,6 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dialogues import PADDING, TokenSequences
-from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import LanguageModel, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from tests.privaudit.models.language.small_language import (
@@ -18,6 +17,7 @@ from tests.privaudit.models.language.small_language import (
     lora,
     stacked,
 )
+from tests.small_transformers import with_lora_of_peft
 
 KINDS = ("llama", "qwen", "gpt2", "openelm")
 
@@ -59,25 +59,13 @@ def test_one_client_is_peft_with_the_same_factors(
     language = stacked(kind)
     factors, (pictures, words) = draw_factors(language, 1), draw_rows(1, 3)
     found = language.logits(pictures, words, lora(factors, scaling=0.5))
-    peft = import_peft()
-    options = peft.LoraConfig(
-        r=4,
-        lora_alpha=2,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-        fan_in_fan_out=kind == "gpt2",
-    )
-    wrapped = peft.get_peft_model(build_language(kind), options).eval()
-    layers = {
-        name.removeprefix("base_model.model."): module
-        for name, module in wrapped.named_modules()
-        if isinstance(module, peft.tuners.lora.LoraLayer)
+    pairs = {
+        f"{n} {which}": t
+        for n, p in factors.items()
+        for which, t in zip("AB", p, strict=True)
     }
-    assert list(layers) == list(language.targets)
-    with torch.no_grad():
-        for name, (first, second) in factors.items():
-            layers[name].lora_A["default"].weight.copy_(first[0])
-            layers[name].lora_B["default"].weight.copy_(second[0])
+    options = {"task_type": "CAUSAL_LM", "fan_in_fan_out": kind == "gpt2"}
+    wrapped = with_lora_of_peft(build_language(kind), language, pairs, **options)
     embedded = spliced(wrapped.get_base_model(), pictures[0], words[0])
     expected = wrapped(inputs_embeds=embedded).logits
     assert torch.allclose(found[0], expected, atol=1e-5)

@@ -22,6 +22,7 @@ from tests.small_transformers import (
     some_lora,
     text_model,
     text_tokenizer,
+    with_lora_of_peft,
 )
 
 KINDS = ("t5", "bart")
@@ -158,18 +159,8 @@ def _prefix(language: StackedSeq2Seq) -> Tuning:
 def test_lora_is_pefts(kind: str) -> None:
     language, write = loaded(kind)
     pairs = draw(pair_shapes(language, 1))
-    options = import_peft().LoraConfig(
-        r=2,
-        lora_alpha=1,
-        target_modules=list(language.targets),
-        task_type="SEQ_2_SEQ_LM",
-    )
-    wrapped = import_peft().get_peft_model(text_model(kind), options).eval()
-    modules = dict(wrapped.base_model.model.named_modules())
-    with torch.no_grad():
-        for name in language.targets:
-            modules[name].lora_A["default"].weight.copy_(pairs[f"{name} A"][0])
-            modules[name].lora_B["default"].weight.copy_(pairs[f"{name} B"][0])
+    inner, kind_of_task = text_model(kind), "SEQ_2_SEQ_LM"
+    wrapped = with_lora_of_peft(inner, language, pairs, task_type=kind_of_task)
     words = write(DIALOGUES)
     tuning = some_lora(language, pairs)
     found = language.logits(nothing(1, 3), words.repeated(1), tuning)[0]

@@ -24,6 +24,7 @@ from tests.small_transformers import (
     text_config,
     text_model,
     text_tokenizer,
+    with_lora_of_peft,
 )
 
 COUNT = 6
@@ -127,17 +128,12 @@ def test_what_padding_holds_changes_nothing() -> None:
     assert torch.allclose(one, two, atol=1e-6)
 
 
-def in_peft(kind: str, options: Any, head: str = "") -> Any:
-    """Return peft's own model around the same weights."""
-    made = import_transformers()
-    made = getattr(made, head) if head else made.AutoModel
+def in_peft(kind: str, options: Any, head: str) -> Any:
+    """Return peft's own model with a head around the same weights."""
     config = text_config(kind)
     config.num_labels = 3
-    if head:
-        inner = random_model(lambda: made(config))
-        inner.base_model.load_state_dict(text_model(kind).state_dict(), strict=False)
-    else:
-        inner = text_model(kind)
+    inner = random_model(lambda: getattr(import_transformers(), head)(config))
+    inner.base_model.load_state_dict(text_model(kind).state_dict(), strict=False)
     return import_peft().get_peft_model(inner, options).eval()
 
 
@@ -147,14 +143,7 @@ def test_lora_is_pefts(kind: str) -> None:
     tower = model.tower(("a", "b", "c"), "{}")
     assert isinstance(tower, TextEncoderTower)
     pairs = draw(pair_shapes(tower, 1))
-    peft = import_peft()
-    options = peft.LoraConfig(r=2, lora_alpha=1, target_modules=list(tower.targets))
-    wrapped = in_peft(kind, options)
-    modules = dict(wrapped.base_model.model.named_modules())
-    with torch.no_grad():
-        for name in tower.targets:
-            modules[name].lora_A["default"].weight.copy_(pairs[f"{name} A"][0])
-            modules[name].lora_B["default"].weight.copy_(pairs[f"{name} B"][0])
+    wrapped = with_lora_of_peft(text_model(kind), tower, pairs)
     words = model.words(some_texts())
     found = tower.states(words.repeated(1), some_lora(tower, pairs))[0]
     expected = wrapped(**plain_inputs(kind)).last_hidden_state

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.hugging_face import import_peft, import_transformers
+from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.picture_classifier import (
@@ -31,6 +31,7 @@ from tests.small_transformers import (
     some_lora,
     text_tokenizer,
     vision_config,
+    with_lora_of_peft,
 )
 
 COUNT = 4
@@ -129,17 +130,9 @@ def test_lora_is_pefts(kind: str, images: PixelImages) -> None:
     model = loaded(kind)
     tower = tower_of(model)
     pairs = draw(pair_shapes(tower, 1))
-    options = import_peft().LoraConfig(
-        r=2, lora_alpha=1, target_modules=list(tower.targets)
-    )
     inner = loaded("CLIP")._model if kind == "CLIP" else vit_model(kind)
     inner.pooler = None
-    wrapped = import_peft().get_peft_model(inner, options).eval()
-    modules = dict(wrapped.base_model.model.named_modules())
-    with torch.no_grad():
-        for name in tower.targets:
-            modules[name].lora_A["default"].weight.copy_(pairs[f"{name} A"][0])
-            modules[name].lora_B["default"].weight.copy_(pairs[f"{name} B"][0])
+    wrapped = with_lora_of_peft(inner, tower, pairs)
     pixels = prepared(model, images)
     tokens = model.encode_tokens(pixels)[None]
     found = tower.vectors(tokens, some_lora(tower, pairs))[0]

@@ -12,9 +12,9 @@ from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
+from tests.toy_federation import ALL, context_gradient
 
 AT = Round(0, Seeds(3), ("client-0", "client-1", "client-2"))
-ALL = 12  # the members a client of the toy task has on average: sampling at rate 1
 
 
 @pytest.fixture
@@ -40,13 +40,6 @@ def square(parameters: Stacked) -> torch.Tensor:
     return parameters["global"].square().flatten(1).sum(dim=1) / 2
 
 
-def oracle_sum(task: Task, context: torch.Tensor, shard: Records) -> torch.Tensor:
-    leaf = context.clone().requires_grad_()
-    logits = task.logit_scale * shard.features @ task.prompts(leaf[None])[0].T
-    loss = torch.nn.functional.cross_entropy(logits, shard.labels, reduction="sum")
-    return torch.autograd.grad(loss, leaf)[0]
-
-
 def test_without_noise_the_sound_steps_are_gradient_descent_by_hand(
     task: Task, cohort: Cohort, shards: dict[str, Records]
 ) -> None:
@@ -58,7 +51,7 @@ def test_without_noise_the_sound_steps_are_gradient_descent_by_hand(
     for row, shard in enumerate(shards.values()):
         one, other = start()["global"][row], start()["local"][row]
         for _ in range(3):
-            gradient = oracle_sum(task, one + other, shard) / ALL
+            gradient = context_gradient(task, one + other, shard, "sum") / ALL
             one, other = one - 0.2 * (gradient + one), other - 0.2 * gradient
         torch.testing.assert_close(trained["global"][row], one)
         torch.testing.assert_close(trained["local"][row], other)
