@@ -1,5 +1,4 @@
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,20 +7,13 @@ import torch
 
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.core.errors import ViewError
-from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import (
     TRAINERS,
-    Cohort,
-    LocalResult,
-    Round,
-    Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.trainers.promptfl import PromptFL
+from tests.class_means import ClassMeans
 from tests.conftest import toy_records
 from tests.toy_federation import CLIENTS, Play, joined
 
@@ -72,35 +64,11 @@ def test_without_uploads_it_says_what_is_missing(play: Play) -> None:
         UpdateAlignment()(blind, targets)
 
 
-@dataclass(frozen=True)
-class SendsMeans(BaseTrainer):
-    """Sends the mean feature: a trainer that knows no epochs and no batches."""
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        return {"mean": torch.zeros(task.public.features.shape[1])}
-
-    def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
-    ) -> LocalResult:
-        means = cohort.features.sum(dim=1) / cohort.sizes.unsqueeze(1)
-        return LocalResult(
-            weighted_upload(cohort, {"mean": means}), {}, torch.zeros(len(cohort))
-        )
-
-    def query(self, *asked: Any, **more: Any) -> Iterator[Signals]:
-        raise NotImplementedError
-
-
 def test_a_trainer_without_epochs_and_batches_can_be_watched(
     play: Play, task: Task
 ) -> None:
     """Its single step is what it does anyhow."""
-    trainer: Any = SendsMeans()
+    trainer: Any = ClassMeans()
     assert trainer.single_step() == trainer
     lonely = dict.fromkeys(CLIENTS, toy_records(1, 60))
     played = play(trainer, shards=lonely, task=replace(task, rounds=1))

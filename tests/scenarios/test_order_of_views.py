@@ -1,7 +1,5 @@
 """Where one view is a function of another, the stronger adversary is no worse off."""
 
-from itertools import chain
-
 import numpy as np
 import pytest
 import torch
@@ -13,17 +11,15 @@ from privaudit.auditing.default_attacks import NAMED
 from privaudit.auditing.dominated_views import as_weaker, attack_in_place
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcript import Message
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import common_cache
+from tests.toy_federation import Play
 
 ALL = {name: SCENARIOS.find(name)() for name in SCENARIOS.names()}
 DOMINATED = [(a, b) for a in ALL for b in ALL[a].dominates]
@@ -33,18 +29,9 @@ ANSWERS = ("labels", "probabilities")  # who has the latter can work out the for
 
 
 @pytest.fixture(params=[PromptFL, PromptFedAMP])
-def messages(
-    request: pytest.FixtureRequest,
-    task: Task,
-    shards: dict[str, Records],
-    seeds: Seeds,
-) -> list[Message]:
+def messages(request: pytest.FixtureRequest, play: Play) -> list[Message]:
     """All that is sent in a federation, by sums and by single uploads."""
-    trainer = request.param()
-    federation = Federation.begin(trainer, task, shards, seeds)
-    rounds = [run_round(trainer, task, [federation], i)[0] for i in range(3)]
-    _, last = give_away(trainer, task, federation, 3)
-    return [*chain.from_iterable(r.messages for r in rounds), *last]
+    return play(request.param()).messages
 
 
 def is_same(view: View, other: View) -> bool:

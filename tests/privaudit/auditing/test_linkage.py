@@ -13,13 +13,13 @@ from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, measure_linkage_
 from privaudit.auditing.shadow_models.signal_table import ShadowTable
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.threat_models import View, find_threat
 from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import ToyPrompts, toy_records
+from tests.toy_federation import play_toy
 
 CANDIDATES = 12
 
@@ -96,11 +96,7 @@ def look(
     }
     candidates = {c: noisy(CANDIDATES, i) for i, c in enumerate(world.clients)}
     shards = {c: candidates[c].pick(torch.from_numpy(truth[c])) for c in truth}
-    federation = Federation.begin(trainer, world, shards, Seeds(0))
-    messages: list[Message] = []
-    for index in range(rounds):
-        messages += run_round(trainer, world, [federation], index)[0].messages
-    messages += give_away(trainer, world, federation, rounds)[1]
+    messages = play_toy(trainer, task=world, shards=shards).messages
     peer = find_threat("peer:client-0")
     view = peer(messages)
     if seen is not None:

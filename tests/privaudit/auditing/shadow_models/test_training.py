@@ -18,39 +18,25 @@ from privaudit.auditing.shadow_models.training import (
 )
 from privaudit.auditing.signals.signal_cache import SignalStore
 from privaudit.auditing.signals.signals import measure_signals
-from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.threat_models import find_threat
-from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
-from privaudit.federated.transcript import Message
+from privaudit.federated.trainer import Reconstruction, Task, Trainer
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
+from tests.toy_federation import Shards, play_toy
 
 FIRST_TEN = torch.arange(10)
 
 
 def attacked(
-    trainer: Trainer, task: Task, shards: dict[str, Records], threat: str
+    trainer: Trainer, task: Task, shards: Shards, threat: str
 ) -> tuple[Adversary, list[Target]]:
-    federation = Federation.begin(trainer, task, shards, Seeds(0))
-    messages: list[Message] = []
-    for index in range(task.rounds):
-        messages += run_round(trainer, task, [federation], index)[0].messages
-    messages += give_away(trainer, task, federation, task.rounds)[1]
-    look = find_threat(threat)
-    view = look(messages)
-    adversary = Adversary(trainer, task, look, view, Seeds(9))
-    targets = [
-        Target(client, adversary.reconstruct(client), toy_records(count, 40))
-        for client, count in task.candidates.items()
-    ]
-    return adversary, targets
+    asked = {client: toy_records(n, 40) for client, n in task.candidates.items()}
+    return play_toy(trainer, task=task, shards=shards).watched(threat, asked, seed=9)
 
 
 def test_a_pool_is_public_and_follows_the_candidates_classes(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
     target = Target("client-0", Reconstruction({}), only_two)
@@ -63,7 +49,7 @@ def test_a_pool_is_public_and_follows_the_candidates_classes(
 
 
 def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     adversary, _ = attacked(PromptFL(), task, shards, "server")
     assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
@@ -74,7 +60,7 @@ def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
 
 
 def test_what_is_out_is_out_of_the_whole_shadow_federation(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
@@ -100,7 +86,7 @@ def separation(pool: SignalsWithMembership) -> torch.Tensor:
     "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
 )
 def test_replay_and_whole_federations_separate_members_about_alike(
-    trainer: Trainer, task: Task, shards: dict[str, Records]
+    trainer: Trainer, task: Task, shards: Shards
 ) -> None:
     """Replayed broadcasts carry the target's influence: here it changes little."""
     world = replace(task, rounds=6)
@@ -123,18 +109,14 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     assert one == pytest.approx(other, rel=0.6, abs=0.05)
 
 
-def test_nothing_seen_needs_no_shadow_training(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(CoOp(), task, shards, "server")
     (table, *_) = shadow_tables(adversary, targets, 5)
     told = table.public.signals.log_likelihood
     assert torch.equal(told[0], told[4])
 
 
-def test_tables_are_trained_once_for_all_attacks(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     first = shadow_tables(adversary, targets, 5)
     again = shadow_tables(adversary, targets, 5)
@@ -144,7 +126,7 @@ def test_tables_are_trained_once_for_all_attacks(
 
 
 def test_another_target_through_one_adversary_is_asked_anew(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     """Shadows are the same; what the target says, and of which records, is not."""
     adversary, targets = attacked(PromptFL(), task, shards, "server")
@@ -162,7 +144,7 @@ def test_another_target_through_one_adversary_is_asked_anew(
 
 
 def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
@@ -179,7 +161,7 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
 
 
 def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     pool = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
@@ -189,7 +171,7 @@ def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
     assert pool.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_record_s_coins_follow_it(task: Task, shards: dict[str, Records]) -> None:
+def test_a_record_s_coins_follow_it(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     order = torch.randperm(len(targets[0].candidates))
     mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
@@ -198,9 +180,7 @@ def test_a_record_s_coins_follow_it(task: Task, shards: dict[str, Records]) -> N
     assert torch.equal(first[:, order], again)
 
 
-def test_copies_of_a_record_share_its_coins(
-    task: Task, shards: dict[str, Records]
-) -> None:
+def test_copies_of_a_record_share_its_coins(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     twice = torch.cat([torch.arange(6), torch.arange(6)])
     target = replace(targets[0], candidates=targets[0].candidates.pick(twice))
@@ -209,7 +189,7 @@ def test_copies_of_a_record_share_its_coins(
 
 
 def test_crafted_canaries_stand_beside_bystanders_that_have_none(
-    task: Task, shards: dict[str, Records]
+    task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     shape = task.prompts.context_tokens, task.prompts.width
@@ -222,7 +202,7 @@ def test_crafted_canaries_stand_beside_bystanders_that_have_none(
 
 @pytest.mark.parametrize("threat", ["server", "released"])
 def test_shadows_on_candidates_remember_them(
-    threat: str, task: Task, shards: dict[str, Records]
+    threat: str, task: Task, shards: Shards
 ) -> None:
     trainer = PromptFL(epochs=60, learning_rate=0.05)
     adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
@@ -233,7 +213,7 @@ def test_shadows_on_candidates_remember_them(
 
 
 def test_kept_tables_are_the_trained_ones(
-    task: Task, shards: dict[str, Records], tmp_path: Path
+    task: Task, shards: Shards, tmp_path: Path
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     store = SignalStore(tmp_path, {"run": "one"})
@@ -253,7 +233,7 @@ def test_kept_tables_are_the_trained_ones(
 
 def test_chunks_of_federations_do_not_change_what_they_say(
     task: Task,
-    shards: dict[str, Records],
+    shards: Shards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
