@@ -18,8 +18,6 @@ from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
 
-_METHOD = phrase("bound", "one-run f-DP, {n_in} + {n_out} guesses")
-
 
 @options(frozen=True, kw_only=True)
 class FDPOneRun(RankedGuesses):
@@ -31,21 +29,14 @@ class FDPOneRun(RankedGuesses):
     Source: of this module.
     """
 
-    @property
-    def method(self) -> str:
-        """How the bound is found, in words, with the guesses."""
-        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
+    words = phrase("bound", "one-run f-DP, {n_in} + {n_out} guesses")
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
     ) -> Float[np.ndarray, " counts"]:
         """Return the bound for each number of right guesses."""
         return f_dp_one_run_epsilon(
-            correct,
-            self.guesses,
-            canaries,
-            significance=self.significance,
-            delta=self.delta,
+            correct, self.guesses, canaries, self.significance, self.delta
         )
 
 
@@ -53,7 +44,6 @@ def f_dp_one_run_epsilon(
     correct: Int[np.ndarray, " counts"],
     guesses: int,
     canaries: int,
-    *,
     significance: float,
     delta: float,
 ) -> Float[np.ndarray, " counts"]:
@@ -62,9 +52,7 @@ def f_dp_one_run_epsilon(
     Randomised response has the binomial tail, so the bound at delta = 0 by that tail is
     the most that any valid bound can give.
     """
-    highest = one_run_epsilon(
-        correct, guesses, canaries, significance=significance, delta=0.0
-    )
+    highest = one_run_epsilon(correct, guesses, canaries, significance, 0.0)
 
     return largest_rejected(
         lambda epsilon: (

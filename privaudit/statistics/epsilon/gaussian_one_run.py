@@ -13,10 +13,6 @@ from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
 
-_METHOD = phrase(
-    "bound", "Gaussian mechanism assumed, one-run f-DP, {n_in} + {n_out} guesses"
-)
-
 NEGLIGIBLE = 1e-13
 
 
@@ -37,13 +33,11 @@ class GaussianOneRun(RankedGuesses):
     """
 
     can_refute: ClassVar[bool] = False
+    words = phrase(
+        "bound", "Gaussian mechanism assumed, one-run f-DP, {n_in} + {n_out} guesses"
+    )
 
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-
-    @property
-    def method(self) -> str:
-        """How the figure is found, in words, with the guesses."""
-        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
@@ -64,9 +58,7 @@ def one_run_mu(
     A Gaussian mechanism answers each coin rightly with a chance of Phi(mu / 2), so the
     binomial bound on that chance bounds what can come out.
     """
-    pure = one_run_epsilon(
-        correct, guesses, canaries, significance=significance, delta=0.0
-    )
+    pure = one_run_epsilon(correct, guesses, canaries, significance, 0.0)
 
     return largest_rejected(
         lambda mu: too_many_for_mu(correct, guesses, canaries, mu, significance),

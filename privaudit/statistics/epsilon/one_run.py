@@ -6,7 +6,7 @@ NeurIPS 2023, theorem 5.2 and appendix D.
 
 import math
 from abc import abstractmethod
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -18,8 +18,6 @@ from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import OneRunMethod, largest_rejected
 from privaudit.statistics.intervals import clopper_pearson
-
-_METHOD = phrase("bound", "one-run binomial, {n_in} + {n_out} guesses")
 
 
 @options(frozen=True, kw_only=True)
@@ -36,6 +34,7 @@ class RankedGuesses(OneRunMethod):
         tie_seed: Of the shuffle.
     """
 
+    words: ClassVar[str]
     guesses_in: Annotated[int, Field(ge=0)]
     guesses_out: Annotated[int, Field(ge=0)]
     tie_seed: Annotated[int, Field(ge=0)] = 0
@@ -46,6 +45,11 @@ class RankedGuesses(OneRunMethod):
                 "A bound from one run needs guesses, and guesses_in and guesses_out "
                 "are 0. Fix how many of the extreme scores to guess at."
             )
+
+    @property
+    def method(self) -> str:
+        """How the bound is found, in words, with the guesses."""
+        return self.words.format(n_in=self.guesses_in, n_out=self.guesses_out)
 
     @property
     def guesses(self) -> int:
@@ -111,21 +115,14 @@ class OneRunGuesses(RankedGuesses):
         3.49...
     """
 
-    @property
-    def method(self) -> str:
-        """How the bound is found, in words, with the guesses."""
-        return _METHOD.format(n_in=self.guesses_in, n_out=self.guesses_out)
+    words = phrase("bound", "one-run binomial, {n_in} + {n_out} guesses")
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int
     ) -> Float[np.ndarray, " counts"]:
         """Return the bound for each number of right guesses."""
         return one_run_epsilon(
-            correct,
-            self.guesses,
-            canaries,
-            significance=self.significance,
-            delta=self.delta,
+            correct, self.guesses, canaries, self.significance, self.delta
         )
 
 
@@ -133,14 +130,13 @@ def one_run_epsilon(
     correct: Int[np.ndarray, " counts"],
     guesses: int,
     canaries: int,
-    *,
     significance: float,
     delta: float,
 ) -> Float[np.ndarray, " counts"]:
     """Return the lower bounds on epsilon for so many right guesses, at least 0.
 
     Example:
-        >>> one_run_epsilon(np.array([80]), 100, 1000, significance=0.05, delta=0.0)
+        >>> one_run_epsilon(np.array([80]), 100, 1000, 0.05, 0.0)
         array([0.958...])
     """
     whole = correct.astype(np.float64)
