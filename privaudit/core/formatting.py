@@ -46,3 +46,14 @@ def rounds(indices: Sequence[int]) -> str:
         str(first) if first == last else f"{first} to {last}"
         for first, last in zip(starts, ends, strict=True)
     )
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for Markdown, whose cells stay in one line."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(one_line, line))} |" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Return a text that ends neither a cell nor a line."""
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,7 +1,5 @@
 """A sweep over epsilon on disk: picture, table and numbers."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from privaudit.core.formatting import epsilon
+from privaudit.core.formatting import epsilon, markdown_table
 from privaudit.core.storage import storage_errors, write_bytes, write_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
@@ -17,6 +15,7 @@ from privaudit.report.figures.figure_style import to_png, to_svg
 from privaudit.report.figures.sweep_figure import epsilon_curves
 from privaudit.report.figures.sweep_plane import plane_alt, tradeoff_plane
 from privaudit.report.page_template import render
+from privaudit.report.tables.utility_records import as_csv
 from privaudit.report.wording import heading, interval, point
 from privaudit.statistics.estimate import Estimate
 
@@ -215,11 +214,10 @@ def _for_what(points: Sequence[SweepPoint]) -> str:
 
 def _as_markdown(found: Tradeoff) -> str:
     header = _header(found)
-    text = _table(header, _rows(found))
+    text = markdown_table(header, _rows(found)) + "\n"
     if found.reported:
-        text += (
-            f"\nOn other seeds:\n\n{_table(_reported_header(found), _reported(found))}"
-        )
+        others = markdown_table(_reported_header(found), _reported(found))
+        text += f"\nOn other seeds:\n\n{others}\n"
     return text + "\n" + "".join(f"- {remark}\n" for remark in _remarks(found))
 
 
@@ -227,30 +225,23 @@ def _reported_header(found: Tradeoff) -> tuple[str, ...]:
     return (*_header(found)[:-3], "ε certified")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _as_csv(found: Tradeoff) -> str:
     """Return a line for each cell: numbers as they are, empty where there is none."""
-    ends = [f"{name}{end}" for name in _MEASURES for end in ("", "_low", "_high")]
-    head = ["mode", "epsilon", "seeds", *ends, "certified", "standing", "chosen_on"]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(head)
-    for place, cell in enumerate(found.cells):
-        writer.writerow([*_line(cell), found.standing(place), "these seeds"])
-    for cell in found.reported:
-        writer.writerow([*_line(cell), "", "other seeds"])
-    return buffer.getvalue()
+    rows = [
+        {**_line(cell), "standing": found.standing(place), "chosen_on": "these seeds"}
+        for place, cell in enumerate(found.cells)
+    ]
+    return as_csv(
+        [*rows, *({**_line(c), "chosen_on": "other seeds"} for c in found.reported)]
+    )
 
 
-def _line(cell: SweepCell) -> list[Any]:
-    numbers: list[Any] = []
+def _line(cell: SweepCell) -> dict[str, Any]:
+    line: dict[str, Any] = {"mode": cell.mode, "epsilon": cell.epsilon}
+    line["seeds"] = " ".join(map(str, cell.seeds))
     for name in _MEASURES:
         estimate: Estimate | None = getattr(cell, name)
         entries = estimate.to_dict() if estimate else {}
-        numbers += [entries.get(end) for end in ("value", "low", "high")]
-    seeds = " ".join(map(str, cell.seeds))
-    return [cell.mode, cell.epsilon, seeds, *numbers, cell.certified]
+        for end, column in (("value", ""), ("low", "_low"), ("high", "_high")):
+            line[name + column] = entries.get(end)
+    return {**line, "certified": cell.certified}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from privaudit.core.formatting import markdown_table
 from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.statistics.estimate import Estimate
 
@@ -18,19 +19,15 @@ HEADINGS = {
 def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
     """Return a Markdown table, a row for each run and attack, with intervals."""
     heads = ["run", "attack", *HEADINGS.values(), "n", "says"]
-    lines = [_row(heads), _row(["---"] * len(heads))]
+    rows = []
     for run, shifts in found.items():
         for one in shifts:
             numbers = [_number(one.estimates[name]) for name in HEADINGS]
             members, strangers = one.foreign.n
             count = f"{members} + {one.inside.n[1]}, {strangers}"
-            lines.append(_row([run, one.attack, *numbers, count, one.sentence]))
-    lines += ["", "AUROC and its 95 % interval. n: members + others, foreign.", ""]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+            rows.append([run, one.attack, *numbers, count, one.sentence])
+    legend = "AUROC and its 95 % interval. n: members + others, foreign."
+    return f"{markdown_table(heads, rows)}\n\n{legend}\n"
 
 
 def _number(estimate: Estimate) -> str:

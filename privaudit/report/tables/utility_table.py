@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.formatting import epsilon, small
+from privaudit.core.formatting import epsilon, markdown_table, one_line, small
 from privaudit.core.storage import storage_errors, write_bytes, write_json
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.outcomes import LAST
@@ -63,7 +63,11 @@ def _panel_parts(table: UtilityTable, panel: TablePanel) -> list[str]:
     counts = [
         (head, *agreeing_pairs(table, column, metric)) for metric, head in heads.items()
     ]
-    return [f"## {heading}", _grid(["", *heads.values()], body), _pairs(counts)]
+    return [
+        f"## {heading}",
+        markdown_table(["", *heads.values()], body),
+        _pairs(counts),
+    ]
 
 
 def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:
@@ -88,18 +92,9 @@ def _metric_table(table: UtilityTable, group: Sequence[Column], metric: Metric) 
         for row in table.plan.rows
     ]
     heads = [column.label for column in group]
-    return _grid(
+    return markdown_table(
         [table.plan.across, *heads], [line for line in body if set(line[1:]) != {""}]
     )
-
-
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(_safe, line))} |" for line in lines)
-
-
-def _safe(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _text(table: UtilityTable, row: TableRow, column: Column, metric: Metric) -> str:
@@ -157,7 +152,7 @@ def _privacy(table: UtilityTable) -> str:
         "unit and neighbours",
         *(f"certified, {view}" for view in VIEWS),
     ]
-    grid = _grid(header, rows)
+    grid = markdown_table(header, rows)
     return (
         f"## ε claimed and certified\n\n{grid}\n\nClaimed: by the method's own "
         "formula. Certified: proved for the mechanism as applied, for that unit and "
@@ -188,7 +183,7 @@ def _failures(table: UtilityTable) -> str:
     if not table.failures:
         return ""
     lines = [f"- {run.label}: {outcome.error}" for run, outcome in table.failures]
-    return "## Runs that failed\n\n" + "\n".join(_safe(line) for line in lines)
+    return "## Runs that failed\n\n" + "\n".join(one_line(line) for line in lines)
 
 
 def _remarks(table: UtilityTable) -> str:
