@@ -57,12 +57,7 @@ class SharedStatistics:
     task: ClassVar[AnyTask] = "either"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in [0, 1].
-
-        Raises:
-            ViewError: The trainer's clients send no such statistics, or the adversary
-                does not see them.
-        """
+        """Score each target's candidates, in [0, 1]."""
         return [self._score(adversary, target) for target in targets]
 
     def _score(self, adversary: Adversary, target: Target) -> Scores:

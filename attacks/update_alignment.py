@@ -50,11 +50,7 @@ class UpdateAlignment:
     reference: Annotated[int, Field(ge=1)] = 200
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in [-2, 2].
-
-        Raises:
-            ViewError: The adversary sees no uploads.
-        """
+        """Score each target's candidates, in [-2, 2]."""
         key = ("alignment", self, *(id(target.candidates) for target in targets))
         if key not in adversary.shared:
             watched = _Watched(adversary, self._reference(adversary))

@@ -77,11 +77,7 @@ class FedPTDhapa(DhapaClient):
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return every cluster's parameters, all the same, [clusters, ...] each.
-
-        Raises:
-            ConfigError: There are more clusters than clients.
-        """
+        """Return every cluster's parameters, all the same, [clusters, ...] each."""
         if self.clusters > len(task.clients):
             raise ConfigError(
                 f"{self.clusters} clusters of {len(task.clients)} clients were "

@@ -60,11 +60,7 @@ class PromptFedAMP(ProximalTrainer):
     attraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def step(self, clients: int) -> float:
-        """Return alpha for that many clients.
-
-        Raises:
-            ConfigError: It would give a client's own prompt a negative weight.
-        """
+        """Return alpha for that many clients."""
         if self.alpha is None:
             return self.sigma / clients
         most = self.sigma / max(1, clients - 1)

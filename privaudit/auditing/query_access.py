@@ -19,9 +19,6 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
     """Return the method with models that answer no more than that.
 
     Shadow models answer alike, so an attack learns what bare labels tell, too.
-
-    Raises:
-        AttackError: Its models answer in words, and a label was asked for.
     """
     if answers == "probabilities":
         return trainer

@@ -174,11 +174,7 @@ def run() -> None:
 
 @contextmanager
 def _written_out() -> Iterator[None]:
-    """Say so where a place cannot be used, or what is printed arrives nowhere.
-
-    Raises:
-        StorageError: A path is too long, or closed; or the output cannot be written.
-    """
+    """Say so where a place cannot be used, or what is printed arrives nowhere."""
     try:
         try:
             yield

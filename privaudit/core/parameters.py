@@ -18,11 +18,7 @@ MOST = 1_000_000  # of anything that is counted: far more than any federation ha
 
 
 def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what NAME=VALUE texts set; the value "none" is None.
-
-    Raises:
-        ConfigError: A text has no sign of equality, or no name.
-    """
+    """Return what NAME=VALUE texts set; the value "none" is None."""
     values: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -35,11 +31,7 @@ def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_spec(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of NAME or NAME:key=value,key=value.
-
-    Raises:
-        ConfigError: There is no name, or no parameter after the colon.
-    """
+    """Return the name and the parameters of NAME or NAME:key=value,key=value."""
     name, colon, own = text.partition(":")
     if not name or (colon and not own):
         raise ConfigError(
@@ -57,11 +49,7 @@ def field_names(factory: Callable[..., object]) -> frozenset[str]:
 
 
 def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
-    """Return what a class makes of parameters.
-
-    Raises:
-        ConfigError: A parameter is unknown or out of range.
-    """
+    """Return what a class makes of parameters."""
     from pydantic import ValidationError
 
     known = field_names(factory)

@@ -187,11 +187,7 @@ def _lines() -> list[str]:
 
 
 def read_public(text: str, place: str) -> str:
-    """Return a public key as it is compared.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Return a public key as it is compared."""
     key = text.strip().lower()
     if not _DIGITS.fullmatch(key):
         raise ConfigError(

@@ -76,11 +76,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse to put a file in the place of a device or a pipe.
-
-    Raises:
-        OSError: There is one.
-    """
+    """Refuse to put a file in the place of a device or a pipe."""
     with suppress(FileNotFoundError):
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # renaming refuses those

@@ -11,13 +11,7 @@ from privaudit.core.limits import check_limit
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
-
-    Raises:
-        MissingFileError: There is no such file, or it is no plain one.
-        LimitError: It is larger, or nested deeper, than a bound.
-        ConfigError: It is no TOML.
-    """
+    """Return what a TOML file holds."""
     content = read_bytes(path, "toml")
     try:
         found = tomllib.loads(content.decode())

@@ -27,11 +27,7 @@ class Pathological:
         rng: np.random.Generator,
         domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            ConfigError: There are more clients than classes.
-        """
+        """Return each record's client."""
         classes = rng.permutation(np.unique(labels))
         if clients > len(classes):
             raise ConfigError(
@@ -110,11 +106,7 @@ class ByDomain:
         rng: np.random.Generator,
         domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            ConfigError: There are no domains, or clients are no multiple of them.
-        """
+        """Return each record's client."""
         owner = np.empty(len(labels), dtype=np.int64)
         for mine, those in _spread(domains, clients):
             owner[mine] = those[

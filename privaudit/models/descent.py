@@ -53,9 +53,6 @@ def descend(
 
     Yields:
         Every step's number, from 1, and loss.
-
-    Raises:
-        TrainingError: When the loss is not finite.
     """
     groups = _groups(model, settings)
     optimizer = torch.optim.AdamW(groups, settings.learning_rate, betas)

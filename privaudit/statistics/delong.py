@@ -106,12 +106,7 @@ def checked_scores(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
-    """Return both as float64.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite, or not one number for
-            each record.
-    """
+    """Return both as float64."""
     members = np.asarray(member_scores, np.float64)
     others = np.asarray(nonmember_scores, np.float64)
     if members.ndim != 1 or others.ndim != 1:

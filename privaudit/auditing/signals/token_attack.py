@@ -49,10 +49,6 @@ def score_targets(
         targets: Clients under attack.
         score: Makes a score for each record of what the model says.
         clamped: Whether to use the statistics as they were published.
-
-    Raises:
-        ConfigError: The models do not answer in words, or a record has no position to
-            be scored at.
     """
     return [_score(adversary, target, score, clamped) for target in targets]
 

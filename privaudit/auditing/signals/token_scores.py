@@ -76,9 +76,6 @@ def perplexity_zlib(
         part: The slice.
         texts: The slice of each record, written out.
         all_positions: Whether the slice's first token counts, too.
-
-    Raises:
-        AttackError: There is not one text for each record.
     """
     if len(texts) != len(table):
         raise AttackError(

@@ -49,11 +49,6 @@ def read_caption_bank(
             and captions.json, a list of n captions in the same order.
         clusters: How many groups; fewer where fewer vectors differ.
         question: What is asked about each picture.
-
-    Raises:
-        MissingFileError: A file is missing.
-        DatasetError: A file is damaged, the two differ in length, a caption is blank,
-            or a vector has no direction.
     """
     vectors = _read_vectors(_find_vectors(path))
     captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]

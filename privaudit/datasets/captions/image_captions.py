@@ -49,11 +49,6 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     (of which the answer is one, by letter or text), ``label`` (by which records are
     dealt to clients) and ``split`` (train, val or test). Choices are written behind
     the question, and the answer is then the letter.
-
-    Raises:
-        MissingFileError: The list or a picture is missing.
-        ConfigError: A line is not of this form, an answer is blank or none of the
-            choices, or some lines have a label or a split and others not.
     """
     file = _find(path)
     lines = _read_lines(file)

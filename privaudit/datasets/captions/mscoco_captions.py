@@ -49,10 +49,6 @@ def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     Args:
         path: The folder, or one caption file in it or in its annotations/.
         question: What is asked about each picture.
-
-    Raises:
-        MissingFileError: A file or a picture is missing.
-        ConfigError: A file is damaged, or there are several for one part.
     """
     root, files = _find(path)
     kinds = [TRAIN] if len(files) == 1 else [_kind(file, files) for file in files]

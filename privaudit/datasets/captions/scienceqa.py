@@ -49,11 +49,6 @@ def read_scienceqa(path: Path) -> Dataset:
 
     The question is written out as context, question and choices behind letters; the
     answer is the letter, and the label is the topic.
-
-    Raises:
-        MissingFileError: A list or a picture is missing.
-        ConfigError: A list is damaged, the split names an unknown question, or an
-            answer is none of its choices.
     """
     problems = read_checked(path / "problems.json", PROBLEMS)
     chosen = _pictured(problems, path)

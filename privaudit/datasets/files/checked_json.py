@@ -33,12 +33,7 @@ def read_checked(path: Path, form: Form[T]) -> T:
 
 
 def parse_checked(content: bytes, form: Form[T], where: str) -> T:
-    """Return JSON of a form.
-
-    Raises:
-        LimitError: It would take too much memory.
-        DatasetError: It is not JSON, or not of that form.
-    """
+    """Return JSON of a form."""
     check_json(content, where, numbers=False)
     try:
         return form.validate_json(content)

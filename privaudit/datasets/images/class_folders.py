@@ -21,12 +21,7 @@ Levels = list[tuple[str, ...]]
 
 
 def levels_of(store: Store, wanted: int) -> Levels:
-    """Return each picture's folders and name, without what is in front for all.
-
-    Raises:
-        DatasetError: There are no pictures, a folder has none, or a picture lies in too
-            few folders.
-    """
+    """Return each picture's folders and name, without what is in front for all."""
     if isinstance(store, FolderStore) and (empty := store.empty_folders()):
         raise DatasetError(
             f"The folder {empty[0]} in {store.path} holds no picture. Fill it, or "

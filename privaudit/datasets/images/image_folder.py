@@ -15,12 +15,7 @@ from privaudit.datasets.store import Store
 
 
 def read_image_folder(path: Path) -> Dataset:
-    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test.
-
-    Raises:
-        MissingFileError: There is nothing.
-        ConfigError: Pictures lie outside class folders, or a class is empty.
-    """
+    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test."""
     return sort_by_class(store_in(path))
 
 

@@ -107,9 +107,6 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
 
     They may lie in the folder, in a folder in it, or in an archive in it, there behind
     any folders.
-
-    Raises:
-        MissingFileError: The first of them lies nowhere, or another is not beside it.
     """
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:

@@ -120,11 +120,6 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
         path: The folder, or one table.
         usual: What ``columns.json`` says where it says nothing else.
         content: What a record is.
-
-    Raises:
-        MissingFileError: There is no table.
-        DatasetError: A line is broken, a column is missing or blank, a label is
-            unknown, or no row has a class.
     """
     folder = path if path.is_dir() else path.parent
     columns = _read_columns(folder, usual)

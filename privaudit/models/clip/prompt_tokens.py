@@ -51,9 +51,6 @@ def prompt_tokens(
         texts: At least one; none may be empty.
         context_tokens: Context vectors to make room for; 0 for a plain text.
         length: Positions the text tower has.
-
-    Raises:
-        ConfigError: A text is empty or does not fit beside the context.
     """
     if not texts or context_tokens < 0:
         raise ConfigError(

@@ -221,10 +221,6 @@ class PromptableCLIP(FeatureModel):
                 does not. On ViT-B-16's text tower at random weights features then
                 differ by at most 0.002 (cosine at least 0.9999) and gradients by 1.3
                 percent of their norm.
-
-        Raises:
-            ConfigError: A name is empty or does not fit beside the context, or the
-                tower cannot run in that precision.
         """
         texts = [f"{_spoken(name)}." for name in class_names]
         tokens = self._tokens(texts, context_tokens)

@@ -98,12 +98,7 @@ class DialogueTokens:
     def __call__(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
     ) -> TokenSequences:
-        """Return rows of tokens, padded at the right to the longest.
-
-        Raises:
-            ConfigError: A row does not fit into the context, an answer is empty, or a
-                question holds the tokenizer's own mark for pictures.
-        """
+        """Return rows of tokens, padded at the right to the longest."""
         rows = [self._row(i, each, with_answers) for i, each in enumerate(dialogues)]
         longest = max((len(ids) for ids, _ in rows), default=0)
         ids = torch.full((len(rows), longest), self.padding)

@@ -132,13 +132,7 @@ def save_captioner(
 def load_captioner_folder(
     folder: Path, device: str = "cpu", targets: TargetNames = "all-linear"
 ) -> CaptioningVLM:
-    """Load a captioner for embeddings, frozen; it says which records it has seen.
-
-    Raises:
-        MissingFileError: One of its files is not there.
-        ConfigError: They are damaged, or do not belong together, or no layer fits
-            ``targets``.
-    """
+    """Load a captioner for embeddings, frozen; it says which records it has seen."""
     described = _FILE.read(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
     found = hashlib.sha256(content).hexdigest()

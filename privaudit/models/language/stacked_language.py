@@ -185,10 +185,6 @@ class StackedLanguageModel(TunedModules):
         """Return the same as token numbers, each with its end token if it has one.
 
         Prompts of one length run together, so that none needs padding at its left.
-
-        Raises:
-            ConfigError: Words hold answers, ``longest`` is not above 0, or as
-                :meth:`logits`.
         """
         check_prompts(words, longest)
         check_places(words, tokens.shape[2])

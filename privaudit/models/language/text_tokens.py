@@ -31,12 +31,7 @@ class TextTokens:
     separator: int | None = None
 
     def __call__(self, texts: Texts) -> TokenSequences:
-        """Return rows of tokens, padded at the right to the longest.
-
-        Raises:
-            ConfigError: A text does not fit into the context, or holds the tokenizer's
-                own mark between two texts.
-        """
+        """Return rows of tokens, padded at the right to the longest."""
         rows = [self._row(number, parts) for number, parts in enumerate(texts.texts)]
         ids = pad_sequence(rows, batch_first=True, padding_value=self._padding)
         lengths = torch.tensor([len(row) for row in rows])[:, None]

@@ -110,12 +110,7 @@ def read_description(folder: Path) -> SurrogateDescription:
 
 
 def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
-    """Load a surrogate, frozen; it says which records it has seen.
-
-    Raises:
-        MissingFileError: One of its files is not there.
-        ConfigError: They are damaged, or do not belong together.
-    """
+    """Load a surrogate, frozen; it says which records it has seen."""
     description = read_description(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
     found = hashlib.sha256(content).hexdigest()

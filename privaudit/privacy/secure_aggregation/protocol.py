@@ -67,9 +67,6 @@ def threshold_of(parties: int) -> int:
 
     Two groups of that size have more than a third of all in common. So if at most a
     third break the rules, an honest client is in both, and signs one list only.
-
-    Raises:
-        ConfigError: There are fewer than two parties: a sum over one is its update.
     """
     if parties < 2:
         raise ConfigError(

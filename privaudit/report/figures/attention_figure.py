@@ -38,9 +38,6 @@ def attention_shares(run: Run) -> list[Estimate]:
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
     for vision-language models", ICLR 2025, figure 6.
-
-    Raises:
-        ConfigError: The run has no model with experts and a trained gate.
     """
     means = _client_means(run)
     longest = max(map(len, means))

@@ -58,9 +58,6 @@ def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
     """Return an HTML fragment: texts coloured by entropy, and what colours mean.
 
     Nothing outside of it is needed. A piece says its number when pointed at.
-
-    Raises:
-        ConfigError: Pieces and entropies differ in number, or an entropy is no number.
     """
     for text in texts:
         _check(text)

@@ -77,9 +77,6 @@ def exact_match(
         references: Right answers; with choices, by letter or text.
         choices: The possible answers of a multiple-choice question.
 
-    Raises:
-        ConfigError: There are choices, and a reference is none of them.
-
     Example:
         >>> exact_match("Red.", ["red"])
         True

@@ -80,9 +80,6 @@ def mean_estimates(
     An image is drawn for all models together, since all wrote of the same images. The
     interval is that of other images of the same kind for the same models: seeds and
     clients are not drawn again, and how CIDEr-D weighs words is held fixed.
-
-    Raises:
-        ConfigError: There is no model, or models wrote of different numbers of images.
     """
     counts = [len(score) for score in scores]
     if len(set(counts)) != 1:

@@ -74,11 +74,7 @@ class GaussianCanaries:
         return is_member * self.mu + rng.standard_normal(is_member.shape)
 
     def epsilon_at(self, delta: float) -> float:
-        """Return epsilon by the analytic Gaussian.
-
-        Raises:
-            ConfigError: ``delta`` is 0, where no epsilon is enough.
-        """
+        """Return epsilon by the analytic Gaussian."""
         return gaussian_epsilon(self.mu, delta)
 
 

@@ -147,9 +147,6 @@ class PrivateTrainer(PromptTrainer):
         "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
         delta)) / epsilon where records are clipped, and that over the batch size where
         batch means are: the formula takes a sensitivity for granted that those lack.
-
-        Raises:
-            ConfigError: The accountant proves no epsilon that low.
         """
         if self.epsilon is None:
             return 0.0
