@@ -21,13 +21,7 @@ ON_TOKENS = (
 
 @dataclass(frozen=True)
 class GridCell:
-    """One cell of the grid.
-
-    Attributes:
-        slice: Which tokens are scored.
-        share: K in percent.
-        alpha: The order of the entropy.
-    """
+    """One cell of the grid."""
 
     slice: str
     share: int

@@ -39,12 +39,7 @@ class TunableLayer:
 
 @dataclass(frozen=True)
 class Site:
-    """One layer of self-attention, in front of whose keys a prefix may stand.
-
-    Attributes:
-        heads: Of its keys and values.
-        width: Of one head.
-    """
+    """One layer of self-attention, in front of whose keys a prefix may stand."""
 
     heads: int
     width: int
@@ -52,12 +47,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Head:
-    """A linear layer on top of a frozen tower that every model has for itself.
-
-    Attributes:
-        classes: What it tells apart.
-        width: Of what it reads.
-    """
+    """A linear layer on top of a frozen tower that every model has for itself."""
 
     classes: int
     width: int

@@ -21,12 +21,7 @@ _AVERAGED = phrase("method", ", averaged over {n} clients by pairs")
 
 @dataclass(frozen=True)
 class Comparison:
-    """A difference and the evidence that it is not zero.
-
-    Attributes:
-        estimate: First less second.
-        p_value: Two-sided, of no difference.
-    """
+    """A difference and the evidence that it is not zero."""
 
     estimate: Estimate
     p_value: float

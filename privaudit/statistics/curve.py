@@ -120,12 +120,7 @@ def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
 
 @dataclass(frozen=True)
 class RocCurve:
-    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.
-
-    Attributes:
-        fpr: Non-decreasing.
-        tpr: Non-decreasing.
-    """
+    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept."""
 
     fpr: Float[np.ndarray, " points"]
     tpr: Float[np.ndarray, " points"]

@@ -31,10 +31,6 @@ FEWEST = 3  # seeds: two may agree by chance, and then seem exact
 class Margins:
     """The largest differences that do not matter.
 
-    Attributes:
-        leak: Of leaks, in (0, 1).
-        use: Of utility, in (0, 1).
-
     Raises:
         ConfigError: One is out of range.
     """

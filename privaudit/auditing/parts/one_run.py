@@ -45,15 +45,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """Lower bounds on epsilon from one run, and what they say about a claim.
-
-    Attributes:
-        canaries: What they were, in words.
-        scored_by: The attack, or what stands for it.
-        bound: Which the verdict is about; named beforehand.
-        others: Further bounds, for comparison.
-        verdict: On the claimed epsilon.
-    """
+    """Lower bounds on epsilon from one run, and what they say about a claim."""
 
     canaries: str
     scored_by: str

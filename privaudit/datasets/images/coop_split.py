@@ -28,17 +28,7 @@ SPLIT = TypeAdapter(dict[str, list[Row]])
 
 @dataclass(frozen=True)
 class CoopPart:
-    """A data set that CoOp has a split of.
-
-    Attributes:
-        name: Here.
-        summary: What it is, in one line.
-        folder: Its folder in CoOp's layout.
-        split: Of the split file's name: split_zhou_SPLIT.json.
-        pictures: The folder of the pictures, inside it.
-        page: Where the pictures are.
-        template: CoOp's hand-written prompt.
-    """
+    """A data set that CoOp has a split of."""
 
     name: str
     summary: str

@@ -77,14 +77,7 @@ ENTRIES = TypeAdapter(dict[str, Any])
 
 @dataclass(frozen=True)
 class Labelled:
-    """The rows of a table that have a class.
-
-    Attributes:
-        columns: What the columns are.
-        contents: Each row's picture, or its one or two texts.
-        classes: The class of each row.
-        parts: The part of each row, if the table has parts.
-    """
+    """The rows of a table that have a class."""
 
     columns: Columns
     contents: tuple[tuple[str, ...], ...]

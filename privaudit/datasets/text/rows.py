@@ -16,12 +16,7 @@ ENDINGS = (".tsv", ".csv", ".jsonl")
 
 @dataclass(frozen=True)
 class TextRow:
-    """One record of a table.
-
-    Attributes:
-        where: What errors call it, such as "Line 3 of dev.tsv".
-        fields: Texts by the names of their columns.
-    """
+    """One record of a table."""
 
     where: str
     fields: Mapping[str, str]

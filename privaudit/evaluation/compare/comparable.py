@@ -89,13 +89,7 @@ def pair_clients(
 
 @dataclass(frozen=True)
 class TestScores:
-    """What the clients' models of a run score on its test records.
-
-    Attributes:
-        metric: What the scores are.
-        scores: Whether an answer is right, or how well it is written.
-        own: The test records of each client's own classes and domains.
-    """
+    """What the clients' models of a run score on its test records."""
 
     __test__ = False  # pytest would collect it
 

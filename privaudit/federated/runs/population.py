@@ -31,10 +31,6 @@ class Population:
     """Everything a configuration determines before anybody trains.
 
     Attributes:
-        dataset: The data set.
-        records: The same, encoded.
-        split: Who owns which record.
-        task: What every party knows.
         model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.

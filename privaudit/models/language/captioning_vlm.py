@@ -22,16 +22,7 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 
 @dataclass(frozen=True)
 class PictureTower:
-    """Makes pictures into tokens of the language model.
-
-    Attributes:
-        encode: From prepared pictures to tokens, the projector included.
-        prepare: From pictures (grey or RGB, bytes or floats from 0 to 1) to what
-            ``encode`` takes.
-        image_size: Side of a prepared picture.
-        parts: Tokens of a picture.
-        description: What beside the weights decides about a picture's tokens.
-    """
+    """Makes pictures into tokens of the language model."""
 
     encode: Callable[[Tensor], Tensor]
     prepare: Callable[[Pictures], Tensor]

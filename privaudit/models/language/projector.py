@@ -54,12 +54,7 @@ class ProjectorSettings:
 
 @options(frozen=True)
 class ProjectorLogLine:
-    """One line of the log.
-
-    Attributes:
-        loss: Mean since the line before, in nats per token.
-        held_out: On the public captions that are held out.
-    """
+    """One line of the log."""
 
     step: int
     loss: float

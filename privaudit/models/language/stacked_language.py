@@ -28,12 +28,7 @@ _CONTEXT_NAMES = (
 
 @runtime_checkable
 class TextTokenizer(Protocol):
-    """What is needed of a tokenizer; those of transformers have it.
-
-    Attributes:
-        eos_token_id: Number of the token that ends an answer.
-        pad_token_id: Number of the token behind the end; it is never looked at.
-    """
+    """What is needed of a tokenizer; those of transformers have it."""
 
     eos_token_id: Any
     pad_token_id: Any

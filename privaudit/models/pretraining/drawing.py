@@ -77,12 +77,7 @@ class DrawingSettings:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Drawn pictures and the truth about them.
-
-    Attributes:
-        pixels: Values in [0, 1].
-        attributes: See ``captions``.
-    """
+    """Drawn pictures and the truth about them."""
 
     pixels: Float[Tensor, "n 3 h w"]
     attributes: Int[Tensor, "n attributes"]

@@ -50,11 +50,7 @@ class PublicImages(Protocol):
 
 
 class PublicBank:
-    """Embeddings of the public records, of which some numbers drop out.
-
-    Attributes:
-        deviation: Of each number; 1 where it is always the same.
-    """
+    """Embeddings of the public records, of which some numbers drop out."""
 
     def __init__(
         self, bank: FeatureBank, indices: Int[Tensor, " n"], settings: VariationSettings

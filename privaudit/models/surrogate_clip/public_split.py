@@ -14,12 +14,7 @@ _TEST_SEED, _TEST_RECORDS = 0, 5000
 
 @dataclass(frozen=True)
 class PublicRecords:
-    """The records that a surrogate sees, which no client may own afterwards.
-
-    Attributes:
-        split: "validation", or None where a share of the others was drawn.
-        indices: In the data set, rising.
-    """
+    """The records that a surrogate sees, which no client may own afterwards."""
 
     split: str | None
     indices: Int[Tensor, " n"]

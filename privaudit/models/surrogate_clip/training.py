@@ -80,12 +80,7 @@ class SurrogateSettings:
 
 @options(frozen=True)
 class SurrogateLogLine:
-    """One line of the training log.
-
-    Attributes:
-        loss: Mean since the line before.
-        logit_scale: The temperature's inverse, after exp.
-    """
+    """One line of the training log."""
 
     step: int
     loss: float

@@ -94,12 +94,7 @@ CHATTER = (
 
 @dataclass(frozen=True)
 class Captions:
-    """One caption per picture.
-
-    Attributes:
-        texts: The captions.
-        said: The attributes that each of them names, ``NOT_SAID`` elsewhere.
-    """
+    """One caption per picture."""
 
     texts: list[str]
     said: Int[Tensor, "n attributes"]

@@ -12,13 +12,7 @@ _VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy
 
 @dataclass(frozen=True)
 class TinyClipLogLine:
-    """One line of the training log.
-
-    Attributes:
-        loss: Of the last batch.
-        logit_scale: The temperature's inverse, after exp.
-        accuracies: Zero-shot on drawn validation pictures, by set and template.
-    """
+    """One line of the training log."""
 
     step: int
     loss: float

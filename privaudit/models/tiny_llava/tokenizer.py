@@ -37,9 +37,6 @@ class LlavaTokenizer(WordTokenizer):
 
     Padding is token 0. Text comes back in lower case.
 
-    Attributes:
-        words: The tokens that are whole words of more than one character.
-
     Example:
         >>> tokenizer = LlavaTokenizer()
         >>> tokenizer.decode(tokenizer.encode("Two red squares, tagged k (by Zoe)."))

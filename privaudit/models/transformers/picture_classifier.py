@@ -36,10 +36,6 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         processor: Its image processor.
         build: Makes a tower of class names and a hand-written prompt.
         texts: The half of a CLIP that reads class texts; None where there is none.
-
-    Attributes:
-        width: Of a token.
-        image_size: Side of a prepared picture, in pixels.
     """
 
     def __init__(

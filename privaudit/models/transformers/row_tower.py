@@ -14,11 +14,7 @@ POSITIONS_AT_ONCE = 2**15  # of all models together, where nothing is learned
 
 
 class RowTower(TunedModules):
-    """What towers have in common that read records, not class names.
-
-    Attributes:
-        head: The head that each model trains for itself; None where nothing is.
-    """
+    """What towers have in common that read records, not class names."""
 
     head: Head | None = None
 

@@ -32,11 +32,7 @@ class NoPrompts:
 
 
 class TunableClassifier(FrozenModel):
-    """A frozen transformer that is tuned to tell classes apart.
-
-    Attributes:
-        dim: Of a record's feature by the frozen model.
-    """
+    """A frozen transformer that is tuned to tell classes apart."""
 
     dim: int
 

@@ -30,9 +30,6 @@ class TunedModules:
         targets: Layers that may be changed: "all-linear", or endings of names.
         part: Name of the part that is tuned, if the model has other parts.
 
-    Attributes:
-        targets: By name, in the model's order.
-
     Raises:
         ConfigError: A target fits no linear layer.
     """

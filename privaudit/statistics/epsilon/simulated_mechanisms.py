@@ -52,12 +52,7 @@ class Silence:
 
 @options(frozen=True)
 class GaussianCanaries:
-    """The Gaussian mechanism: standard normal noise, and mu more for a member.
-
-    Attributes:
-        epsilon: At ``delta``.
-        delta: In (0, 1).
-    """
+    """The Gaussian mechanism: standard normal noise, and mu more for a member."""
 
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -83,9 +78,6 @@ class RandomisedResponse:
     """Each coin, turned over with a chance of 1 / (1 + e^epsilon).
 
     No (epsilon, 0)-DP mechanism says more about a coin.
-
-    Attributes:
-        epsilon: At delta = 0.
     """
 
     epsilon: Annotated[float, Field(ge=0)]

@@ -63,11 +63,7 @@ def _noted_batch(
 
 @dataclass(frozen=True)
 class ContextGradients:
-    """One forward pass of a cohort's contexts, from which gradients can be asked.
-
-    Attributes:
-        losses: Each client's mean loss over its batch; 0 for an empty one.
-    """
+    """One forward pass of a cohort's contexts, from which gradients can be asked."""
 
     losses: Float[Tensor, " k"]
     _contexts: Float[Tensor, "k tokens width"]

@@ -28,12 +28,7 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 @dataclass(frozen=True)
 class RecordGradients:
-    """One forward pass of a cohort, from which gradients can be asked.
-
-    Attributes:
-        losses: Of every record; 0 for padding.
-        mask: False where padding stands.
-    """
+    """One forward pass of a cohort, from which gradients can be asked."""
 
     losses: Float[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
