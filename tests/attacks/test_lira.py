@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privaudit.attacks.lira import Lira
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
@@ -103,9 +102,3 @@ def test_where_difficulty_varies_it_beats_the_loss(mode: str) -> None:
         scores = offline_scores(target, told[1:], ~is_in[1:], "global")
     assert auroc(scores[truth], scores[~truth]).value == pytest.approx(0.85, abs=0.05)
     assert paired_auroc_difference(scores, target, truth).estimate.low > 0.15
-
-
-def test_every_way_can_be_asked_for() -> None:
-    for mode in ("online", "offline"):
-        for variance in ("per-record", "global", "global-published"):
-            assert Lira(mode=mode, variance=variance).mode == mode

@@ -34,10 +34,6 @@ def test_each_record_is_judged_by_its_own_class() -> None:
         torch.testing.assert_close(alone[0], together[row])
 
 
-def test_sorted_vectors_do_not_know_the_class() -> None:
-    assert Shadow(vector="sorted").vector == "sorted"
-
-
 @pytest.mark.parametrize("vector", ["full", "sorted"])
 def test_a_pooled_attack_model_sees_the_label_s_own_probability(
     vector: Literal["full", "sorted"],

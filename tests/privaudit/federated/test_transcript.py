@@ -10,6 +10,8 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.tensors import digest
 from privaudit.federated.transcript import SERVER, Message, Transcript, TranscriptFolder
 
+Stored = tuple[TranscriptFolder, Transcript]
+
 
 def message(round: int, client: str, value: float) -> Message:
     return Message(
@@ -18,7 +20,7 @@ def message(round: int, client: str, value: float) -> Message:
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> tuple[TranscriptFolder, Transcript]:
+def stored(tmp_path: Path) -> Stored:
     folder, transcript = TranscriptFolder(tmp_path), Transcript()
     for round in range(3):
         messages = [message(round, f"client-{i}", i + round) for i in range(2)]
@@ -26,15 +28,13 @@ def stored(tmp_path: Path) -> tuple[TranscriptFolder, Transcript]:
     return folder, transcript
 
 
-def test_a_stored_transcript_reads_back_the_same(
-    stored: tuple[TranscriptFolder, Transcript],
-) -> None:
+def test_a_stored_transcript_reads_back_the_same(stored: Stored) -> None:
     folder, transcript = stored
     again = folder.read(head=transcript.head, length=6)
     assert [m.describe() for m in again] == [m.describe() for m in transcript]
 
 
-def test_a_cut_tail_is_noticed(stored: tuple[TranscriptFolder, Transcript]) -> None:
+def test_a_cut_tail_is_noticed(stored: Stored) -> None:
     folder, transcript = stored
     lines = folder.manifest.read_bytes().splitlines(keepends=True)
     folder.manifest.write_bytes(b"".join(lines[:4]))
@@ -42,9 +42,7 @@ def test_a_cut_tail_is_noticed(stored: tuple[TranscriptFolder, Transcript]) -> N
         folder.read(head=transcript.head, length=6)
 
 
-def test_truncating_keeps_what_counts(
-    stored: tuple[TranscriptFolder, Transcript],
-) -> None:
+def test_truncating_keeps_what_counts(stored: Stored) -> None:
     folder, transcript = stored
     short = Transcript()
     for one in list(transcript)[:4]:
@@ -60,7 +58,7 @@ def test_truncating_keeps_what_counts(
 
 @pytest.mark.parametrize("line", [b"garbage", b"\xff", b"[]", b"{}", b"[" * 99999])
 def test_a_damaged_line_is_refused_and_nothing_is_dropped(
-    line: bytes, stored: tuple[TranscriptFolder, Transcript]
+    line: bytes, stored: Stored
 ) -> None:
     folder, transcript = stored
     lines = folder.manifest.read_bytes().splitlines()
@@ -75,9 +73,7 @@ def test_a_damaged_line_is_refused_and_nothing_is_dropped(
     assert {p.name: p.read_bytes() for p in folder.folder.iterdir()} == before
 
 
-def test_an_altered_tensor_names_file_and_round(
-    stored: tuple[TranscriptFolder, Transcript],
-) -> None:
+def test_an_altered_tensor_names_file_and_round(stored: Stored) -> None:
     folder, transcript = stored
     path = folder.folder / "round-0001.safetensors"
     content = bytearray(path.read_bytes())
@@ -87,9 +83,7 @@ def test_an_altered_tensor_names_file_and_round(
         folder.read(head=transcript.head, length=6)
 
 
-def test_a_truncated_file_names_file_and_round(
-    stored: tuple[TranscriptFolder, Transcript],
-) -> None:
+def test_a_truncated_file_names_file_and_round(stored: Stored) -> None:
     folder, transcript = stored
     path = folder.folder / "round-0002.safetensors"
     path.write_bytes(path.read_bytes()[:-3])
@@ -100,7 +94,7 @@ def test_a_truncated_file_names_file_and_round(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(line=st.integers(0, 5), field=st.sampled_from(["round", "sender", "kind"]))
 def test_no_line_of_the_manifest_can_be_changed(
-    stored: tuple[TranscriptFolder, Transcript], line: int, field: str
+    stored: Stored, line: int, field: str
 ) -> None:
     folder, transcript = stored
     whole = folder.manifest.read_text()
@@ -117,9 +111,7 @@ def test_no_line_of_the_manifest_can_be_changed(
     folder.manifest.write_text(whole)
 
 
-def test_swapped_messages_are_noticed(
-    stored: tuple[TranscriptFolder, Transcript],
-) -> None:
+def test_swapped_messages_are_noticed(stored: Stored) -> None:
     folder, transcript = stored
     lines = folder.manifest.read_text().splitlines()
     folder.manifest.write_text("\n".join([lines[1], lines[0], *lines[2:]]))

@@ -13,6 +13,7 @@ from privaudit.statistics.comparisons import (
 )
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.roc import auroc
+from tests.golden import golden
 
 
 def _correlated(
@@ -25,36 +26,32 @@ def _correlated(
 
 
 @pytest.mark.parametrize("case", [0, 1, 2, 3, 4, 6, 7])
-def test_the_paired_variance_equals_the_golden_one(
-    golden: dict[str, np.ndarray], case: int
-) -> None:
-    classes = [golden[f"c{case}_scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
+def test_the_paired_variance_equals_the_golden_one(case: int) -> None:
+    known = golden("roc", f"c{case}_")
+    classes = [known[f"scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
     first, second = delong_components(*classes[:2]), delong_components(*classes[2:])
     difference = first - second
-    expected = golden[f"c{case}_var_difference"]
-    assert first.against(second) == pytest.approx(
-        golden[f"c{case}_delong_cov12"], abs=1e-10
-    )
+    expected = known["var_difference"]
+    assert first.against(second) == pytest.approx(known["delong_cov12"], abs=1e-10)
     assert difference.delong_variance == pytest.approx(expected, abs=1e-10)
     assert difference.value / np.sqrt(difference.delong_variance) == pytest.approx(
-        golden[f"c{case}_paired_z"], abs=1e-9
+        known["paired_z"], abs=1e-9
     )
 
 
 @pytest.mark.parametrize("case", [0, 1, 2, 3, 4, 6, 7])
-def test_the_p_value_is_near_the_golden_normal_one(
-    golden: dict[str, np.ndarray], case: int
-) -> None:
+def test_the_p_value_is_near_the_golden_normal_one(case: int) -> None:
     """Student's t is a little more careful than the normal at 60 to 900 records.
 
     And so is the pooled variance, where it is larger: in case 4, of 120 + 40.
     """
-    classes = [golden[f"c{case}_scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
+    known = golden("roc", f"c{case}_")
+    classes = [known[f"scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
     truth = np.arange(len(classes[0]) + len(classes[1])) < len(classes[0])
     ours = paired_auroc_difference(
         np.concatenate(classes[:2]), np.concatenate(classes[2:]), truth
     )
-    normal = float(golden[f"c{case}_paired_p_two_sided"])
+    normal = float(known["paired_p_two_sided"])
     assert normal <= ours.p_value <= normal + 0.02
 
 

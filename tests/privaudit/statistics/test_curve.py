@@ -7,6 +7,7 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import roc_curve, tpr_at_fpr
+from tests.golden import golden
 
 
 @given(seed=st.integers(0, 2**32 - 1), levels=st.integers(2, 50))
@@ -42,14 +43,13 @@ def test_the_rate_agrees_with_sklearn(seed: int, fpr: float) -> None:
 
 @pytest.mark.parametrize("case", range(8))
 @pytest.mark.parametrize("scores", [1, 2])
-def test_the_rate_equals_the_golden_one(
-    golden: dict[str, np.ndarray], case: int, scores: int
-) -> None:
+def test_the_rate_equals_the_golden_one(case: int, scores: int) -> None:
     """The case is repeated until it has 10/fpr non-members: that moves no rate."""
-    members = golden[f"c{case}_scores{scores}_pos"]
-    others = golden[f"c{case}_scores{scores}_neg"]
-    expected = golden[f"c{case}_tpr_at_fpr{scores}"]
-    for fpr, rate in zip(golden["fpr_targets"], expected, strict=True):
+    known = golden("roc") | golden("roc", f"c{case}_")
+    members = known[f"scores{scores}_pos"]
+    others = known[f"scores{scores}_neg"]
+    expected = known[f"tpr_at_fpr{scores}"]
+    for fpr, rate in zip(known["fpr_targets"], expected, strict=True):
         if 0 < fpr < 1:
             copies = int(np.ceil(10 / fpr / len(others)))
             ours = tpr_at_fpr(members, np.tile(others, copies), float(fpr))

@@ -16,6 +16,7 @@ from privaudit.statistics.estimate import (
     two_proportions,
     unresolved,
 )
+from tests.golden import golden
 
 RESOLVED = Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")
 NEEDS_MORE = unresolved("needs 1000 non-members, has 100", (50, 100), "TPR", 0.95)
@@ -60,11 +61,10 @@ def test_a_percentage_is_no_confidence() -> None:
         proportion(5, 10, confidence=95.0)
 
 
-def test_proportion_equals_the_golden_clopper_pearson(
-    golden: dict[str, np.ndarray],
-) -> None:
-    confidence = 1 - float(golden["cp_alpha"])
-    columns = (golden[name] for name in ("cp_k", "cp_n", "cp_lower", "cp_upper"))
+def test_proportion_equals_the_golden_clopper_pearson() -> None:
+    known = golden("roc")
+    confidence = 1 - float(known["cp_alpha"])
+    columns = (known[name] for name in ("cp_k", "cp_n", "cp_lower", "cp_upper"))
     for successes, trials, low, high in zip(*columns, strict=True):
         ours = proportion(int(successes), int(trials), confidence)
         assert (ours.low, ours.high) == pytest.approx((low, high), abs=1e-10)

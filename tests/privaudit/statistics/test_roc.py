@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import auroc, delong_components, pooled_auroc
 from privaudit.statistics.verdict import judge_leak
+from tests.golden import golden
 
 # Whole numbers so that there are ties, small so that monotone maps stay exact.
 SCORES = st.integers(1, 12).flatmap(
@@ -68,17 +69,16 @@ def test_the_interval_holds_its_value_and_has_a_width(
 
 @pytest.mark.parametrize("case", range(8))
 @pytest.mark.parametrize("scores", [1, 2])
-def test_auroc_equals_the_golden_delong(
-    golden: dict[str, np.ndarray], case: int, scores: int
-) -> None:
-    members = golden[f"c{case}_scores{scores}_pos"]
-    others = golden[f"c{case}_scores{scores}_neg"]
+def test_auroc_equals_the_golden_delong(case: int, scores: int) -> None:
+    known = golden("roc", f"c{case}_")
+    members = known[f"scores{scores}_pos"]
+    others = known[f"scores{scores}_neg"]
     ours = auroc(members, others)
-    assert ours.value == pytest.approx(golden[f"c{case}_auroc{scores}"], abs=1e-10)
+    assert ours.value == pytest.approx(known[f"auroc{scores}"], abs=1e-10)
     assert delong_components(members, others).delong_variance == pytest.approx(
-        golden[f"c{case}_delong_var{scores}"], abs=1e-10
+        known[f"delong_var{scores}"], abs=1e-10
     )
-    interval = golden.get(f"c{case}_ci95_logit_{scores}")
+    interval = known.get(f"ci95_logit_{scores}")
     if interval is not None:  # absent where the classes are perfectly separated
         low, high = interval
         assert ours.low <= low + 1e-3

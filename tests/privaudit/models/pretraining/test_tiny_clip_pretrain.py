@@ -1,7 +1,6 @@
 import torch
 
-from privaudit.models.pretraining.drawing import DrawingSettings
-from privaudit.models.pretraining.tiny_clip import TinyClipSettings, contrastive_loss
+from privaudit.models.pretraining.tiny_clip import contrastive_loss
 from privaudit.models.pretraining.tiny_clip_validation import zero_shot_accuracy
 from privaudit.models.tiny_clip.architecture import build_model, encode_text
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
@@ -45,8 +44,3 @@ def test_accuracy_counts_the_nearest_text() -> None:
     features = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 1.0], [1.0, 0.5]])
     labels = torch.tensor([0, 1, 1, 0])
     assert zero_shot_accuracy(features, texts, labels) == 0.75
-
-
-def test_settings_nest_what_is_drawn() -> None:
-    settings = TinyClipSettings(drawing=DrawingSettings(digits=1, letters=0))
-    assert settings.drawing.digits == 1.0

@@ -5,49 +5,51 @@ from hypothesis import strategies as st
 
 from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
+from tests.golden import golden
 
 
-def golden_runs(golden: dict[str, np.ndarray], case: int) -> IndependentRuns:
-    inside, outside = golden[f"c{case}_in_scores"], golden[f"c{case}_out_scores"]
+def golden_runs(case: int) -> IndependentRuns:
+    known = golden("audit_bounds", f"c{case}_")
+    inside, outside = known["in_scores"], known["out_scores"]
     coins = np.arange(len(inside) + len(outside)) < len(inside)
     return IndependentRuns(np.concatenate([inside, outside]), coins)
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_one_threshold_equals_the_golden_bound(
-    golden: dict[str, np.ndarray], case: int
-) -> None:
-    runs, at = golden_runs(golden, case), float(golden[f"c{case}_explicit_threshold"])
+def test_one_threshold_equals_the_golden_bound(case: int) -> None:
+    known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
+    runs, at = golden_runs(case), float(known["explicit_threshold"])
     ours = [
         [
             FixedGrid(thresholds=(at,), confidence=1 - a, delta=d)(runs).value
-            for d in golden["delta_cp"].tolist()
+            for d in known["delta_cp"].tolist()
         ]
-        for a in golden["significance"].tolist()
+        for a in known["significance"].tolist()
     ]
-    expected = golden[f"c{case}_cp_explicit_twosided"]
+    expected = known["cp_explicit_twosided"]
     assert np.array(ours) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", range(8))
 def test_the_same_thresholds_given_beforehand_equal_the_golden_correction(
-    golden: dict[str, np.ndarray], case: int
+    case: int,
 ) -> None:
     """There the thresholds are the corners of the ROC curve that is judged with them.
 
     The numbers agree, the procedures do not: those thresholds are no grid fixed in
     advance, so we have no function that would take them.
     """
-    runs = golden_runs(golden, case)
-    grid = tuple(golden[f"c{case}_hull_thresholds"].tolist())
+    known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
+    runs = golden_runs(case)
+    grid = tuple(known["hull_thresholds"].tolist())
     ours = [
         [
             FixedGrid(thresholds=grid, confidence=1 - a, delta=d)(runs).value
-            for d in golden["delta_cp"].tolist()
+            for d in known["delta_cp"].tolist()
         ]
-        for a in golden["significance"].tolist()
+        for a in known["significance"].tolist()
     ]
-    expected = golden[f"c{case}_cp_bonferroni_twosided"]
+    expected = known["cp_bonferroni_twosided"]
     assert np.array(ours) == pytest.approx(expected, abs=1e-6)
 
 

@@ -5,20 +5,20 @@ from scipy.special import ndtri
 from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit, epsilon_from_mu
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
+from tests.golden import golden
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_the_same_thresholds_equal_the_golden_fit(
-    golden: dict[str, np.ndarray], case: int
-) -> None:
-    inside, outside = golden[f"c{case}_in_scores"], golden[f"c{case}_out_scores"]
+def test_the_same_thresholds_equal_the_golden_fit(case: int) -> None:
+    known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
+    inside, outside = known["in_scores"], known["out_scores"]
     coins = np.arange(len(inside) + len(outside)) < len(inside)
     runs = IndependentRuns(np.concatenate([inside, outside]), coins)
-    grid = tuple(golden[f"c{case}_hull_thresholds"].tolist())
-    for row, a in enumerate(golden["significance"].tolist()):
-        for column, d in enumerate(golden["delta_one_run"].tolist()):
+    grid = tuple(known["hull_thresholds"].tolist())
+    for row, a in enumerate(known["significance"].tolist()):
+        for column, d in enumerate(known["delta_one_run"].tolist()):
             ours = GaussianFit(thresholds=grid, confidence=1 - a, delta=d)(runs)
-            expected = golden[f"c{case}_gdp"][row, column]
+            expected = known["gdp"][row, column]
             assert ours.value == pytest.approx(expected, abs=1e-5)
             assert not ours.can_refute
 

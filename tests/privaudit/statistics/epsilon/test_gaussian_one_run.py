@@ -10,15 +10,17 @@ from privaudit.statistics.epsilon.gaussian_one_run import (
     one_run_mu,
     too_many_for_mu,
 )
+from tests.golden import golden
 
 
-def test_counts_give_the_golden_f_dp_epsilon(golden: dict[str, np.ndarray]) -> None:
+def test_counts_give_the_golden_f_dp_epsilon() -> None:
     """The golden f-DP figures take a Gaussian trade-off function."""
+    known = golden("audit_bounds")
     mu = [
         one_run_mu(np.array([v]), r, m, 0.05)[0]
-        for m, r, v in golden["cnt_m_guess_correct"].tolist()
+        for m, r, v in known["cnt_m_guess_correct"].tolist()
     ]
-    expected = golden["cnt_eps_one_run_fdp_s05_d1e5"]
+    expected = known["cnt_eps_one_run_fdp_s05_d1e5"]
     assert epsilon_from_mu(np.array(mu), 1e-5) == pytest.approx(expected, abs=1e-5)
 
 

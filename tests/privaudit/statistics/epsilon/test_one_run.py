@@ -12,6 +12,7 @@ from privaudit.statistics.epsilon.one_run import (
     one_run_epsilon,
     one_run_p_value,
 )
+from tests.golden import golden
 
 
 def plain_p_value(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
@@ -40,40 +41,39 @@ def test_the_p_value_equals_a_loop(
     assert ours[0] == pytest.approx(plain_p_value(v, r, m, epsilon, delta), abs=1e-10)
 
 
-def test_p_values_equal_the_golden_ones(golden: dict[str, np.ndarray]) -> None:
+def test_p_values_equal_the_golden_ones() -> None:
+    known = golden("audit_bounds")
     names = ("m", "n_guess", "n_correct", "eps", "delta", "value")
-    rows = zip(*(golden[f"pv_{name}"].tolist() for name in names), strict=True)
+    rows = zip(*(known[f"pv_{name}"].tolist() for name in names), strict=True)
     for m, r, v, epsilon, delta, expected in rows:
         ours = one_run_p_value(np.array([v]), r, m, np.array([epsilon]), delta)
         assert ours[0] == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize(("delta", "name"), [(0.0, "d0"), (1e-5, "d1e5")])
-def test_counts_give_the_golden_epsilon(
-    golden: dict[str, np.ndarray], delta: float, name: str
-) -> None:
+def test_counts_give_the_golden_epsilon(delta: float, name: str) -> None:
+    known = golden("audit_bounds")
     ours = [
         one_run_epsilon(np.array([v]), r, m, significance=0.05, delta=delta)[0]
-        for m, r, v in golden["cnt_m_guess_correct"].tolist()
+        for m, r, v in known["cnt_m_guess_correct"].tolist()
     ]
-    expected = golden[f"cnt_eps_one_run_s05_{name}"]
+    expected = known[f"cnt_eps_one_run_s05_{name}"]
     assert np.array(ours) == pytest.approx(expected, abs=2e-6)
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_the_highest_scores_give_the_golden_bound_at_their_threshold(
-    golden: dict[str, np.ndarray], case: int
-) -> None:
+def test_the_highest_scores_give_the_golden_bound_at_their_threshold(case: int) -> None:
     """There a threshold says how many to guess at; here that number is given."""
-    inside, outside = golden[f"c{case}_in_scores"], golden[f"c{case}_out_scores"]
-    above = int(golden[f"c{case}_explicit_counts_tp_fp"].sum())
+    known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
+    inside, outside = known["in_scores"], known["out_scores"]
+    above = int(known["explicit_counts_tp_fp"].sum())
     canaries = OneRunCanaries(
         np.concatenate([inside, outside]),
         np.arange(len(inside) + len(outside)) < len(inside),
     )
-    expected = golden[f"c{case}_one_run_explicit"]
-    for row, a in enumerate(golden["significance"].tolist()):
-        for column, d in enumerate(golden["delta_one_run"].tolist()):
+    expected = known["one_run_explicit"]
+    for row, a in enumerate(known["significance"].tolist()):
+        for column, d in enumerate(known["delta_one_run"].tolist()):
             method = OneRunGuesses(
                 guesses_in=above, guesses_out=0, confidence=1 - a, delta=d
             )
