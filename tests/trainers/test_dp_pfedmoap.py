@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -13,22 +14,28 @@ from tests.toy_federation import Play, Shards
 
 quick = partial(DPPFedMoAP, epochs=2)
 paper = partial(quick, mode="published-paper")
+SecondRound = Callable[..., tuple[Tensors, Tensors, Tensors]]
 
 
-def second_round(
-    trainer: DPPFedMoAP, task: Task, shards: Shards, gate_seed: int = 0
-) -> tuple[Tensors, Tensors, Tensors]:
+@pytest.fixture
+def second_round(task: Task, shards: Shards) -> SecondRound:
     """Return what a cohort received, sent and kept in a round with experts."""
     generator = torch.Generator().manual_seed(7)
     received = {
         "context": 0.1 * torch.randn(3, 3, 5, generator=generator),
         "experts": 0.1 * torch.randn(3, 2, 3, 5, generator=generator),
     }
-    gates = [trainer.start_client(task, c, Seeds(gate_seed)) for c in shards]
     cohort = Cohort.of(list(shards), list(shards.values()))
     at = Round(1, Seeds(0), tuple(shards))
-    result = trainer.local_update(task, cohort, received, stack(gates), at)
-    return received, result.sent, result.kept
+
+    def run(
+        trainer: DPPFedMoAP, gate_seed: int = 0
+    ) -> tuple[Tensors, Tensors, Tensors]:
+        gates = [trainer.start_client(task, c, Seeds(gate_seed)) for c in shards]
+        result = trainer.local_update(task, cohort, received, stack(gates), at)
+        return received, result.sent, result.kept
+
+    return run
 
 
 def test_sound_uploads_are_certified_at_the_epsilon_asked_for(play: Play) -> None:
@@ -48,36 +55,36 @@ def test_a_released_model_is_never_certified(
     assert "local release" in certificate.why
 
 
-def test_no_gate_touches_a_sound_upload(task: Task, shards: Shards) -> None:
+def test_no_gate_touches_a_sound_upload(second_round: SecondRound) -> None:
     """Else every record's gradient would depend on what others taught the gate."""
-    _, one, kept = second_round(quick(epsilon=8.0), task, shards)
-    _, other, others = second_round(quick(epsilon=8.0), task, shards, gate_seed=1)
+    _, one, kept = second_round(quick(epsilon=8.0))
+    _, other, others = second_round(quick(epsilon=8.0), gate_seed=1)
     assert torch.equal(one["context"], other["context"])
     assert not torch.allclose(kept["context"], others["context"])
 
 
-def test_a_sound_upload_tells_no_size(task: Task, shards: Shards) -> None:
-    _, sent, _ = second_round(quick(epsilon=8.0), task, shards)
+def test_a_sound_upload_tells_no_size(second_round: SecondRound) -> None:
+    _, sent, _ = second_round(quick(epsilon=8.0))
     assert torch.equal(sent["weight"], torch.ones(3))
 
 
 def test_clipped_steps_stay_within_the_reach_that_is_accounted_for(
-    task: Task, shards: Shards
+    task: Task, second_round: SecondRound
 ) -> None:
     trainer = paper(clip_norm=0.05, epochs=6)
-    received, _, kept = second_round(trainer, task, shards)
+    received, _, kept = second_round(trainer)
     moved = (kept["context"] - received["context"]).flatten(1).norm(dim=1)
     assert (moved > 0).all()
     assert (moved <= trainer._reach(task)).all()
-    free, _, far = second_round(paper(clip_norm=1e6, epochs=6), task, shards)
+    free, _, far = second_round(paper(clip_norm=1e6, epochs=6))
     assert (far["context"] - free["context"]).norm() > moved.norm()
 
 
 def test_paper_noise_is_on_the_upload_and_not_on_what_is_kept(
-    task: Task, shards: Shards
+    task: Task, second_round: SecondRound
 ) -> None:
-    calm = second_round(paper(), task, shards)
-    noised = second_round(paper(epsilon=25.0, delta=0.05), task, shards)
+    calm = second_round(paper())
+    noised = second_round(paper(epsilon=25.0, delta=0.05))
     assert torch.equal(calm[2]["context"], noised[2]["context"])
     trainer = paper(epsilon=25.0, delta=0.05)
     gap = noised[1]["context"] - calm[1]["context"]
@@ -109,11 +116,9 @@ def test_a_server_is_told_what_it_does_not_see(play: Play) -> None:
     assert "the personal prompt, which is not what is sent" in missing
 
 
-def test_without_epsilon_nothing_is_noised(task: Task, shards: Shards) -> None:
+def test_without_epsilon_nothing_is_noised(second_round: SecondRound) -> None:
     def first(trainer: DPPFedMoAP) -> Tensor:
-        return second_round(trainer, task, shards)[1]["context"]
+        return second_round(trainer)[1]["context"]
 
-    assert torch.equal(
-        first(paper()), second_round(paper(), task, shards)[2]["context"]
-    )
+    assert torch.equal(first(paper()), second_round(paper())[2]["context"])
     assert not torch.equal(first(quick()), first(quick(epsilon=8.0)))

@@ -25,6 +25,16 @@ def limits(run: str, max_auroc: float, **more: Any) -> list[GateCheck]:
     return [check for check in found.checks if isinstance(check, GateCheck)]
 
 
+def shifted(by: float, seed: int = 0) -> Change:
+    """Draw scores, of members so much higher."""
+
+    def change(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        return by * truth + rng.standard_normal(len(truth))
+
+    return change
+
+
 def rescored(attack: str, change: Change) -> Callable[..., StoredAudit]:
     """Return a reader of audits that changes one attack's scores."""
 
@@ -48,11 +58,7 @@ def test_every_attack_that_was_made_is_held_to_it(runs: Path) -> None:
 def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cheat(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(0)
-        return 0.8 * truth + rng.standard_normal(len(truth))
-
-    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", cheat))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.8)))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     bad = [check.name for check in found.checks if check.outcome == "regression"]
     assert (found.exit_code, bad) == (1, ["entropy AUROC"])
@@ -63,12 +69,7 @@ def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
 
 def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {check.outcome for check in limits("plain", 0.6)} == {"pass"}
-
-    def some(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(0)
-        return 0.35 * truth + rng.standard_normal(len(truth))
-
-    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", some))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.35)))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     undecided = [c.name for c in found.checks if c.outcome == "underpowered"]
     assert (found.exit_code, undecided) == (3, ["entropy AUROC"])
@@ -76,12 +77,7 @@ def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members with the lower scores are as easily told as with the higher ones."""
-
-    def backwards(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(0)
-        return rng.standard_normal(len(truth)) - 3 * truth
-
-    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", backwards))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(-3.0)))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     (bad,) = (check for check in found.checks if check.outcome == "regression")
     assert bad.name == "entropy AUROC"
@@ -93,12 +89,7 @@ def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit at 95 % by itself, and not among so many."""
-
-    def barely(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        rng = np.random.default_rng(1)
-        return 0.3 * truth + rng.standard_normal(len(truth))
-
-    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", barely))
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.3, seed=1)))
     (alone,) = (c for c in limits("plain", 0.5) if c.name == "entropy AUROC")
     limit = alone.estimate.low - 0.002
     (among,) = (c for c in limits("plain", limit) if c.name == "entropy AUROC")

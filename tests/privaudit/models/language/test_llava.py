@@ -14,6 +14,7 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
 from tests.loaded_models import load_captioner
+from tests.small_transformers import PATCH, image_processor, random_model, vision_config
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
 WORDS += ["is", "this", "two"]
@@ -63,29 +64,16 @@ def write_llava(folder: Path, kind: str, chat: str | None = CHAT) -> Any:
         eos_token_id=2,
         pad_token_id=3,
     )
-    vision = transformers.CLIPVisionConfig(
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        image_size=24,
-        patch_size=8,
-    )
     config = transformers.LlavaConfig(
-        vision_config=vision, text_config=text, image_token_index=4
+        vision_config=vision_config("CLIPVision"),
+        text_config=text,
+        image_token_index=4,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.LlavaForConditionalGeneration(config).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape), alpha=0.1)
+    model = random_model(lambda: transformers.LlavaForConditionalGeneration(config))
     processor = transformers.LlavaProcessor(
-        image_processor=transformers.CLIPImageProcessor(
-            size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}
-        ),
+        image_processor=image_processor(),
         tokenizer=make_tokenizer(),
-        patch_size=8,
+        patch_size=PATCH,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
         chat_template=chat,
@@ -201,11 +189,11 @@ def test_a_target_that_both_towers_have_is_the_language_models(folder: Path) -> 
 
 
 def test_sizes_are_known(model: CaptioningVLM, pictures: torch.Tensor) -> None:
-    assert (model.image_size, model.parts, model.width) == (24, 9, 16)
+    assert (model.image_size, model.parts, model.width) == (16, 4, 16)
     assert (model.vocabulary, model.language.context) == (24, 48)
-    assert model.encode_tokens(torch.empty(0, 3, 24, 24)).shape == (0, 9, 16)
+    assert model.encode_tokens(torch.empty(0, 3, 16, 16)).shape == (0, 4, 16)
     prepared = model.preprocess_batch(pictures)
-    assert model.encode_tokens(prepared, batch=1).shape == (2, 9, 16)
+    assert model.encode_tokens(prepared, batch=1).shape == (2, 4, 16)
 
 
 def test_pictures_are_prepared_as_by_the_models_processor(
@@ -238,7 +226,7 @@ def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
 def test_a_record_without_picture_is_refused(model: CaptioningVLM) -> None:
     with pytest.raises(ConfigError, match="has no pixels"):
         model.preprocess_batch(torch.empty(1, 3, 0, 0))
-    with pytest.raises(ConfigError, match="reads pictures of 24 pixels"):
+    with pytest.raises(ConfigError, match="reads pictures of 16 pixels"):
         cached_tokens(model, FeatureBank(torch.ones(1, 512)))
 
 
@@ -268,7 +256,7 @@ def pickle_weights(folder: Path) -> None:
         (alter("config.json", model_type="qwen2"), "of type 'qwen2'"),
         (
             alter("config.json", text_config={"num_hidden_layers": 10**9}),
-            "have 80 tensors",
+            "have 64 tensors",
         ),
         (alter("config.json", text_config={"vocab_size": 10**10}), "parameters, and"),
         (

@@ -71,6 +71,18 @@ def test_a_clip_norm_beyond_all_gradients_clips_nothing(
         torch.testing.assert_close(found[0][name], found[1][name])
 
 
+@pytest.mark.parametrize("mode", ["published-paper", "published-code"])
+def test_a_published_batch_gradient_is_as_long_as_the_clip_norm_allows(
+    mode: Any, task: Task, cohort: Cohort
+) -> None:
+    trainer = PrivateLocalTrainer(mode=mode, epsilon=1.0, clip_norm=0.01)
+    found, _ = trainer.gradients(task, cohort, start(), losses_of(task), AT, square)
+    for tensor in found.values():
+        torch.testing.assert_close(
+            tensor.flatten(1).norm(dim=1), torch.full((3,), 0.01)
+        )
+
+
 @settings(
     max_examples=25,
     deadline=None,
