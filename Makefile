@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
@@ -34,7 +34,9 @@ demo: $(READY)
 	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 30
 	@echo "The demo took $$(($$(date +%s) - $(BEGUN))) seconds."
 
-# In as many processes as there are cores, a file's tests in one of them.
+# In as many processes as there are cores, a file's tests in one of them: long files first.
+# The processes that tests start read compiled modules.
+test quick: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(PYTEST) $(TESTS)
 

@@ -26,6 +26,12 @@ torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of slow tests: processes that share the rest end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def another_machine() -> Iterator[None]:
     """Give records other last bits where that is asked for."""
