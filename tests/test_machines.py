@@ -26,7 +26,7 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "rounds"), [("promptfl", 4), ("dp-fpl", 40)])
+@pytest.mark.parametrize(("trainer", "rounds"), [("promptfl", 2), ("dp-fpl", 40)])
 def test_default_runs_agree_across_threads_and_chunks(
     trainer: str, rounds: int, threads: None
 ) -> None:

@@ -12,10 +12,13 @@ from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.default_attacks import TOKEN_LOSS, places
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.storage.save import save_audit
 from privaudit.cli.main import app
 from privaudit.cli.progress import Event
 from privaudit.evaluation.distribution_shift import measure_shift
 from privaudit.federated.runs.ledger import Ledger
+from privaudit.report.export import export_public, verify_card
+from privaudit.report.page import render_report
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {
@@ -25,6 +28,7 @@ SMALL: dict[str, Any] = {
     "tested": 12,
     "shots": 4,
     "public_share": 0.02,
+    "seed": 987654321,  # nothing else looks like it
 }
 
 
@@ -36,7 +40,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         patch.setenv("PRIVAUDIT_CACHE", str(cache))
         return {
             "memorised": train(
-                "lora-fedavg", folder=folder, epochs=45, learning_rate=0.01, **SMALL
+                "lora-fedavg",
+                folder=folder,
+                epochs=45,
+                learning_rate=0.01,
+                measured_rounds=1,
+                **SMALL,
             ),
             "fedrand": train("fedrand", folder=folder, **SMALL),
             "untrained": train(
@@ -148,3 +157,30 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_transcript(
     assert whole_model is not None
     for name, tensor in resumed.own_model.items():
         assert (tensor == whole_model[name]).all()
+
+
+def test_no_word_of_a_record_leaves_and_the_card_matches(
+    audits: dict[str, Audit], tmp_path: Path
+) -> None:
+    run = audits["fedrand"].run
+    save_audit(audits["fedrand"])
+    found = export_public(run, tmp_path / "out")
+    left = found.left
+    assert (left.unknown, left.odd) == ([], [])
+    assert left.few  # clients have a handful of records each
+    assert all("by_client" in place for place in left.few)
+    text = "".join(path.read_text() for path in found.folder.iterdir())
+    for dialogue in run.population.dataset.dialogues:
+        for said in (dialogue.question, *dialogue.answers):
+            assert said not in text
+    assert str(SMALL["seed"]) not in text
+    assert verify_card(found.folder, runs=run.path.parent).matches
+
+
+def test_captions_on_the_page_are_coloured_by_the_rebuilt_models(
+    audits: dict[str, Audit],
+) -> None:
+    shown = render_report([audits["fedrand"]], show_records=True)
+    assert shown.count("Most exposed") == shown.count("Least exposed") == 6
+    assert shown.count("data:image/png;base64,") == 12
+    assert "nats" in shown

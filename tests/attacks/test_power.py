@@ -1,8 +1,11 @@
 """Attacks with shadow models against the loss threshold, on models that overfit."""
 
+from dataclasses import replace
+
 import pytest
 
 from privaudit import Audit, Auditor, train
+from privaudit.auditing.scenario import find_scenario
 from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
 
 
@@ -17,7 +20,9 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         clients=4,
         measured_rounds=1,
     )
-    return Auditor(run).attack("server-reconstruct", clients="all", shadows=24)
+    plan = find_scenario("server-reconstruct", 24)
+    compared = {name: plan.attacks[name] for name in ("loss-threshold", "lira", "rmia")}
+    return Auditor(run).attack(replace(plan, attacks=compared), clients="all")
 
 
 def gain(audit: Audit, attack: str) -> Comparison:

@@ -1,14 +1,9 @@
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from markupsafe import Markup
 
-from privaudit import train
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.scenario import find_scenario
 from privaudit.report import page as page_module
 from privaudit.report.page import render_report
 from tests.privaudit.made_audits import make_audit, make_writer
@@ -95,25 +90,3 @@ def test_captions_are_shown_on_request_alone(
     assert text.count("a caption") == 2
     assert "It contains images and captions of training records" in text
     assert text.index("The most and the least exposed records") < text.index("Glossary")
-
-
-@pytest.mark.slow
-def test_a_trained_runs_captions_are_coloured_by_its_rebuilt_models(
-    tmp_path: Path,
-) -> None:
-    """From training to the page, with the embedded model: no part is made up."""
-    run = train(
-        "fedrand",
-        rounds=1,
-        clients=2,
-        participation=1.0,
-        tested=4,
-        shots=2,
-        folder=tmp_path,
-    )
-    plan = find_scenario("server-reconstruct", 0)
-    few = replace(plan, attacks={"max-renyi": plan.attacks["max-renyi"]})
-    shown = render_report([Auditor(run).attack(few)], show_records=True)
-    assert shown.count("Most exposed") == shown.count("Least exposed") == 6
-    assert shown.count("data:image/png;base64,") == 12
-    assert "nats" in shown
