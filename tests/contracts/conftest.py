@@ -49,6 +49,9 @@ class Attacked:
     scores: Sequence[Scores]
 
 
+_ATTACKED: dict[tuple[str, bool], Attacked] = {}  # for all contracts of an attack
+
+
 @pytest.fixture
 def attacked(name: str, task: Task, play: Play) -> Callable[[bool], Attacked]:
     """Attack clients that memorised noise, or never saw it, in the attack's own world.
@@ -81,7 +84,7 @@ def attacked(name: str, task: Task, play: Play) -> Callable[[bool], Attacked]:
         scores = ATTACKS.find(name)()(adversary, targets)
         return Attacked(world, adversary, targets, coins, scores)
 
-    def build(trained_on_members: bool) -> Attacked:
+    def find_world(trained_on_members: bool) -> Attacked:
         refused = []
         for world in WORLDS:
             try:
@@ -89,5 +92,11 @@ def attacked(name: str, task: Task, play: Play) -> Callable[[bool], Attacked]:
             except PrivauditError as error:
                 refused.append(str(error))
         pytest.fail(f"no world has what {name} needs: {refused}")
+
+    def build(trained_on_members: bool) -> Attacked:
+        asked = name, trained_on_members
+        if asked not in _ATTACKED:
+            _ATTACKED[asked] = find_world(trained_on_members)
+        return _ATTACKED[asked]
 
     return build

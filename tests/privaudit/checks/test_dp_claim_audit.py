@@ -28,7 +28,7 @@ def audit(**options: Any) -> ClaimAudit:
 
 @pytest.fixture(scope="module")
 def published() -> ClaimAudit:
-    return audit(runs=200)
+    return audit(runs=120)
 
 
 def test_the_published_noise_does_not_keep_what_it_claims(

@@ -30,7 +30,7 @@ def test_one_model_on_one_mixture_does_not_vary() -> None:
     assert found.ratio.value == 1
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize("shared", [False, True])
 def test_intervals_cover_as_often_as_they_say(spread: float, shared: bool) -> None:
     """Own models, or one for all on mixtures that differ; nominal are 95 per cent."""

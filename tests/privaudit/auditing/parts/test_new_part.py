@@ -1,6 +1,7 @@
 """A part that only this file knows: computed, stored, read back and shown."""
 
 import io
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
@@ -22,6 +23,7 @@ from privaudit.report.export.audits import recorded
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.estimate import Estimate, proportion
+from tests.conftest import common_cache
 
 NAME = "server-reconstruct"
 
@@ -67,11 +69,15 @@ AGAIN: AuditPart[Mapping[str, AttackResult]] = AuditPart(
 _ENTERED = {part.name: PARTS._entries.pop(part.name) for part in (MEMBER_SHARE, AGAIN)}
 
 
+def enter(patch: pytest.MonkeyPatch) -> None:
+    for name, part in _ENTERED.items():
+        patch.setitem(PARTS._entries, name, part)
+
+
 @pytest.fixture
 def entered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the parts in the list in one test: other tests do not know them."""
-    for name, part in _ENTERED.items():
-        monkeypatch.setitem(PARTS._entries, name, part)
+    enter(monkeypatch)
 
 
 def stored(folder: Path) -> tuple[Audit, Audit]:
@@ -81,9 +87,20 @@ def stored(folder: Path) -> tuple[Audit, Audit]:
     return audit, restore_audit(read_audit(Run(folder), NAME))
 
 
+@pytest.fixture(scope="module")
+def audits(
+    originals: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Audit, Audit]:
+    """What is found, and what is read back, where the parts are in the list."""
+    place = shutil.copytree(originals / "whole", tmp_path_factory.mktemp("runs") / "a")
+    with pytest.MonkeyPatch.context() as patch, common_cache(tmp_path_factory):
+        enter(patch)
+        return stored(place)
+
+
 @pytest.mark.usefixtures("entered")
-def test_a_part_is_one_file(whole: Path) -> None:
-    audit, again = stored(whole)
+def test_a_part_is_one_file(audits: tuple[Audit, Audit]) -> None:
+    audit, again = audits
     found = audit.part(MEMBER_SHARE)
     assert found is not None
     assert sum(found.by_client.values()) == found.share.value * found.share.n[0]
@@ -99,10 +116,10 @@ def test_a_part_is_one_file(whole: Path) -> None:
 
 
 @pytest.mark.usefixtures("entered")
-def test_a_part_of_attacks_keeps_their_scores(whole: Path) -> None:
-    audit, again = stored(whole)
+def test_a_part_of_attacks_keeps_their_scores(audits: tuple[Audit, Audit]) -> None:
+    audit, again = audits
     attack = audit.headline.attack
-    kept = read_audit(Run(whole), NAME)
+    kept = read_audit(audit.run, NAME)
     (one,) = kept.clients(f"again/{attack}")
     assert one.scores.tolist() == audit.part(AGAIN)[attack].clients[0].scores.tolist()
     assert again.part(AGAIN)[attack].auroc == audit.part(AGAIN)[attack].auroc
@@ -112,9 +129,10 @@ def test_a_part_of_attacks_keeps_their_scores(whole: Path) -> None:
 
 
 @pytest.mark.usefixtures("entered")
-def test_nothing_of_it_leaves_before_somebody_allows_it(whole: Path) -> None:
-    stored(whole)
-    sieve, contents = AllowList(), read_audit(Run(whole), NAME).contents
+def test_nothing_of_it_leaves_before_somebody_allows_it(
+    audits: tuple[Audit, Audit],
+) -> None:
+    sieve, contents = AllowList(), read_audit(audits[0].run, NAME).contents
     assert not {"member_share", "again"} & set(recorded(contents, sieve, "x"))
     assert {"x/member_share", "x/again"} <= set(sieve.unknown)
 

@@ -23,7 +23,7 @@ def point(mode: str, epsilon: float | None, seed: int) -> SweepPoint:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def found() -> Tradeoff:
     cells = [("dp-fpl", None), ("dp-fpl", 8.0), ("promptfl", None)]
     made = judge_sweep([point(m, e, s) for m, e in cells for s in (1, 2, 3)])
@@ -37,17 +37,22 @@ def found() -> Tradeoff:
     )
 
 
-def test_a_sweep_comes_back_whole(found: Tradeoff, tmp_path: Path) -> None:
-    write_sweep(found, tmp_path)
-    assert read_sweep(tmp_path) == found
+@pytest.fixture(scope="module")
+def written(found: Tradeoff, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    write_sweep(found, folder)
+    return folder
+
+
+def test_a_sweep_comes_back_whole(found: Tradeoff, written: Path) -> None:
+    assert read_sweep(written) == found
 
 
 def test_all_files_are_the_same_when_written_again(
-    found: Tradeoff, tmp_path: Path
+    written: Path, tmp_path: Path
 ) -> None:
-    write_sweep(found, tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    write_sweep(read_sweep(tmp_path), tmp_path)
+    before = {path.name: path.read_bytes() for path in written.iterdir()}
+    write_sweep(read_sweep(written), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -63,10 +68,9 @@ def test_all_files_are_the_same_when_written_again(
     ],
 )
 def test_damage_says_what_to_do(
-    change: Callable[[dict[str, Any]], object], found: Tradeoff, tmp_path: Path
+    change: Callable[[dict[str, Any]], object], written: Path, tmp_path: Path
 ) -> None:
-    write_sweep(found, tmp_path)
-    said = json.loads((tmp_path / "sweep.json").read_text())
+    said = json.loads((written / "sweep.json").read_text())
     change(said)
     (tmp_path / "sweep.json").write_text(json.dumps(said))
     with pytest.raises(
