@@ -75,9 +75,9 @@ class Lira:
         scores = self._of(table.candidates)
         if self.mode == "online":
             return Scores(scores, scores > 0)
-        asked, public = table.candidates.target, table.public.target
+        candidates, public = table.candidates.target, table.public.target
         reference = self._of(table.public)
-        threshold = public_threshold(reference, public.labels, asked.labels)
+        threshold = public_threshold(reference, public.labels, candidates.labels)
         return Scores(scores, scores > threshold)
 
     def _of(self, known: SignalsWithMembership) -> Float[np.ndarray, " records"]:

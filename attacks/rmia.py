@@ -67,10 +67,10 @@ class Rmia:
 
     def _score(self, table: ShadowTable) -> Scores:
         public = _Likelihoods.of(table.public)
-        asked = _Likelihoods.of(table.candidates)
+        candidates = _Likelihoods.of(table.candidates)
         if self.mode == "online":
             others = public.target / public.mean_out()
-            ratio = asked.target / np.maximum(asked.mean_in_and_out(), LEAST)
+            ratio = candidates.target / np.maximum(candidates.mean_in_and_out(), LEAST)
         else:
             a = (
                 self.a
@@ -78,7 +78,7 @@ class Rmia:
                 else tune_a(_Likelihoods.of(table.pool), self.gamma)
             )
             others = public.target / offline_mean(public.mean_out(), a)
-            ratio = asked.target / offline_mean(asked.mean_out(), a)
+            ratio = candidates.target / offline_mean(candidates.mean_out(), a)
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
         labels = table.public.target.labels, table.candidates.target.labels
@@ -121,16 +121,16 @@ def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:
     Each of some shadows is the target once; of the pool's records those in are members,
     and those out non-members and population alike. The target itself has no part in it.
     """
-    found = np.zeros(len(GRID))
+    aurocs = np.zeros(len(GRID))
     for shadow in range(min(most, len(pool.shadows))):
         inside, outside = pool.is_in[shadow], pool.is_out[shadow]
         if not inside.any() or not outside.any():
             continue
         mean_out = np.maximum(masked_mean(*pool.without(shadow)), LEAST)
-        own = pool.shadows[shadow]
+        target = pool.shadows[shadow]
         for place, a in enumerate(GRID):
-            ratio = own / offline_mean(mean_out, float(a))
+            ratio = target / offline_mean(mean_out, float(a))
             scores = dominated_shares(ratio, ratio[outside], gamma)
             placed = delong_components(scores[inside], scores[outside])
-            found[place] += placed.value
-    return float(GRID[found.argmax()])
+            aurocs[place] += placed.value
+    return float(GRID[aurocs.argmax()])

@@ -84,14 +84,16 @@ class Shadow:
     def _score(
         self, adversary: Adversary, target: Target, table: ShadowTable
     ) -> Scores:
-        held, pool, asked = self._held, table.pool, table.candidates.target
+        held, pool, candidates = self._held, table.pool, table.candidates.target
         train = _Examples.of_shadows(self, pool, slice(held, None))
         check = _Examples.of_shadows(self, pool, slice(0, held))
         stream = adversary.seeds.stream("attack model", client=target.client)
-        classes = _classes(asked).shape[-1] if self.attack_models == "class-wise" else 1
+        classes = (
+            _classes(candidates).shape[-1] if self.attack_models == "class-wise" else 1
+        )
         attack_model = _fit(self, train, check, classes, stream)
         threshold = _best_threshold(attack_model(check.inputs, check.labels), check)
-        scores = attack_model(*self._seen(asked))
+        scores = attack_model(*self._seen(candidates))
         return Scores(scores.numpy(), (scores > threshold).numpy())
 
     def _seen(
@@ -104,8 +106,12 @@ class Shadow:
         labels = told.labels.repeat(len(told.log_likelihood))
         if self.attack_models == "class-wise":
             return answers, labels
-        own = told.log_likelihood.flatten().clamp(min=LOG_FLOOR).to(answers.dtype)
-        return torch.cat([answers, own.unsqueeze(1)], dim=1), torch.zeros_like(labels)
+        confidence = (
+            told.log_likelihood.flatten().clamp(min=LOG_FLOOR).to(answers.dtype)
+        )
+        return torch.cat([answers, confidence.unsqueeze(1)], dim=1), torch.zeros_like(
+            labels
+        )
 
 
 def _classes(told: SignalTable) -> Float[Tensor, "models records classes"]:

@@ -57,7 +57,12 @@ class SharedStatistics:
     task: ClassVar[AnyTask] = "either"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in [0, 1]."""
+        """Score each target's candidates, in [0, 1].
+
+        Raises:
+            ViewError: The trainer's clients send no such statistics, or the adversary
+                does not see them.
+        """
         return [self._score(adversary, target) for target in targets]
 
     def _score(self, adversary: Adversary, target: Target) -> Scores:
@@ -91,8 +96,8 @@ def _equations(
     models = stack([parameters_of(sent) for sent in uploads])
     stds = trainer.noise_std(task)
     rows, means = [], []
-    for name, some in trainer.contributions(task, models, candidates).items():
-        each = some.double().transpose(1, 2).flatten(0, 1).numpy()
+    for name, contributions in trainer.contributions(task, models, candidates).items():
+        each = contributions.double().transpose(1, 2).flatten(0, 1).numpy()
         mean = torch.cat([sent[name].flatten() for sent in uploads]).double().numpy()
         error = ROUNDING * max(float(np.abs(each).max()), ROUNDING)
         rows.append(each / stds.get(name, error))

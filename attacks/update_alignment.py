@@ -50,17 +50,21 @@ class UpdateAlignment:
     reference: Annotated[int, Field(ge=1)] = 200
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in [-2, 2]."""
+        """Score each target's candidates, in [-2, 2].
+
+        Raises:
+            ViewError: The adversary sees no uploads.
+        """
         key = ("alignment", self, *(id(target.candidates) for target in targets))
         if key not in adversary.shared:
             watched = _Watched(adversary, self._reference(adversary))
             scores = [self._score(watched, target) for target in targets]
             # Targets are kept too: else another's id could become the same.
             adversary.shared[key] = (scores, targets)
-        kept = adversary.shared[key]
-        assert isinstance(kept, tuple)
-        found: list[Scores] = kept[0]
-        return found
+        cached = adversary.shared[key]
+        assert isinstance(cached, tuple)
+        results: list[Scores] = cached[0]
+        return results
 
     def _reference(self, adversary: Adversary) -> Records:
         """Draw the public records: the same ones for all clients and rounds."""
@@ -72,12 +76,12 @@ class UpdateAlignment:
     def _score(self, watched: "_Watched", target: Target) -> Scores:
         labels = target.candidates.labels.numpy()
         others = watched.public.labels.numpy()
-        found = {}
+        by_round = {}
         for sent in watched.adversary.view.updates_of(target.client):
-            own, reference = watched.cosines(sent, target.candidates)
-            found[sent.round] = own - class_medians(reference, others, labels)
-        scores = np.mean(list(found.values()), axis=0)
-        return Scores(scores, scores > 0, found)
+            similarity, reference = watched.cosines(sent, target.candidates)
+            by_round[sent.round] = similarity - class_medians(reference, others, labels)
+        scores = np.mean(list(by_round.values()), axis=0)
+        return Scores(scores, scores > 0, by_round)
 
 
 class _Watched:
@@ -115,15 +119,15 @@ class _Watched:
         trainer, task = self.adversary.trainer, self.adversary.task
         if isinstance(trainer, TakesSingleStep):
             trainer = trainer.single_step()
-        kept = start_client(trainer, task, "alone", self.adversary.seeds)
+        client_state = start_client(trainer, task, "alone", self.adversary.seeds)
         parts = []
-        for some in torch.arange(len(records)).split(AT_ONCE):
+        for chunk in torch.arange(len(records)).split(AT_ONCE):
             # One name, so that all draw the same private coins.
-            names = ["alone"] * len(some)
-            cohort = Cohort.of(names, [records.pick(n.view(1)) for n in some])
-            down = {n: t.expand(len(some), *t.shape) for n, t in received.items()}
-            mine = stack([kept] * len(some))
-            result = trainer.local_update(task, cohort, down, mine, at)
+            names = ["alone"] * len(chunk)
+            cohort = Cohort.of(names, [records.pick(n.view(1)) for n in chunk])
+            down = {n: t.expand(len(chunk), *t.shape) for n, t in received.items()}
+            private_state = stack([client_state] * len(chunk))
+            result = trainer.local_update(task, cohort, down, private_state, at)
             parts.append(update_deltas(result.sent, received))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -135,8 +139,8 @@ def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
         torch.cat([part[name].flatten(1).double() for name in names], dim=1)
         for part in (upload, alone)
     )
-    found: Shaped[Tensor, " records"] = cosine_similarity(one, many, dim=1)
-    return found.numpy()
+    similarity: Shaped[Tensor, " records"] = cosine_similarity(one, many, dim=1)
+    return similarity.numpy()
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:

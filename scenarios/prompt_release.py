@@ -8,7 +8,11 @@ NAME = "prompt-release"
 
 @SCENARIOS.register(NAME)
 def prompt_release(shadows: int = 50) -> Scenario:
-    """Clients release their personal prompts, as in a prompt marketplace."""
+    """Clients release their personal prompts, as in a prompt marketplace.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+    """
     return Scenario(
         name=NAME,
         question="What does a client's released prompt leak?",

@@ -268,13 +268,15 @@ class DPFPL(PrivateTrainer):
         local = shared = self.noise_multiplier(task)
         if self.mode == "sound":
             local, shared = split_budget(local, self.local_share)
-        found = Mechanisms(
+        mechanisms = Mechanisms(
             GaussianNoise(local, self.clip_local or self.clip_norm),
             GaussianNoise(shared, self.clip_global or self.clip_norm),
             self.noise_at,
             len(at.participants),
         )
-        return self._widened(task, found, at) if found.upload_std else found
+        return (
+            self._widened(task, mechanisms, at) if mechanisms.upload_std else mechanisms
+        )
 
     def _widened(self, task: Task, exact: Mechanisms, at: Round) -> Mechanisms:
         """Return more noise on uploads: rounding moves them too, on their grid.
@@ -282,15 +284,17 @@ class DPFPL(PrivateTrainer):
         A grid that more noise makes coarser is taken for the first one as well.
         """
         shares = exact.parties if self.noise_at == "distributed" else 1
-        found, fewest = exact, math.inf
+        widened, fewest = exact, math.inf
         for _ in range(2):
-            grid = Grid.of(found.upload_std, reach=self._reach(task), step=at.step)
+            grid = Grid.of(widened.upload_std, reach=self._reach(task), step=at.step)
             fewest = min(fewest, grid.scale * math.sqrt(shares))
             noise = widened_noise(
                 exact.shared.noise_multiplier, self._numbers(task), fewest
             )
-            found = replace(exact, shared=replace(exact.shared, noise_multiplier=noise))
-        return found
+            widened = replace(
+                exact, shared=replace(exact.shared, noise_multiplier=noise)
+            )
+        return widened
 
     def _reach(self, task: Task) -> float:
         """Return what no coordinate of a sum of clipped gradients passes, in earnest.

@@ -89,8 +89,8 @@ class DPPromptFL(PrivateLocalTrainer):
             clean, loss = self.train(task, cohort, received, record_losses, at)
             events = self.prompt_event(task, "global", "client", parties)
         else:
-            found, loss = self.gradients(task, cohort, received, record_losses, at)
-            clean, reach = {"gradient": found["context"]}, self.clip_norm
+            gradients, loss = self.gradients(task, cohort, received, record_losses, at)
+            clean, reach = {"gradient": gradients["context"]}, self.clip_norm
             events = self.gradient_event(task, "global", "client", parties)
         unit = self.event_unit(task)
         sent = self.add_noise(clean, std, "noise", cohort, at, "global", unit, reach)

@@ -77,7 +77,11 @@ class FedPTDhapa(DhapaClient):
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return every cluster's parameters, all the same, [clusters, ...] each."""
+        """Return every cluster's parameters, all the same, [clusters, ...] each.
+
+        Raises:
+            ConfigError: There are more clusters than clients.
+        """
         if self.clusters > len(task.clients):
             raise ConfigError(
                 f"{self.clusters} clusters of {len(task.clients)} clients were "
@@ -111,12 +115,12 @@ class FedPTDhapa(DhapaClient):
         begun = _pick(starts, picked)
         trained_on = as_cohort(cohort, part_of(cohort, cohort.mask & ~validated))
         trained, loss = self.train(task, trained_on, begun, at)
-        told = self.statistics(task, cohort, trained, at)
+        statistics = self.statistics(task, cohort, trained, at)
         if self.needs(IMPROVEMENT):
             after = self.performance(task, trained, checked)
-            told[IMPROVEMENT] = after - before.max(dim=0).values
+            statistics[IMPROVEMENT] = after - before.max(dim=0).values
         return LocalResult(
-            {**trained, **told},
+            {**trained, **statistics},
             {PICKED: picked} if self.clusters > 1 else {},
             loss,
             self.noised_events(task, len(at.participants)),

@@ -51,7 +51,11 @@ class LoraFedPer(LoraTrainer):
     shared_layers: Annotated[int, Field(ge=1)] = 2
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return all pairs, and that nobody has joined."""
+        """Return all pairs, and that nobody has joined.
+
+        Raises:
+            ConfigError: No layer would be left private.
+        """
         layers = _layers(task)
         if self.shared_layers >= layers:
             raise ConfigError(

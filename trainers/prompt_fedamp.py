@@ -60,7 +60,11 @@ class PromptFedAMP(ProximalTrainer):
     attraction: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def step(self, clients: int) -> float:
-        """Return alpha for that many clients."""
+        """Return alpha for that many clients.
+
+        Raises:
+            ConfigError: It would give a client's own prompt a negative weight.
+        """
         if self.alpha is None:
             return self.sigma / clients
         most = self.sigma / max(1, clients - 1)
@@ -86,13 +90,16 @@ class PromptFedAMP(ProximalTrainer):
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send each client its own mix."""
         others = [w.flatten() for name, w in server.items() if name != client]
-        own = server[client]
+        own_context = server[client]
         if not others:
-            return {"mix": own}
+            return {"mix": own_context}
         mix = pass_messages(
-            own.flatten(), torch.stack(others), self.step(len(server)), self.sigma
+            own_context.flatten(),
+            torch.stack(others),
+            self.step(len(server)),
+            self.sigma,
         )
-        return {"mix": mix.view_as(own)}
+        return {"mix": mix.view_as(own_context)}
 
     def local_update(
         self,

@@ -68,8 +68,10 @@ class PromptFedPer(AveragingTrainer):
             [received["shared"].shape[1], whole.shape[1] - received["shared"].shape[1]],
             dim=1,
         )
-        mine = {"private": private} if kept else {}
-        return LocalResult(weighted_upload(cohort, {"shared": shared}), mine, loss)
+        private_state = {"private": private} if kept else {}
+        return LocalResult(
+            weighted_upload(cohort, {"shared": shared}), private_state, loss
+        )
 
     def release(
         self,

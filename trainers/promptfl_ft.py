@@ -73,8 +73,10 @@ class FineTunedPromptFL(AveragingTrainer):
             )
             tuned, _ = tuner.train(task, cohort, contexts, at.part("tuning"))
         done = torch.ones(len(cohort), dtype=torch.bool)
-        mine = {"tuned": tuned, "is tuned": done}
-        return LocalResult(weighted_upload(cohort, {"context": contexts}), mine, loss)
+        private_state = {"tuned": tuned, "is tuned": done}
+        return LocalResult(
+            weighted_upload(cohort, {"context": contexts}), private_state, loss
+        )
 
     def release(
         self,

@@ -66,7 +66,11 @@ class Adversary:
 
     @property
     def reconstructing(self) -> Reconstructs:
-        """Its trainer, which says what a view shows of a client."""
+        """Its trainer, which says what a view shows of a client.
+
+        Raises:
+            AttackError: It does not say.
+        """
         if isinstance(self.trainer, Reconstructs):
             return self.trainer
         raise AttackError(

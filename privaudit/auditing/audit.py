@@ -42,10 +42,10 @@ class Audit:
     @property
     def scored(self) -> dict[str, AttackResult]:
         """All attack results, those in parts too, by their names in scores.npz."""
-        found = dict(self.results)
+        results = dict(self.results)
         for part in audit_parts():
-            found |= part.scored(self.part(part))
-        return found
+            results |= part.scored(self.part(part))
+        return results
 
     @property
     def headline(self) -> AttackResult:
@@ -86,8 +86,8 @@ class Audit:
     @property
     def assurance(self) -> Assurance:
         """What is proved in this view, beside what the attacks found."""
-        found = self.part(ONE_RUN)
-        refuted = found is not None and found.refutes
+        one_run = self.part(ONE_RUN)
+        refuted = one_run is not None and one_run.refutes
         return assure(self.claimed_epsilon, self.certificate, refuted=refuted)
 
     def to_dict(self) -> dict[str, Any]:

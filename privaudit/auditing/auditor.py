@@ -59,11 +59,11 @@ class Auditor:
     """
 
     def __init__(self, run: Run | str | None = None) -> None:
-        found = run if isinstance(run, Run) else load_run(run)
-        refuse_all_members(found.config, f"{found.name} is trained")
+        loaded = run if isinstance(run, Run) else load_run(run)
+        refuse_all_members(loaded.config, f"{loaded.name} is trained")
         for name in ("audits", _SIGNALS):
-            refuse_link(found.path / name)
-        self.run = found.require_complete()
+            refuse_link(loaded.path / name)
+        self.run = loaded.require_complete()
 
     def attack(
         self,
@@ -138,6 +138,10 @@ class Auditor:
         """Return what the adversary has; every client that ever trained is a target.
 
         Where the view holds models without names, each target has its likeliest one.
+
+        Raises:
+            UnknownNameError: No threat model, or no client, has that name.
+            ViewError: The threat model does not fit the run.
         """
         run, population = self.run, self.run.population
         scenario = self._as_seen(scenario)

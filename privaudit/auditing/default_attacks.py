@@ -21,7 +21,13 @@ ON_TOKENS = (
 
 @dataclass(frozen=True)
 class GridCell:
-    """One cell of the grid."""
+    """One cell of the grid.
+
+    Attributes:
+        slice: Which tokens are scored.
+        share: K in percent.
+        alpha: The order of the entropy.
+    """
 
     slice: str
     share: int
@@ -69,6 +75,9 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
 
     The loss threshold was named first: it is cheap, needs nothing of the adversary's
     own, and attacks every client. On models that write, the token loss stands for it.
+
+    Args:
+        shadows: Shadow models for each attacked client.
     """
     return {
         NAMED: ATTACKS.find(NAMED)(),

@@ -43,14 +43,14 @@ def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
     results: dict[str, AttackResult] = {}
     if played.run.own_model is not None:
         return results
-    for weaker, less, theirs in as_weaker(
+    for weaker, less, weaker_targets in as_weaker(
         played.scenario, played.adversary, played.targets
     ):
         attack, made = next(iter(weaker.attacks.items()))
         name = attack_in_place(attack, weaker.name)
         made_before = len(played.results) + len(results)
         less.tell(Phase("", "attack", name, made_before, made_before + 1))
-        results[name] = played.attack_once(name, made, less, theirs)
+        results[name] = played.attack_once(name, made, less, weaker_targets)
     return results
 
 
@@ -61,17 +61,23 @@ def as_weaker(
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the
     same models again, answering alike, and views that a run's trainer does not allow.
+
+    Args:
+        scenario: The stronger one; it names those that it dominates.
+        adversary: Who plays it.
+        targets: Whom it attacks; the weaker ones' targets are the same clients, asked
+            about the same candidates.
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
     for name in scenario.dominates:
         weaker = SCENARIOS.find(name)().without_shadows().for_task("classification")
         try:
-            less, theirs = _in_place_of(weaker, adversary, targets)
+            less, weaker_targets = _in_place_of(weaker, adversary, targets)
         except ViewError:
             continue
-        if not any(weaker.answers == a and _alike(theirs, t) for a, t in seen):
-            seen.append((weaker.answers, theirs))
-            yield weaker, less, theirs
+        if not any(weaker.answers == a and _alike(weaker_targets, t) for a, t in seen):
+            seen.append((weaker.answers, weaker_targets))
+            yield weaker, less, weaker_targets
 
 
 def _in_place_of(

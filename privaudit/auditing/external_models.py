@@ -122,17 +122,17 @@ def tokens_of_logits(
             f"{tuple(known.shape)}. Give one label for each position, -100 where there "
             "is none, in the input's order."
         )
-    told = known != NOT_SCORED
-    if not told[:, 1:].any(dim=1).all():
+    scored = known != NOT_SCORED
+    if not scored[:, 1:].any(dim=1).all():
         raise ConfigError(
-            f"Of {len(known)} texts, {int((~told[:, 1:].any(dim=1)).sum())} have no "
+            f"Of {len(known)} texts, {int((~scored[:, 1:].any(dim=1)).sum())} have no "
             "label behind their first token, so there is nothing to score. Leave them "
             "out."
         )
-    before = told.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
-    kinds = torch.where(told, ANSWER, torch.where(before, INSTRUCTION, PADDING))
+    before = scored.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
+    kinds = torch.where(scored, ANSWER, torch.where(before, INSTRUCTION, PADDING))
     signals = token_signals(told_logits, TokenSequences(known, kinds))
-    return TokenTable.from_signals([{n: some[None] for n, some in signals.items()}])
+    return TokenTable.from_signals([{n: values[None] for n, values in signals.items()}])
 
 
 def shadow_scores(
@@ -175,25 +175,25 @@ def shadow_scores(
     """
     if attack not in get_args(ShadowAttack):
         raise UnknownNameError("attack by shadows", attack, get_args(ShadowAttack))
-    own, others = _numbers("target", target), _numbers("shadows", shadows)
+    observed, others = _numbers("target", target), _numbers("shadows", shadows)
     inside = as_array(is_in).astype(bool)
-    _check(own, others, inside, attack)
+    _check(observed, others, inside, attack)
     if attack == "rmia":
-        return _rmia(_probability(own, scale), _probability(others, scale), inside)
+        return _rmia(_probability(observed, scale), _probability(others, scale), inside)
     if attack == "lira":
-        return online_scores(own, others, inside, ~inside, "global")
-    return offline_scores(own, others, ~inside, "global")
+        return online_scores(observed, others, inside, ~inside, "global")
+    return offline_scores(observed, others, ~inside, "global")
 
 
 def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
-    found = as_array(values).astype(np.float64)
-    broken = int((~np.isfinite(found)).sum())
+    signals = as_array(values).astype(np.float64)
+    broken = int((~np.isfinite(signals)).sum())
     if broken:
         raise ConfigError(
-            f"Of the {name}'s {found.size} signals {broken} are not finite. Take "
+            f"Of the {name}'s {signals.size} signals {broken} are not finite. Take "
             "log-odds from logits, not from rounded probabilities."
         )
-    return found
+    return signals
 
 
 def _check(

@@ -30,15 +30,23 @@ def link(
     is not needed. (On digits, 10 clients, 8 runs: 67 % right at 11 % by chance. Fit to
     candidates beyond that to public records of the same classes: 49 %, so that a
     client's classes tell more than its members.)
+
+    Args:
+        trainer: Knows how a model is asked.
+        task: The task.
+        reconstructed: One for each client; without suspects it is returned as it is.
+        candidates: Of each client.
     """
     chosen = list(reconstructed)
     several = [i for i, one in enumerate(reconstructed) if len(one.suspects)]
     for group in _with_equal_suspects(reconstructed, several):
         suspects = reconstructed[group[0]].suspects
         together = _joined([candidates[i] for i in group])
-        told = measure_signals(trainer, task, suspects, together)
+        signals = measure_signals(trainer, task, suspects, together)
         sizes = [len(candidates[i]) for i in group]
-        for i, fit in zip(group, told.log_likelihood.split(sizes, dim=1), strict=True):
+        for i, fit in zip(
+            group, signals.log_likelihood.split(sizes, dim=1), strict=True
+        ):
             best = suspects[int(fit.mean(dim=1).argmax())]
             chosen[i] = replace(reconstructed[i], model=best)
     return chosen

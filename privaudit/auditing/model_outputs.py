@@ -17,16 +17,16 @@ ROUNDED = 0.01  # of a sum over classes: half precision, and five digits of a fi
 
 def as_tensor(values: Any) -> Shaped[Tensor, "..."]:
     """Return an array, a tensor on any device, or a list, as a tensor on the CPU."""
-    found = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
-    return found.detach().cpu()
+    tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+    return tensor.detach().cpu()
 
 
 def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
     """Return a tensor on any device and of any type, or a list, as an array."""
     if not isinstance(values, Tensor):
         return np.asarray(values)
-    found = values.detach().cpu()
-    return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+    tensor = values.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
@@ -36,14 +36,14 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
         ConfigError: They are not finite, or not what ``outputs`` says: the softmax of
             probabilities would be taken, and hardly tells members from others.
     """
-    found = as_tensor(values)
-    found = found if found.is_floating_point() else found.double()
-    if bool(found.isnan().any()) or bool((found == torch.inf).any()):
+    tensor = as_tensor(values)
+    tensor = tensor if tensor.is_floating_point() else tensor.double()
+    if bool(tensor.isnan().any()) or bool((tensor == torch.inf).any()):
         raise ConfigError(
             "The model's outputs hold NaN or infinity. Look for an overflow, and "
             "compute them in float32."
         )
-    likely = _are_probabilities(found)
+    likely = _are_probabilities(tensor)
     if outputs == "logits" and likely:
         raise ConfigError(
             "Logits were expected, but these look like probabilities: every row is in "
@@ -56,7 +56,7 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
             'outputs="probabilities" was said, and there are rows that do not lie in '
             '[0, 1] or do not sum to 1. Leave it out for logits, or say "logits".'
         )
-    return found.double().log() if outputs == "probabilities" else found
+    return tensor.double().log() if outputs == "probabilities" else tensor
 
 
 def _are_probabilities(values: Float[Tensor, "... classes"]) -> bool:

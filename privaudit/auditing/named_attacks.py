@@ -45,16 +45,16 @@ def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
 
 
 def _named(text: str, shadows: int) -> tuple[str, Attack]:
-    name, own = parse_spec("--attack", text, _EXAMPLE)
+    name, parameters = parse_spec("--attack", text, _EXAMPLE)
     factory, what = ATTACKS.find(name), f"attack {name!r}"
     trained = {}
-    if "shadows" in field_names(factory) and "shadows" not in own:
-        trained = {"shadows": shadows or build(what, factory, own).shadows}  # type: ignore[attr-defined]
-    attack = build(what, factory, {**own, **trained})
+    if "shadows" in field_names(factory) and "shadows" not in parameters:
+        trained = {"shadows": shadows or build(what, factory, parameters).shadows}  # type: ignore[attr-defined]
+    attack = build(what, factory, {**parameters, **trained})
     if not shadows:  # a label without them is the scenario's own attack
-        own |= trained
-    values = (f"{k}={'none' if v is None else v}" for k, v in own.items())
-    label = f"{name}:{','.join(values)}" if own else name
+        parameters |= trained
+    values = (f"{k}={'none' if v is None else v}" for k, v in parameters.items())
+    label = f"{name}:{','.join(values)}" if parameters else name
     if not _LABEL.fullmatch(label):
         raise ConfigError(
             f"--attack {text!r} was given. A value is a number or a word: letters, "
@@ -64,7 +64,11 @@ def _named(text: str, shadows: int) -> tuple[str, Attack]:
 
 
 def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
-    """Refuse attacks that were asked for, and that the run's models cannot be given."""
+    """Refuse attacks that were asked for, and that the run's models cannot be given.
+
+    Raises:
+        AttackError: One is not in the scenario as it is played.
+    """
     for label in named:
         if label not in plan.attacks:
             raise AttackError(
@@ -85,8 +89,8 @@ def restore_attack(label: str, settings: str) -> Attack:
     factory, written = ATTACKS.find(name), _SETTINGS.fullmatch(settings)
     if written is not None:
         texts = [part.replace("'", "") for part in written[1].split(", ") if part]
-        own = parse_pairs(settings, [t.replace("=None", "=none") for t in texts])
-        attack = build(f"attack {name!r}", factory, own)
+        parameters = parse_pairs(settings, [t.replace("=None", "=none") for t in texts])
+        attack = build(f"attack {name!r}", factory, parameters)
         if repr(attack) == settings:
             return attack
     raise ConfigError(

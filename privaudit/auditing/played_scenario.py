@@ -50,8 +50,8 @@ class PlayedScenario:
             self.adversary.tell(
                 Phase("", "attack", name, len(results), len(scenario.attacks))
             )
-            some = self._choose(targets) if attack.trains_shadows else targets
-            results[name] = self.attack_once(name, attack, self.adversary, some)
+            chosen = self._choose(targets) if attack.trains_shadows else targets
+            results[name] = self.attack_once(name, attack, self.adversary, chosen)
         return results
 
     def attack_once(
@@ -61,16 +61,26 @@ class PlayedScenario:
         adversary: Adversary,
         targets: Sequence[Target],
     ) -> AttackResult:
-        """Return what one attack finds out."""
+        """Return what one attack finds out.
+
+        Args:
+            name: Of the attack, as it is reported.
+            attack: It sees the adversary and the targets, and nothing else.
+            adversary: Who makes it.
+            targets: Who is attacked.
+
+        Raises:
+            ConfigError: A score is not finite.
+        """
         scores = attack(adversary, targets)
         pairs = list(zip(targets, scores, strict=True))
-        for target, some in pairs:
-            if not np.isfinite(some.scores).all():
+        for target, scored in pairs:
+            if not np.isfinite(scored.scores).all():
                 raise AttackError(
                     f"The attack {name!r} gave scores for {target.client} that are not "
                     "finite. That is a fault of the attack: fix it, and audit again."
                 )
-        joined = [self._beside_truth(target, some) for target, some in pairs]
+        joined = [self._beside_truth(target, scored) for target, scored in pairs]
         return evaluate_scores(name, repr(attack), attack.threshold, joined)
 
     def _choose(self, targets: Sequence[Target]) -> Sequence[Target]:

@@ -19,6 +19,9 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
     """Return the method with models that answer no more than that.
 
     Shadow models answer alike, so an attack learns what bare labels tell, too.
+
+    Raises:
+        AttackError: Its models answer in words, and a label was asked for.
     """
     if answers == "probabilities":
         return trainer
@@ -52,6 +55,6 @@ def _bare(logs: Tensor) -> Tensor:
     """Return ``SURE`` for the likeliest class, and the rest shared by all others."""
     classes = logs.shape[-1]
     rest = (1 - SURE) / max(classes - 1, 1)
-    told = torch.full_like(logs, rest).log()
+    answer = torch.full_like(logs, rest).log()
     best = logs.argmax(dim=-1, keepdim=True)
-    return told.scatter(-1, best, float(torch.tensor(SURE).log()))
+    return answer.scatter(-1, best, float(torch.tensor(SURE).log()))

@@ -50,14 +50,20 @@ class Scenario:
     note: str = ""
 
     def for_task(self, kind: TaskKind) -> "Scenario":
-        """Return the scenario with those attacks that take models of a task."""
-        found = {n: a for n, a in self.attacks.items() if a.task in (kind, "either")}
-        if not found:
+        """Return the scenario with those attacks that take models of a task.
+
+        Raises:
+            AttackError: There is none.
+        """
+        applicable = {
+            n: a for n, a in self.attacks.items() if a.task in (kind, "either")
+        }
+        if not applicable:
             raise AttackError(
                 f"No attack of {self.name} takes models of {kind}: "
                 f"{', '.join(self.attacks)}. Add one that does."
             )
-        return replace(self, attacks=found)
+        return replace(self, attacks=applicable)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
         """Return the scenario with further attacks behind its own."""
@@ -94,7 +100,12 @@ SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
 
 
 def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
-    """Return a scenario by name, with that many shadow models; 0 takes them out."""
+    """Return a scenario by name, with that many shadow models; 0 takes them out.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        ConfigError: Too few shadow models to learn from.
+    """
     if isinstance(scenario, Scenario):
         return scenario
     if shadows != 0 and shadows < 5:

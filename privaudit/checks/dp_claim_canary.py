@@ -33,7 +33,15 @@ def small_task(task: Task, most: int, rounds: int) -> Task:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share."""
+    """What all runs share.
+
+    Attributes:
+        trainer: The method.
+        task: What everybody knows.
+        shards: What each client has in every run.
+        canary: One record.
+        seeds: A child of them for each run.
+    """
 
     trainer: AcceptsGradientCanaries
     task: Task
@@ -52,24 +60,28 @@ class Bench:
     ) -> "Bench":
         """Choose the records and the canary before any run."""
         order = seeds.stream("ordinary records").permutation(len(task.public))
-        mine, others, rest = np.split(order, [records, 2 * records])
+        target_rows, bystander_rows, rest = np.split(order, [records, 2 * records])
         if not len(rest):
             raise TooFewRecordsError(
                 f"{records} ordinary records for each of two clients were "
                 f"requested, but {len(task.public)} are public. Use fewer."
             )
-        own, theirs, spare = (
-            task.public.pick(torch.from_numpy(some)) for some in (mine, others, rest)
+        target, bystander, spare = (
+            task.public.pick(torch.from_numpy(rows))
+            for rows in (target_rows, bystander_rows, rest)
         )
         if kind in ("mislabelled", "picture"):
             canary = _hardest(trainer, task, spare, kind, seeds)
         else:
             direction = _direction(task, trainer, records, seeds)
             canary = _crafted(spare, direction)
-            own, theirs = _uncrafted(own, direction), _uncrafted(theirs, direction)
+            target, bystander = (
+                _uncrafted(target, direction),
+                _uncrafted(bystander, direction),
+            )
             if kind == "opposed":
-                own = _join(own, _crafted(spare, -direction / 2))
-        return cls(trainer, task, {TARGET: own, BYSTANDER: theirs}, canary, seeds)
+                target = _join(target, _crafted(spare, -direction / 2))
+        return cls(trainer, task, {TARGET: target, BYSTANDER: bystander}, canary, seeds)
 
     def scores(
         self,
@@ -78,16 +90,16 @@ class Bench:
         progress: Callable[[int, int], None] | None,
     ) -> tuple[Float[np.ndarray, " runs"], list[list[dict[str, Any]]]]:
         """Train all runs, some at a time; return scores, and one run's mechanisms."""
-        found: list[Tensor] = []
+        all_scores: list[Tensor] = []
         events: list[list[dict[str, Any]]] = []
         at_once = CLIENTS_AT_ONCE // len(self.shards)
         for first in range(0, len(coins), at_once):
-            some = range(first, min(first + at_once, len(coins)))
-            scores, events = self._some(some, coins, where)
-            found.append(scores)
+            chunk = range(first, min(first + at_once, len(coins)))
+            scores, events = self._some(chunk, coins, where)
+            all_scores.append(scores)
             if progress:
-                progress(some.stop, len(coins))
-        return torch.cat(found).double().numpy(), events
+                progress(chunk.stop, len(coins))
+        return torch.cat(all_scores).double().numpy(), events
 
     def _some(
         self, some: range, coins: Bool[np.ndarray, " runs"], where: Where
@@ -175,7 +187,9 @@ def _hardest(
     everybody = torch.ones(1, len(spare), dtype=torch.bool)
     batch = Batch(spare.features.unsqueeze(0), spare.labels.unsqueeze(0), everybody)
     forward = ContextGradients.forward(task, start.unsqueeze(0), batch)
-    sizes = [some.flatten(2).norm(dim=2)[0] for some, _ in forward.by_record()]
+    sizes = [
+        gradients.flatten(2).norm(dim=2)[0] for gradients, _ in forward.by_record()
+    ]
     return spare.pick(torch.cat(sizes).argmax().view(1))
 
 

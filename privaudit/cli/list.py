@@ -31,6 +31,9 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     and whether something is there.
 
     A trainer's name gives its parameters, with defaults and ranges.
+
+    Raises:
+        UnknownNameError: There is no such list.
     """
     if what == "models":
         yield from list_models()

@@ -112,7 +112,7 @@ def take_run_fields(
     All but the trainer and its settings, which have options of their own; None where
     an option is not given. Values are checked when the run is configured.
     """
-    own = [*inspect.signature(command).parameters.values()][:-1]
+    parameters = [*inspect.signature(command).parameters.values()][:-1]
     made = [
         inspect.Parameter(
             name,
@@ -123,7 +123,7 @@ def take_run_fields(
         for name, field in fields.model_fields.items()
         if name not in ("trainer", "settings")
     ]
-    offered = [*(one.replace(kind=made[0].kind) for one in own), *made]
+    offered = [*(one.replace(kind=made[0].kind) for one in parameters), *made]
     setattr(command, "__signature__", inspect.Signature(offered))  # noqa: B010
     command.__annotations__ = {one.name: one.annotation for one in offered}
 
@@ -152,12 +152,26 @@ def settings(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of NAME or NAME:key=value,key=value."""
+    """Return the name and the parameters of NAME or NAME:key=value,key=value.
+
+    Raises:
+        ConfigError: There is no name, or no parameter after the colon.
+    """
     return parse_spec("--trainer", text, "dp-fpl:epsilon=8")
 
 
 def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
-    """Return the entries of a comma-separated list."""
+    """Return the entries of a comma-separated list.
+
+    Args:
+        option: Its name, for the error.
+        text: The list.
+        read: Makes an entry of its text; raises ValueError where it cannot.
+        of: What entries are, for the error.
+
+    Raises:
+        ConfigError: An entry cannot be read.
+    """
     entries = []
     for part in text.split(","):
         try:
@@ -185,7 +199,11 @@ def epsilon(text: str) -> float | None:
 
 
 def attacked(text: str) -> int | Literal["all"]:
-    """Return how many clients are attacked."""
+    """Return how many clients are attacked.
+
+    Raises:
+        ConfigError: That is neither a number of at least 1 nor "all".
+    """
     if text == "all":
         return "all"
     if not text.isdecimal() or int(text) < 1:

@@ -150,21 +150,21 @@ def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
     __tracebackhide__ = True
     if not {*_LINES} & asked.keys():
         return
-    found = _audit(config, asked)
+    audited = _audit(config, asked)
     names = [one.name for one in dataclasses.fields(MarkerLimit)]
     limit = MarkerLimit(**{name: asked[name] for name in names if name in asked})
     try:
         if limit.baseline is not None:
-            _hold_guarantees(found, limit.baseline)
+            _hold_guarantees(audited, limit.baseline)
         if limit.below is None and limit.above is None and limit.baseline is not None:
             return
-        check = _check(found, limit)
+        check = _check(audited, limit)
     except PrivauditError as error:
         pytest.fail(f"privaudit: {error}", pytrace=False)
     if check.outcome == "pass":
         return
     lenient = _lenient(config, limit)
-    message = _message(found, check)
+    message = _message(audited, check)
     if check.outcome == "underpowered" and lenient == "xfail":
         pytest.xfail(message)
     pytest.fail(message, pytrace=False)
@@ -236,22 +236,22 @@ def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion
 
 
 def _message(found: "Audit", check: "GateCheck") -> str:
-    asked = check.question
+    question = check.question
     if check.outcome == "underpowered":
         advice = (
             f"Too few records to say. Audit a run with more candidates, move "
-            f'{asked.setting}={asked.limit:g}, or set underpowered="xfail".'
+            f'{question.setting}={question.limit:g}, or set underpowered="xfail".'
         )
-    elif asked.about == "use":
+    elif question.about == "use":
         advice = (
             "The models are of less use than this test asks for. Train longer or with "
-            f"less noise, or lower {asked.setting}={asked.limit:g}."
+            f"less noise, or lower {question.setting}={question.limit:g}."
         )
     else:
         advice = (
             "An adversary can tell which records were trained on, better than this "
             "test allows. Train with more privacy (a lower epsilon, fewer rounds), or "
-            f"raise {asked.setting}={asked.limit:g} if so much may leak."
+            f"raise {question.setting}={question.limit:g} if so much may leak."
         )
     return (
         f"{check.sentence}\n"

@@ -69,5 +69,5 @@ def _read_array(file: io.BufferedIOBase, size: int) -> Array:
     if min(shape, default=0) < 0 or declared > size:
         raise ValueError(f"an array declares {declared:,} bytes, of {size:,}")
     file.seek(0)
-    found: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return found
+    array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array

@@ -18,7 +18,11 @@ MOST = 1_000_000  # of anything that is counted: far more than any federation ha
 
 
 def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Return what NAME=VALUE texts set; the value "none" is None."""
+    """Return what NAME=VALUE texts set; the value "none" is None.
+
+    Raises:
+        ConfigError: A text has no sign of equality, or no name.
+    """
     values: dict[str, Any] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -31,14 +35,18 @@ def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_spec(option: str, text: str, example: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of NAME or NAME:key=value,key=value."""
-    name, colon, own = text.partition(":")
-    if not name or (colon and not own):
+    """Return the name and the parameters of NAME or NAME:key=value,key=value.
+
+    Raises:
+        ConfigError: There is no name, or no parameter after the colon.
+    """
+    name, colon, parameters = text.partition(":")
+    if not name or (colon and not parameters):
         raise ConfigError(
             f"{option} {text!r} lacks a {'parameter' if name else 'name'}. Write NAME "
             f"or NAME:key=value, as in {example}."
         )
-    return name, parse_pairs(example, own.split(",") if own else [])
+    return name, parse_pairs(example, parameters.split(",") if parameters else [])
 
 
 def field_names(factory: Callable[..., object]) -> frozenset[str]:
@@ -49,7 +57,16 @@ def field_names(factory: Callable[..., object]) -> frozenset[str]:
 
 
 def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
-    """Return what a class makes of parameters."""
+    """Return what a class makes of parameters.
+
+    Args:
+        what: It is, for errors, such as "trainer 'promptfl'".
+        factory: The class.
+        settings: Those parameters that differ from their defaults; texts are read.
+
+    Raises:
+        ConfigError: A parameter is unknown or out of range.
+    """
     from pydantic import ValidationError
 
     known = field_names(factory)

@@ -93,13 +93,13 @@ class Registry(Generic[T]):
 
     def usable(self) -> dict[str, T]:
         """Return the entries by name, without plugins that cannot be imported."""
-        found = {}
+        entries = {}
         for name in self.names():
             try:
-                found[name] = self.find(name)
+                entries[name] = self.find(name)
             except PluginError:
                 continue
-        return found
+        return entries
 
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""
@@ -116,8 +116,8 @@ class Registry(Generic[T]):
             import_module(path)
 
     def _plugins(self, name: str | None = None) -> list[EntryPoint]:
-        found = _entry_points(self.group, tuple(sys.path))
-        return [plugin for plugin in found if name in (None, plugin.name)]
+        plugins = _entry_points(self.group, tuple(sys.path))
+        return [plugin for plugin in plugins if name in (None, plugin.name)]
 
     def _load(self, name: str, plugin: EntryPoint) -> None:
         """Import a plugin, and enter what it names, if it did not do so itself."""

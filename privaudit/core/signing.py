@@ -158,17 +158,17 @@ def trusted_keys() -> dict[str, str]:
     Raises:
         ConfigError: A file or variable holds something else than keys.
     """
-    found = {}
+    keys = {}
     if SECRET in os.environ:
-        found[public_half(_private(os.environ[SECRET], SECRET))] = OWN
+        keys[public_half(_private(os.environ[SECRET], SECRET))] = OWN
     if place := _kept(OWNER):
-        found.setdefault(public_half(_read_key(place)), OWN)
+        keys.setdefault(public_half(_read_key(place)), OWN)
     for text in filter(None, os.environ.get(TRUST, "").split(",")):
-        found.setdefault(read_public(text, TRUST), TRUST)
+        keys.setdefault(read_public(text, TRUST), TRUST)
     for line in _lines():
         key, _, name = line.partition(" ")
-        found.setdefault(read_public(key, TRUSTED), name.strip() or "unnamed")
-    return found
+        keys.setdefault(read_public(key, TRUSTED), name.strip() or "unnamed")
+    return keys
 
 
 def _kept(name: str) -> Path | None:
@@ -187,7 +187,11 @@ def _lines() -> list[str]:
 
 
 def read_public(text: str, place: str) -> str:
-    """Return a public key as it is compared."""
+    """Return a public key as it is compared.
+
+    Raises:
+        ConfigError: It is none.
+    """
     key = text.strip().lower()
     if not _DIGITS.fullmatch(key):
         raise ConfigError(

@@ -76,7 +76,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse to put a file in the place of a device or a pipe."""
+    """Refuse to put a file in the place of a device or a pipe.
+
+    Raises:
+        OSError: There is one.
+    """
     with suppress(FileNotFoundError):
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # renaming refuses those
@@ -84,7 +88,11 @@ def refuse_special(path: Path) -> None:
 
 
 def append_lines(path: Path, lines: list[str]) -> None:
-    """Append whole lines and wait until they are on the disk."""
+    """Append whole lines and wait until they are on the disk.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
     with storage_errors(path), path.open("a", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
         file.flush()
@@ -133,18 +141,18 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     """
     check_json(content, str(path))
     try:
-        found = json.loads(content.decode())
+        parsed = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise TranscriptError(
             f"{path} is not whole JSON ({error}): it was cut or altered. Restore it "
             "from a copy, or train again."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise TranscriptError(
-            f"{path} holds a {type(found).__name__} in place of a JSON object: it was "
+            f"{path} holds a {type(parsed).__name__} in place of a JSON object: it was "
             "altered. Restore it from a copy, or train again."
         )
-    return found
+    return parsed
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:

@@ -101,11 +101,11 @@ class Stream:
                 "2^63."
             )
         last = np.uint64(_WORD - _WORD % bound - 1)  # of whole multiples of the bound
-        found = np.empty(0, dtype=np.uint64)
-        while len(found) < count:
-            words = self.words(count - len(found))
-            found = np.concatenate([found, words[words <= last]])
-        return (found % np.uint64(bound)).astype(np.int64)
+        accepted = np.empty(0, dtype=np.uint64)
+        while len(accepted) < count:
+            words = self.words(count - len(accepted))
+            accepted = np.concatenate([accepted, words[words <= last]])
+        return (accepted % np.uint64(bound)).astype(np.int64)
 
     def permutation(self, count: int) -> Int64[np.ndarray, " count"]:
         """Return 0 to count - 1 in an order of which all are equally likely."""
@@ -113,17 +113,17 @@ class Stream:
 
     def permutations(self, count: int, times: int) -> Int64[np.ndarray, "times count"]:
         """Return the orders that as many calls of :meth:`permutation` would."""
-        found = np.empty((0, count), dtype=np.int64)
-        while len(found) < times:
-            missing = times - len(found)
+        accepted = np.empty((0, count), dtype=np.int64)
+        while len(accepted) < times:
+            missing = times - len(accepted)
             words = self.words(missing * count).reshape(missing, count)
             orders = np.argsort(words, axis=1, kind="stable")
             ranked = np.take_along_axis(words, orders, axis=1)
             tied = (ranked[:, 1:] == ranked[:, :-1]).any(
                 axis=1
             )  # would favour an order
-            found = np.concatenate([found, orders[~tied].astype(np.int64)])
-        return found
+            accepted = np.concatenate([accepted, orders[~tied].astype(np.int64)])
+        return accepted
 
     def coins(
         self, probability: float, shape: int | Sequence[int] = ()

@@ -39,8 +39,8 @@ def signature(tensors: Tensors) -> tuple[tuple[str, tuple[int, ...], str], ...]:
 def alike(*parts: Sequence[Tensors]) -> list[list[int]]:
     """Group positions whose tensors can be stacked, in the order of first sight."""
     groups: dict[object, list[int]] = {}
-    for position, some in enumerate(zip(*parts, strict=True)):
-        groups.setdefault(tuple(map(signature, some)), []).append(position)
+    for position, entry in enumerate(zip(*parts, strict=True)):
+        groups.setdefault(tuple(map(signature, entry)), []).append(position)
     return list(groups.values())
 
 
@@ -53,8 +53,8 @@ def stacks(
     """
     for positions in alike(parts):
         for first in range(0, len(positions), most):
-            some = positions[first : first + most]
-            yield some, stack([parts[position] for position in some])
+            chunk = positions[first : first + most]
+            yield chunk, stack([parts[position] for position in chunk])
 
 
 def all_finite(tensors: Tensors) -> bool:

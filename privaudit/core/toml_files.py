@@ -11,15 +11,21 @@ from privaudit.core.limits import check_limit
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds."""
+    """Return what a TOML file holds.
+
+    Raises:
+        MissingFileError: There is no such file, or it is no plain one.
+        LimitError: It is larger, or nested deeper, than a bound.
+        ConfigError: It is no TOML.
+    """
     content = read_bytes(path, "toml")
     try:
-        found = tomllib.loads(content.decode())
+        parsed = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # TOML's own, or no text at all
         reason = str(error).partition("\n")[0][:200]
         raise ConfigError(f"{path} is no TOML: {reason}.") from None
-    check_limit("depth", max(_depths(found)), str(path))
-    return found
+    check_limit("depth", max(_depths(parsed)), str(path))
+    return parsed
 
 
 def _depths(found: Any) -> Iterator[int]:

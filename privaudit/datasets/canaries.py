@@ -54,7 +54,11 @@ class Canaries:
         shape: tuple[int, int],
         norm: float,
     ) -> "Canaries":
-        """Choose so many of each client's candidates, without a look at any coin."""
+        """Choose so many of each client's candidates, without a look at any coin.
+
+        Raises:
+            TooFewRecordsError: A client has fewer candidates.
+        """
         fewest = min(map(len, candidates))
         if fewest < per_client:
             raise TooFewRecordsError(
@@ -62,7 +66,9 @@ class Canaries:
                 f"{fewest} candidates. Use fewer, or for fewer clients."
             )
         rng = seeds.stream("canaries").numpy()
-        drawn = [rng.choice(mine, per_client, replace=False) for mine in candidates]
+        drawn = [
+            rng.choice(records, per_client, replace=False) for records in candidates
+        ]
         return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
 
     def mislabel(
@@ -86,8 +92,8 @@ class Canaries:
         """
         marked = contents.clone()
         for index in self.indices.tolist():
-            own = hashlib.sha256(f"canary {index}".encode()).digest()
-            marked[index] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            digest = hashlib.sha256(f"canary {index}".encode()).digest()
+            marked[index] = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
         return marked
 
     def gradients(
@@ -99,10 +105,10 @@ class Canaries:
         """
         if self.kind != "gradient":
             return None
-        found = torch.zeros(len(indices), *self.shape)
+        gradients = torch.zeros(len(indices), *self.shape)
         for row in np.flatnonzero(np.isin(indices, self.indices)):
             name = f"record-{indices[row]}"
             stream = self.seeds.stream("canary gradient", client=name)
             direction = stream.normal_tensor(self.shape)
-            found[row] = self.norm * direction / direction.norm()
-        return found
+            gradients[row] = self.norm * direction / direction.norm()
+        return gradients

@@ -198,12 +198,12 @@ class Dataset:
     @cached_property
     def contents(self) -> UInt8[Tensor, "n bytes"]:
         """A SHA-256 of each record's picture and words, whatever its label."""
-        found = self.images.contents
+        digests = self.images.contents
         if self.dialogues:
-            pairs = zip(found, self.dialogues, strict=True)
+            pairs = zip(digests, self.dialogues, strict=True)
             both = [picture + repr(words).encode() for picture, words in pairs]
-            found = [hashlib.sha256(one).digest() for one in both]
-        return torch.frombuffer(bytearray(b"".join(found)), dtype=torch.uint8).view(
+            digests = [hashlib.sha256(one).digest() for one in both]
+        return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).view(
             len(self), -1
         )
 

@@ -27,7 +27,11 @@ class Pathological:
         rng: np.random.Generator,
         domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client."""
+        """Return each record's client.
+
+        Raises:
+            ConfigError: There are more clients than classes.
+        """
         classes = rng.permutation(np.unique(labels))
         if clients > len(classes):
             raise ConfigError(
@@ -78,10 +82,10 @@ class Dirichlet:
     ) -> Int[np.ndarray, " n"]:
         owner = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
-            mine = rng.permutation(np.flatnonzero(labels == label))
+            records = rng.permutation(np.flatnonzero(labels == label))
             shares = rng.dirichlet(np.full(clients, self.alpha))
-            cuts = np.round(np.cumsum(shares)[:-1] * len(mine)).astype(int)
-            for client, part in enumerate(np.split(mine, cuts)):
+            cuts = np.round(np.cumsum(shares)[:-1] * len(records)).astype(int)
+            for client, part in enumerate(np.split(records, cuts)):
                 owner[part] = client
         return owner
 
@@ -106,11 +110,15 @@ class ByDomain:
         rng: np.random.Generator,
         domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client."""
+        """Return each record's client.
+
+        Raises:
+            ConfigError: There are no domains, or clients are no multiple of them.
+        """
         owner = np.empty(len(labels), dtype=np.int64)
-        for mine, those in _spread(domains, clients):
-            owner[mine] = those[
-                Dirichlet(self.alpha).split(labels[mine], len(those), rng)
+        for records, those in _spread(domains, clients):
+            owner[records] = those[
+                Dirichlet(self.alpha).split(labels[records], len(those), rng)
             ]
         return owner
 
@@ -122,16 +130,16 @@ def _spread(
     domains: Int[np.ndarray, " n"] | None, clients: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each domain's records and clients."""
-    found = np.unique(domains) if domains is not None else np.zeros(0)
-    if domains is None or len(found) < 2:
+    unique = np.unique(domains) if domains is not None else np.zeros(0)
+    if domains is None or len(unique) < 2:
         raise DatasetError(
-            f"A partition by domains was requested, but the data set has {len(found)} "
+            f"A partition by domains was requested, but the data set has {len(unique)} "
             "of them. Use a data set with domains, or --partition dirichlet."
         )
-    if clients % len(found):
+    if clients % len(unique):
         raise ConfigError(
-            f"{clients} clients cannot be spread evenly over {len(found)} domains. "
-            f"Use a multiple of {len(found)}."
+            f"{clients} clients cannot be spread evenly over {len(unique)} domains. "
+            f"Use a multiple of {len(unique)}."
         )
-    for place, domain in enumerate(found):
-        yield np.flatnonzero(domains == domain), np.arange(place, clients, len(found))
+    for place, domain in enumerate(unique):
+        yield np.flatnonzero(domains == domain), np.arange(place, clients, len(unique))

@@ -81,7 +81,16 @@ def _load(name: str, path: Path | None) -> Dataset:
 
 
 def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Path:
-    """Return where a data set lies."""
+    """Return where a data set lies.
+
+    Args:
+        name: The data set's.
+        entry: What it needs.
+        path: Where it is, if that was said.
+
+    Raises:
+        MissingFileError: Nothing is there.
+    """
     looked = [Path(path)] if path is not None else list(places(name, entry))
     for place in looked:
         if place.exists():
@@ -108,14 +117,24 @@ def places(name: str, entry: OnDisk) -> Iterator[Path]:
 
 
 def only_file(path: Path, pattern: str, missing: str) -> Path:
-    """Return a file that was named, or the only one in a folder."""
+    """Return a file that was named, or the only one in a folder.
+
+    Args:
+        path: The file, or the folder.
+        pattern: That its name fits in a folder, with ``*``.
+        missing: What to say where there is none.
+
+    Raises:
+        MissingFileError: There is none.
+        DatasetError: There are several.
+    """
     if path.is_file():
         return path
-    found = sorted(path.glob(pattern))
-    if not found:
+    files = sorted(path.glob(pattern))
+    if not files:
         raise MissingFileError(missing)
-    if len(found) > 1:
+    if len(files) > 1:
         raise DatasetError(
-            f"{path} holds {', '.join(file.name for file in found)}. Name one of them."
+            f"{path} holds {', '.join(file.name for file in files)}. Name one of them."
         )
-    return found[0]
+    return files[0]

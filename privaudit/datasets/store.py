@@ -40,7 +40,12 @@ class Store(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
+        """Return a file's content.
+
+        Raises:
+            MissingFileError: It is not there.
+            ConfigError: It cannot be read.
+        """
         ...
 
 

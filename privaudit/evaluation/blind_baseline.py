@@ -102,6 +102,9 @@ def blind_scores(
 
     Folds hold members and non-members in equal shares, so that ranks of different
     folds mean the same.
+
+    Raises:
+        ConfigError: Fewer than two records of either kind, or a feature is not finite.
     """
     if not np.isfinite(features).all():
         bad = int((~np.isfinite(features)).any(axis=1).sum())
@@ -112,9 +115,9 @@ def blind_scores(
     folds = _deal_folds(is_member, Seeds(seed).stream("blind attacker").numpy())
     scores = np.empty(len(features))
     for fold in range(int(folds.max()) + 1):
-        mine = folds == fold
-        looks = _fit(features[~mine], is_member[~mine], features[mine])
-        scores[mine] = (rankdata(looks) - 0.5) / len(looks)
+        in_fold = folds == fold
+        looks = _fit(features[~in_fold], is_member[~in_fold], features[in_fold])
+        scores[in_fold] = (rankdata(looks) - 0.5) / len(looks)
     return scores
 
 
@@ -184,7 +187,11 @@ def _words_and_pairs(text: str) -> list[str]:
 
 
 def pooled_blind_auroc(groups: Sequence[Groups]) -> Estimate:
-    """Return the mean of per-client AUROCs of blind scores, by number of pairs."""
+    """Return the mean of per-client AUROCs of blind scores, by number of pairs.
+
+    Args:
+        groups: Per client :func:`blind_scores` of members and of non-members.
+    """
     plain = pooled_auroc(groups)
     estimate = replace(plain, method=f"{plain.method}; {METHOD}")
     if plain.value in (0.0, 1.0):  # the bound there is exact, and no variance
@@ -203,16 +210,18 @@ def beyond_blind(groups: Sequence[Paired]) -> Comparison:
     The blind attacker's variance counts twice, as in :func:`blind_baseline`.
     """
     plain = pooled_paired_auroc_difference(groups)
-    found = plain.estimate
-    half = _widening(groups) * max(found.high - found.value, found.value - found.low)
-    estimate = replace(
-        found,
-        low=max(found.value - half, -1.0),
-        high=min(found.value + half, 1.0),
-        method=f"{found.method}; the second: {METHOD}",
+    difference = plain.estimate
+    half = _widening(groups) * max(
+        difference.high - difference.value, difference.value - difference.low
     )
-    error = half / normal_quantile(found.confidence)
-    return Comparison(estimate, 2 * float(ndtr(-abs(found.value) / error)))
+    estimate = replace(
+        difference,
+        low=max(difference.value - half, -1.0),
+        high=min(difference.value + half, 1.0),
+        method=f"{difference.method}; the second: {METHOD}",
+    )
+    error = half / normal_quantile(difference.confidence)
+    return Comparison(estimate, 2 * float(ndtr(-abs(difference.value) / error)))
 
 
 def _widening(groups: Sequence[Paired]) -> float:
@@ -220,8 +229,8 @@ def _widening(groups: Sequence[Paired]) -> float:
     once = twice = 0.0
     for scores, blind, truth in groups:
         if truth.any() and not truth.all():
-            ours = delong_components(scores[truth], scores[~truth])
-            theirs = delong_components(blind[truth], blind[~truth])
-            once += ours.pairs**2 * (ours - theirs).delong_variance
-            twice += theirs.pairs**2 * theirs.delong_variance
+            attack_auroc = delong_components(scores[truth], scores[~truth])
+            blind_auroc = delong_components(blind[truth], blind[~truth])
+            once += attack_auroc.pairs**2 * (attack_auroc - blind_auroc).delong_variance
+            twice += blind_auroc.pairs**2 * blind_auroc.delong_variance
     return math.sqrt(1 + twice / once) if once else math.sqrt(2)

@@ -84,7 +84,7 @@ def measure_costs(
     uploads = sum(message.kind in UPLOAD_KINDS for message in sent)
     reached = _reached(run.metrics, target)
     clients = len(run.population.task.clients)
-    asked = [line.get("model_queries") for line in run.metrics]
+    query_counts = [line.get("model_queries") for line in run.metrics]
     return Costs(
         up_per_client=up / clients,
         down_per_client=down / clients,
@@ -92,7 +92,7 @@ def measure_costs(
         per_upload=up / max(1, uploads),
         seconds=sum(line["seconds"] for line in run.metrics),
         rounds=run.config.rounds,
-        queries=sum(q for q in asked if q) if any(asked) else None,
+        queries=sum(q for q in query_counts if q) if any(query_counts) else None,
         rounds_to_target=reached,
         seen_every_round=_measured_until(run.metrics, reached),
         target=target,
@@ -104,17 +104,17 @@ def measure_costs(
 def measure_fairness(run: Run) -> Fairness:
     """Return how the personal models' accuracy differs between clients."""
     population, models = run.population, run.personal_models
-    found = measure_tests(run.trainer, population, list(models.values()))
+    tests = measure_tests(run.trainer, population, list(models.values()))
     mix = np.stack([population.mix(client).numpy() for client in models])
-    return fairness_of(found.scores, mix, found.metric)
+    return fairness_of(tests.scores, mix, tests.metric)
 
 
 def _reached(metrics: list[dict[str, Any]], target: float | None) -> int | None:
     if target is None:
         return None
     for line in metrics:
-        found = line["local_accuracy"]
-        if found is not None and found >= target:
+        accuracy = line["local_accuracy"]
+        if accuracy is not None and accuracy >= target:
             return int(line["round"]) + 1
     return None
 
@@ -136,5 +136,5 @@ def _probe(run: Run) -> LocalCosts:
             f"One client's round of {run.name} could not be run again: {reason}. "
             "Leave the measurement out: --no-probe."
         )
-    found: Mapping[str, Any] = json.loads(done.stdout)
-    return LocalCosts(**found)
+    costs: Mapping[str, Any] = json.loads(done.stdout)
+    return LocalCosts(**costs)

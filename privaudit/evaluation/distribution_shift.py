@@ -97,8 +97,8 @@ def measure_shift(
     """
     kind = run.population.task.kind
     plan = _plan(find_scenario(scenario, 0).for_task(kind), attacks, kind)
-    adversary, found = Auditor(run).prepare(plan)
-    targets, members = _with_members(run, found)
+    adversary, all_targets = Auditor(run).prepare(plan)
+    targets, members = _with_members(run, all_targets)
     named = dataset or usual_foreign(run)
     strangers = _strangers(run, named, data, len(targets), most, seed)
     blind = _blind(run, members, strangers, seed)
@@ -138,7 +138,7 @@ def _with_members(
         for target, truth in zip(targets, truths, strict=True)
         if truth.any()
     ]
-    return [target for target, _ in pairs], [some for _, some in pairs]
+    return [target for target, _ in pairs], [members for _, members in pairs]
 
 
 def _truth(run: Run, target: Target) -> Bool[np.ndarray, " candidates"]:
@@ -206,8 +206,8 @@ def _against(
 ) -> list[Groups]:
     """Return each client's scores of members, and of foreign records."""
     known, foreign = (
-        attack(adversary, [*map(_about, targets, some)])
-        for some in (members, strangers)
+        attack(adversary, [*map(_about, targets, records)])
+        for records in (members, strangers)
     )
     return [
         (m.scores.astype(float), f.scores.astype(float))
@@ -223,7 +223,7 @@ def _inside(
     run: Run, attack: Attack, adversary: Adversary, targets: Sequence[Target]
 ) -> list[Groups]:
     """Return each client's scores of members, and of non-members by the coin."""
-    scores = [told.scores.astype(float) for told in attack(adversary, targets)]
+    scores = [result.scores.astype(float) for result in attack(adversary, targets)]
     truths = [_truth(run, target) for target in targets]
     return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
 

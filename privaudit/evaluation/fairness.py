@@ -71,16 +71,16 @@ def _spread(
     root = np.linalg.cholesky(covariance + 1e-12 * np.eye(clients))
     chance = generator.standard_normal((DRAWS, clients)) @ root.T
     chance -= chance.mean(axis=1, keepdims=True)
-    found = float(means.std())
-    direction = (means - means.mean()) / max(found, 1e-12)
+    observed = float(means.std())
+    direction = (means - means.mean()) / max(observed, 1e-12)
     tail = (1 - CONFIDENCE) / 2
 
     def beyond(true: float) -> float:
         """Say how probable a larger spread is than the one that was found."""
-        return float(((true * direction + chance).std(axis=1) >= found).mean())
+        return float(((true * direction + chance).std(axis=1) >= observed).mean())
 
-    most = found + 10 * float(np.sqrt(np.trace(covariance) / clients)) + 1e-6
-    value = np.sqrt(max(0.0, found**2 - float(chance.var(axis=1).mean())))
+    most = observed + 10 * float(np.sqrt(np.trace(covariance) / clients)) + 1e-6
+    value = np.sqrt(max(0.0, observed**2 - float(chance.var(axis=1).mean())))
     low = 0.0 if beyond(0.0) >= tail else brentq(lambda t: beyond(t) - tail, 0, most)
     over = 1 - tail
     high = 0.0 if beyond(0.0) >= over else brentq(lambda t: beyond(t) - over, 0, most)

@@ -45,7 +45,11 @@ class LocalCosts:
 
 
 def measure_round(run: Run) -> LocalCosts:
-    """Train one client alone for the run's first round, and count."""
+    """Train one client alone for the run's first round, and count.
+
+    Args:
+        run: Its configuration counts, and its ledger.
+    """
     population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
     members = {
         client: run.ledger.members_of(number)
@@ -82,8 +86,8 @@ def _peak() -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTES
-    (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(found) * 1024
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kilobytes) * 1024
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ def epochs_of_batches(
     chosen = torch.zeros(steps, len(plans), width, dtype=torch.long)
     mask = torch.zeros_like(chosen, dtype=torch.bool)
     for row, plan in enumerate(plans):
-        own = slice(len(plan)), row, slice(plan.shape[1])
-        mask[own] = plan >= 0
-        chosen[own] = plan.clamp(min=0)
+        cells = slice(len(plan)), row, slice(plan.shape[1])
+        mask[cells] = plan >= 0
+        chosen[cells] = plan.clamp(min=0)
     return Batches(chosen, mask)
 
 
@@ -165,14 +165,14 @@ Gradients = Callable[
 def in_parts(batch: Batch, size: int) -> Iterator[Batch]:
     """Yield a batch in parts of at most ``size`` records of each client."""
     for first in range(0, batch.mask.shape[1], size):
-        some = slice(first, first + size)
+        chunk = slice(first, first + size)
         yield Batch(
-            batch.features[:, some],
-            batch.labels[:, some],
-            batch.mask[:, some],
-            None if batch.tokens is None else batch.tokens[:, some],
-            None if batch.words is None else batch.words[:, some],
-            None if batch.crafted is None else batch.crafted[:, some],
+            batch.features[:, chunk],
+            batch.labels[:, chunk],
+            batch.mask[:, chunk],
+            None if batch.tokens is None else batch.tokens[:, chunk],
+            None if batch.words is None else batch.words[:, chunk],
+            None if batch.crafted is None else batch.crafted[:, chunk],
         )
 
 
@@ -193,9 +193,9 @@ def accumulated(size: int, weigh: Callable[[Batch], Float[Tensor, " k"]]) -> Gra
         loss = torch.zeros_like(whole, dtype=torch.float32)
         for part in in_parts(batch, size):
             share = weigh(part) / whole
-            found, mean = gradients_of(objective, parameters, part)
+            part_gradients, mean = gradients_of(objective, parameters, part)
             loss = loss + share * mean
-            for name, gradient in found.items():
+            for name, gradient in part_gradients.items():
                 total[name] += gradient * share.view(-1, *[1] * (gradient.ndim - 1))
         return total, loss
 

@@ -59,8 +59,8 @@ def parameters_of(upload: Tensors) -> dict[str, Tensor]:
 
 def has_records(upload: Tensors) -> bool:
     """Say whether a client trained on anything; so it counts where nothing is told."""
-    told = [upload[name] for name in (SIZE, PRESENT) if name in upload]
-    return all(bool(tensor > 0) for tensor in told)
+    counts = [upload[name] for name in (SIZE, PRESENT) if name in upload]
+    return all(bool(tensor > 0) for tensor in counts)
 
 
 def solve_means(
@@ -86,9 +86,9 @@ def solve_means(
     fits, least, most = None, 1, count
     while least <= most:
         size = (least + most) // 2
-        found = solve_membership(rows, size * right, share)
-        if np.abs(rows @ found - size * right).max() < FITTING:
-            fits, least = found, size + 1
+        solution = solve_membership(rows, size * right, share)
+        if np.abs(rows @ solution - size * right).max() < FITTING:
+            fits, least = solution, size + 1
         else:
             most = size - 1
     if fits is not None:
@@ -123,7 +123,7 @@ def solve_membership(
     prior = 1 / np.sqrt(share * (1 - share))
     matrix = np.vstack([triangle[:, :count], prior * np.eye(count)])
     wanted = np.concatenate([triangle[:, count], np.full(count, prior * share)])
-    found = lsq_linear(
+    solution = lsq_linear(
         matrix, wanted, bounds=(0, 1), method="bvls", max_iter=20 * count
     )
-    return found.x
+    return solution.x

@@ -60,9 +60,9 @@ class Federation:
         secrets: Seeds | None = None,
     ) -> "Federation":
         """Return a federation before its first round."""
-        kept = {c: start_client(trainer, task, c, seeds) for c in shards}
+        private_states = {c: start_client(trainer, task, c, seeds) for c in shards}
         start = trainer.start(task, seeds)
-        return cls(shards, seeds, name, start, kept, secrets=secrets)
+        return cls(shards, seeds, name, start, private_states, secrets=secrets)
 
     def stream(self, client: ClientId) -> str:
         """Return the name of one client's random streams."""
@@ -110,6 +110,9 @@ def participants_of(
         rate: Share that takes part, in (0, 1].
         seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
         index: The round.
+
+    Raises:
+        ConfigError: The rate is not in (0, 1].
     """
     if not 0 < rate <= 1:
         raise ConfigError(
@@ -168,13 +171,13 @@ def run_round(
     trained = train_places(trainer, task, places, rounds[0], cohort_size, traced)
     deliveries, first = [], 0
     for at in rounds:
-        mine = slice(first, first + len(at.participants))
-        part = exchange(trainer, places[mine], trained[mine], at, masking, dropout)
-        deliveries.append((trained[mine], part))
-        first = mine.stop
+        span = slice(first, first + len(at.participants))
+        part = exchange(trainer, places[span], trained[span], at, masking, dropout)
+        deliveries.append((trained[span], part))
+        first = span.stop
     return [
-        _move_on(trainer, task, federation, at, some, part)
-        for federation, at, (some, part) in zip(
+        _move_on(trainer, task, federation, at, results, part)
+        for federation, at, (results, part) in zip(
             federations, rounds, deliveries, strict=True
         )
     ]
@@ -216,7 +219,15 @@ def give_away(
     *,
     publish: bool = True,
 ) -> tuple[dict[ClientId, Tensors], tuple[Message, ...]]:
-    """Send the last broadcast, and return each client's personal model."""
+    """Send the last broadcast, and return each client's personal model.
+
+    Args:
+        trainer: What was trained.
+        task: The task.
+        federation: After its last round.
+        index: The number of rounds, which these messages bear.
+        publish: Whether the personal models are given away.
+    """
     clients = tuple(federation.shards)
     at = Round(index, federation.seeds, clients, secrets=federation.secrets)
     received = [trainer.broadcast(federation.server, c, at) for c in clients]
@@ -239,15 +250,15 @@ def _release(
 ) -> dict[ClientId, Tensors]:
     """Return the personal models; clients whose tensors are alike go together."""
     clients = tuple(federation.shards)
-    kept = [federation.kept[c] for c in clients]
+    private_states = [federation.kept[c] for c in clients]
     done: dict[ClientId, Tensors] = {}
-    for some in alike(received, kept):
-        names = [clients[i] for i in some]
+    for group in alike(received, private_states):
+        names = [clients[i] for i in group]
         stacked = trainer.release(
             task,
             names,
-            stack([received[i] for i in some]),
-            stack([kept[i] for i in some]),
+            stack([received[i] for i in group]),
+            stack([private_states[i] for i in group]),
         )
-        done.update(zip(names, unstack(stacked, len(some)), strict=True))
+        done.update(zip(names, unstack(stacked, len(group)), strict=True))
     return {client: done[client] for client in clients}

@@ -65,7 +65,11 @@ def train_places(
     cohort_size: int,
     traced: bool,
 ) -> list[Trained]:
-    """Train clients whose tensors have one signature together, in chunks."""
+    """Train clients whose tensors have one signature together, in chunks.
+
+    Raises:
+        TrainingError: A loss or a tensor is not finite.
+    """
     done: dict[int, Trained] = {}
     received = [place.received for place in places]
     for positions in alike(received, [place.kept for place in places]):
@@ -88,10 +92,12 @@ def _train_cohort(
     streams = [place.stream for place in places]
     cohort = Cohort.of(streams, [place.shard for place in places])
     received = stack([place.received for place in places])
-    kept = stack([place.kept for place in places])
+    private_state = stack([place.kept for place in places])
     trace = Trace(cohort.sizes)
     at = replace(at, trace=trace if traced else None)
-    return _split(trainer.local_update(task, cohort, received, kept, at), trace)
+    return _split(
+        trainer.local_update(task, cohort, received, private_state, at), trace
+    )
 
 
 def _split(result: LocalResult, trace: Trace) -> list[Trained]:
@@ -104,7 +110,8 @@ def _split(result: LocalResult, trace: Trace) -> list[Trained]:
         strict=True,
     )
     return [
-        Trained(sent, kept, loss, result.events, own) for sent, kept, loss, own in parts
+        Trained(sent, private_state, loss, result.events, notes)
+        for sent, private_state, loss, notes in parts
     ]
 
 

@@ -46,6 +46,8 @@ class Masking:
     Attributes:
         dropout: Chance that a participant is lost in a round, in [0, 1); where is
             drawn evenly from the five points at which one can be.
+        bits: As in :class:`FixedPoint`.
+        largest: Likewise.
         secrets: From a run's own key, so that the run can be repeated and resumed; or
             from the operating system; or from a seed, for one sum: two of one seed
             share their masks.

@@ -58,10 +58,10 @@ def exchange(
     sent = {p.client: t.sent for p, t in zip(places, trained, strict=True)}
     if masking is not None:
         streams = [place.stream for place in places]
-        found = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
-        there = replace(at, participants=found.survivors)
-        messages = not_empty([*down, *found.messages])
-        return RoundMessages(messages, found.total, there, found.report)
+        summed = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
+        there = replace(at, participants=summed.survivors)
+        messages = not_empty([*down, *summed.messages])
+        return RoundMessages(messages, summed.total, there, summed.report)
     sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
     there = replace(at, participants=tuple(sent))
     up = [update_of(trainer, at.index, c, tensors) for c, tensors in sent.items()]

@@ -42,21 +42,21 @@ def _unlost(run: Run) -> dict[int, list[int]]:
     if not senders:
         return {}
     return {
-        index: [n for n, one in enumerate(some) if one in senders.get(index, set())]
-        for index, some in enumerate(run.participants)
+        index: [n for n, one in enumerate(clients) if one in senders.get(index, set())]
+        for index, clients in enumerate(run.participants)
     }
 
 
 def _arrived(run: Run) -> dict[int, list[int]]:
     """Return for each round with masks who is in its sum, by place among the asked."""
-    found: dict[int, list[int]] = {}
+    arrived: dict[int, list[int]] = {}
     summed = {m.round for m in run.transcript if m.kind == "sum"}
     for message in run.transcript:
         if message.kind in MASKED_KINDS:
-            there = found.setdefault(message.round, [])
+            there = arrived.setdefault(message.round, [])
             if message.round in summed and not there:
                 there.extend(_named(message))
-    return found
+    return arrived
 
 
 def _named(message: Message) -> list[int]:

@@ -30,8 +30,8 @@ def ask_each(
     """Return the same for models of any shapes: those alike are asked together."""
     answers: dict[int, Tensor] = {}
     for positions, stacked in stacks(models, MODELS_AT_ONCE):
-        some = ask(trainer, task, stacked, records)
-        answers.update(zip(positions, some, strict=True))
+        stacked_answers = ask(trainer, task, stacked, records)
+        answers.update(zip(positions, stacked_answers, strict=True))
     return torch.stack([answers[i] for i in range(len(models))])
 
 

@@ -64,7 +64,11 @@ class View:
     messages: tuple[Message, ...]
 
     def updates_of(self, client: str) -> tuple[Message, ...]:
-        """Return what ``client`` sent to the server, round by round."""
+        """Return what ``client`` sent to the server, round by round.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
         updates = tuple(m for m in self.messages if m.sender == client and m.is_update)
         if not updates and self.is_masked:
             raise ViewError(
@@ -80,7 +84,11 @@ class View:
         return updates
 
     def broadcasts_to(self, client: str) -> tuple[Message, ...]:
-        """Return what the server sent to ``client``, round by round."""
+        """Return what the server sent to ``client``, round by round.
+
+        Raises:
+            ViewError: This adversary does not see it.
+        """
         sent = tuple(
             m for m in self.messages if m.receiver == client and m.kind == "broadcast"
         )
@@ -97,14 +105,14 @@ class View:
 
         Empty where the view holds neither uploads nor their sums.
         """
-        found = []
+        round_sums = []
         for group in _by_round(self.messages):
             sent = [m.tensors for m in group if m.kind in ("update", "sum")]
             down = [m.tensors for m in group if m.kind == "broadcast"]
             if sent and down:
                 parties = _in_the_sum(group) or len(down)
-                found.append(RoundSum(parties, down[0], secure_sum(sent)))
-        return tuple(found)
+                round_sums.append(RoundSum(parties, down[0], secure_sum(sent)))
+        return tuple(round_sums)
 
     @property
     def is_masked(self) -> bool:
@@ -112,7 +120,11 @@ class View:
         return any(m.kind in MASKED_KINDS for m in self.messages)
 
     def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
-        """Return each upload of a tensor less what the client had received of it."""
+        """Return each upload of a tensor less what the client had received of it.
+
+        Raises:
+            ViewError: This adversary sees none of the client's messages.
+        """
         received = {m.round: m.tensors[name] for m in self.broadcasts_to(client)}
         return tuple(
             m.tensors[name] - received[m.round] for m in self.updates_of(client)
@@ -122,15 +134,22 @@ class View:
         """Return the last thing the server sent to ``client``, or else to anybody.
 
         A peer does not see what others receive, but knows that it is the same.
+
+        Raises:
+            ViewError: This adversary sees no broadcast at all.
         """
         sent = [m for m in self.messages if m.kind == "broadcast"]
-        own = [m for m in sent if m.receiver == client]
+        received = [m for m in sent if m.receiver == client]
         if not sent:
             return self.broadcasts_to(client)[-1]
-        return (own or sent)[-1]
+        return (received or sent)[-1]
 
     def release_of(self, client: str) -> Message:
-        """Return the personal model that ``client`` gave away."""
+        """Return the personal model that ``client`` gave away.
+
+        Raises:
+            ViewError: This adversary does not have it.
+        """
         for message in self.messages:
             if message.kind == "release" and message.sender == client:
                 return message
@@ -199,7 +218,11 @@ THREATS: dict[str, Callable[..., View]] = {
 
 
 def find_threat(name: str) -> ThreatModel:
-    """Return a threat model by name; "peer:client-3" is what that client sees."""
+    """Return a threat model by name; "peer:client-3" is what that client sees.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
     if name.startswith("peer:"):
         return peer(name.removeprefix("peer:"))
     if name not in THREATS:

@@ -64,7 +64,12 @@ def times_weight(
 
 
 def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
-    """Return the server's state with the means of what was sent in their places."""
+    """Return the server's state with the means of what was sent in their places.
+
+    Args:
+        server: The state; it stays as it is where nobody had a record, or sent one.
+        sums: Over clients, of what :func:`weighted_upload` returns.
+    """
     if not sums or (weight := sums[WEIGHT]) == 0:
         return server
     means = {name: total / weight for name, total in sums.items() if name != WEIGHT}
@@ -97,7 +102,7 @@ def update_deltas(
     What was not received, such as a gradient, is taken as it is. Numbers that came with
     their coordinates stand there, among zeros, in a row of all that was received.
     """
-    found = {}
+    deltas = {}
     for name in (name for name in sent if role_of(name) == "model"):
         tensor, before = sent[name], received.get(name)
         if COORDINATES in sent:
@@ -109,5 +114,5 @@ def update_deltas(
             tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
         if before is not None and before.shape == tensor.shape[1:]:
             tensor = tensor - before
-        found[name] = tensor
-    return found
+        deltas[name] = tensor
+    return deltas

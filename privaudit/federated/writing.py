@@ -37,7 +37,11 @@ class WritingTrainer(Trainer, Protocol):
 
 
 def as_writer(trainer: Trainer) -> WritingTrainer:
-    """Return the trainer as one whose models write."""
+    """Return the trainer as one whose models write.
+
+    Raises:
+        ConfigError: Its models classify.
+    """
     if isinstance(trainer, WritingTrainer):
         return trainer
     raise ConfigError(
@@ -79,16 +83,16 @@ def _write(
 ) -> list[list[str]]:
     assert records.tokens is not None
     assert records.words is not None
-    asked = questions(records.words)
+    prompts = questions(records.words)
     said: list[list[str]] = [[] for _ in range(count)]
     rows = torch.arange(len(records)).split(max(1, SEQUENCES_AT_ONCE // count))
     for chosen in rows:
-        tokens, words = records.tokens[chosen], asked[chosen].repeated(count)
+        tokens, words = records.tokens[chosen], prompts[chosen].repeated(count)
         texts = task.language.generate(
             tokens.expand(count, *tokens.shape), words, tuning, longest
         )
-        for model, some in zip(said, texts, strict=True):
-            model.extend(some)
+        for model, model_texts in zip(said, texts, strict=True):
+            model.extend(model_texts)
     return said
 
 
@@ -111,21 +115,21 @@ def _favourites(
 ) -> Int[Tensor, " answered"]:
     assert records.tokens is not None
     assert records.words is not None
-    words, found = records.words.trimmed(), []
+    words, predicted = records.words.trimmed(), []
     answered = words.kinds[:, 1:] == ANSWER
     ahead = answered.any(dim=0).nonzero().flatten()
     for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
         one = words[chosen].repeated(1)
         logits = task.language.logits(records.tokens[chosen][None], one, tuning, ahead)
-        found.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
-    return torch.cat(found)
+        predicted.append(logits[0].argmax(dim=-1)[answered[chosen][:, ahead]])
+    return torch.cat(predicted)
 
 
 def questions(words: TokenSequences) -> TokenSequences:
     """Return the sequences up to where an answer would begin."""
-    asked = words.kinds != ANSWER
-    ids = torch.where(asked, words.ids, torch.zeros_like(words.ids))
-    kinds = torch.where(asked, words.kinds, torch.full_like(words.kinds, PADDING))
+    is_prompt = words.kinds != ANSWER
+    ids = torch.where(is_prompt, words.ids, torch.zeros_like(words.ids))
+    kinds = torch.where(is_prompt, words.kinds, torch.full_like(words.kinds, PADDING))
     return TokenSequences(ids, kinds).trimmed()
 
 

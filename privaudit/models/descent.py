@@ -100,7 +100,11 @@ def _groups(model: nn.Module, settings: DescentSettings) -> list[dict[str, objec
 
 
 def require_time(minutes: float) -> None:
-    """Refuse to train for no time."""
+    """Refuse to train for no time.
+
+    Raises:
+        ConfigError: When the time is not above 0.
+    """
     if not 0 < minutes <= 10**6:
         raise ConfigError(
             f"Pretraining for {minutes:g} minutes is impossible. Give more than 0, or "

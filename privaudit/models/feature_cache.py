@@ -44,6 +44,14 @@ def cached_features(
     costs the time to compute again, and nothing else. Pictures are read one by one, so
     memory does not grow with their sizes. A bank's embeddings only pass through
     :meth:`FeatureModel.encode_bank`.
+
+    Args:
+        model: Its weights and architecture are part of the name.
+        images: Pictures, or a bank of embeddings.
+        folder: Where to keep features; None for :func:`default_folder`.
+
+    Raises:
+        ConfigError: The model cannot read these pictures or embeddings.
     """
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings)
@@ -57,14 +65,22 @@ def cached_text_features(
     encode: Callable[[], Float[Tensor, "n dim"]],
     folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
-    """Return each text's l2-normalised feature, as :func:`cached_features`."""
+    """Return each text's l2-normalised feature, as :func:`cached_features`.
+
+    Args:
+        about: What of the model the file is named after: weights and settings.
+        texts: The file is named after them, too.
+        dim: Size of a feature.
+        encode: Makes the features.
+        folder: Where to keep features; None for :func:`default_folder`.
+    """
     parts = (*about, texts.digest, "texts")
     path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
-    found = _read(path, "features", len(texts), dim)
-    if found is None:
-        found = encode()
-        _keep(path, "features", found)
-    return found
+    features = _read(path, "features", len(texts), dim)
+    if features is None:
+        features = encode()
+        _keep(path, "features", features)
+    return features
 
 
 def cached_tokens(
@@ -76,6 +92,10 @@ def cached_tokens(
     what its language model reads. They take a picture's number of tokens times the
     room of its feature: in memory, and on the disk. A bank's embeddings only pass
     through :meth:`PictureModel.tokens_of_bank`.
+
+    Raises:
+        ConfigError: A CLIP gets a bank in place of pictures, or its image tower has no
+            tokens; a captioning model gets what it does not read.
     """
     if isinstance(images, FeatureBank):
         return model.tokens_of_bank(images.embeddings)
@@ -100,9 +120,9 @@ def _cached(
 ) -> Tensor:
     name = content_hash(model, images, kind)
     path = _path(name, folder)
-    found = _read(path, kind, len(images), width)
-    if found is not None:
-        return found.to(model.device)
+    cached = _read(path, kind, len(images), width)
+    if cached is not None:
+        return cached.to(model.device)
     encoded = _encode(model, images, range(len(images)), encode)
     _keep(path, kind, encoded)
     return encoded
@@ -140,10 +160,10 @@ def _encode(
 
 def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:
     with suppress(MissingFileError, TranscriptError, OSError):
-        found = read_tensors(path).get(kind)
+        stored = read_tensors(path).get(kind)
         dimensions = 2 if kind == "features" else 3
-        if isinstance(found, Tensor) and found.ndim == dimensions:
-            return found if (len(found), found.shape[-1]) == (count, dim) else None
+        if isinstance(stored, Tensor) and stored.ndim == dimensions:
+            return stored if (len(stored), stored.shape[-1]) == (count, dim) else None
     return None
 
 

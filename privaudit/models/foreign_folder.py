@@ -69,8 +69,8 @@ def check_size(source: str, build: Callable[[], Any]) -> None:
 
 def _files(source: str) -> list[Path]:
     folder = Path(source)
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [path for path in found if not path.is_dir()]
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in entries if not path.is_dir()]
 
 
 def _weights(source: str) -> list[Path]:

@@ -36,11 +36,25 @@ class FrozenModel(ABC):
     def backbone(
         self, class_names: tuple[str, ...], template: str, context_tokens: int
     ) -> Classifier | LanguageModel:
-        """Return what trainers see, bound to a data set's classes."""
+        """Return what trainers see, bound to a data set's classes.
+
+        Args:
+            class_names: Of the data set.
+            template: The hand-written prompt, with ``{}`` where a class name goes.
+            context_tokens: Of a prompt that is learned.
+        """
 
     @abstractmethod
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
-        """Return a data set's records as the model reads them, without their contents."""
+        """Return a data set's records as the model reads them, without their contents.
+
+        Args:
+            dataset: What is read.
+            image_tokens: Whether a CLIP's local features of pictures are there too.
+
+        Raises:
+            ConfigError: The model cannot read them.
+        """
 
     def encode(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return a data set's records as :meth:`read` does, with their contents."""
@@ -89,7 +103,11 @@ class PictureModel(FrozenModel):
     def tokens_of_bank(
         self, embeddings: Float[Tensor, "n bank_width"]
     ) -> Float[Tensor, "n tokens token_width"]:
-        """Refuse embeddings that an image tower made elsewhere: they have no parts."""
+        """Refuse embeddings that an image tower made elsewhere: they have no parts.
+
+        Raises:
+            ConfigError: Always.
+        """
         raise ConfigError(
             f"Image tokens were requested from a bank of {len(embeddings)} pooled "
             "embeddings, which has none. Give the pictures, or use a method that "
@@ -117,10 +135,10 @@ class FeatureModel(PictureModel):
 
 def weights_hash(*modules: nn.Module) -> str:
     """Return a SHA-256 over the names, types, shapes and bytes of all weights."""
-    found = sha256()
+    digest = sha256()
     for module in modules:
         for name, tensor in sorted(module.state_dict().items()):
-            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             whole = tensor.detach().cpu().contiguous().reshape(-1)
-            found.update(whole.view(torch.uint8).numpy().data)
-    return found.hexdigest()
+            digest.update(whole.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -25,7 +25,17 @@ def import_peft() -> Any:
 
 
 def load_reader(kind: str, what: str, source: str) -> Any:
-    """Load a tokenizer or an image processor."""
+    """Load a tokenizer or an image processor.
+
+    Args:
+        kind: Its class in transformers.
+        what: What it is, in words.
+        source: A folder, or a name on the hub.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be used.
+    """
     return _pretrained(kind, what, source)
 
 
@@ -73,7 +83,12 @@ _REASONS = {
 
 
 def check_type(source: str, name: str, wanted: str) -> None:
-    """Refuse a model of another type than a family takes."""
+    """Refuse a model of another type than a family takes.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It is of another type.
+    """
     config = _pretrained("AutoConfig", "model", source)
     if config.model_type == wanted:
         return
@@ -87,6 +102,10 @@ def check_type(source: str, name: str, wanted: str) -> None:
 @contextmanager
 def loading_errors(what: str, source: str) -> Iterator[None]:
     """Turn what transformers raises while it loads into one clear line.
+
+    Args:
+        what: What is loaded, in words.
+        source: A folder, or a name on the hub.
 
     Raises:
         MissingFileError: It is not there, or it could not be downloaded.

@@ -181,7 +181,11 @@ class Classifier:
 
     @cached_property
     def tower(self) -> Tower:
-        """The transformer behind the logits, loaded when first asked for."""
+        """The transformer behind the logits, loaded when first asked for.
+
+        Raises:
+            ConfigError: It cannot be tuned.
+        """
         if self.load_tower is None:
             raise ConfigError(
                 "This model's transformer cannot be tuned. Use tiny-clip, or a model "

@@ -110,8 +110,8 @@ class NextTokens:
             return -logs.mul_(others).sum(-1)
         missed = torch.sub(1, others, out=work)
         missed = missed.sqrt_() if power == 0.5 else missed.pow_(power)
-        kept = missed.mul_(others).sum(-1)
-        return (others.sum(-1) - kept).clamp_(min=0) / power
+        weighted = missed.mul_(others).sum(-1)
+        return (others.sum(-1) - weighted).clamp_(min=0) / power
 
 
 def _surprise(log: Rows, power: float) -> Rows:

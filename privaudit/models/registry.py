@@ -74,7 +74,12 @@ def list_models() -> Iterator[tuple[str, TaskKind]]:
 
 
 def find_family(name: str) -> ModelFamily:
-    """Return the family of a model."""
+    """Return the family of a model.
+
+    Raises:
+        UnknownNameError: There is no such model.
+        ConfigError: The name ends where a source is needed.
+    """
     kind, colon, source = name.partition(":")
     try:
         family = MODELS.find(kind)

@@ -96,8 +96,12 @@ class TokenStatistics:
     def to_signals(self) -> dict[str, Tensor]:
         """Return the same by name: "entropy 0.5", "modified 1", "log gap" and so on."""
         return {
-            **{f"entropy {alpha:g}": some for alpha, some in self.entropies.items()},
-            **{f"modified {alpha:g}": some for alpha, some in self.modified.items()},
+            **{
+                f"entropy {alpha:g}": values for alpha, values in self.entropies.items()
+            },
+            **{
+                f"modified {alpha:g}": values for alpha, values in self.modified.items()
+            },
             **{name: getattr(self, name.replace(" ", "_")) for name in PLAIN},
         }
 
@@ -155,20 +159,20 @@ def token_statistics(
     if block is None:
         block = CPU_BLOCK if logits.device.type == "cpu" else DEVICE_BLOCK
     flat, known = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    found = {
+    statistics = {
         name: logits.new_empty(len(flat), dtype=dtype)
         for name in TokenStatistics.signals(alphas)
     }
-    for some, signals in _blocks(flat, known, alphas, dtype, block):
+    for chunk, signals in _blocks(flat, known, alphas, dtype, block):
         if clamp is not None:
-            tokens = known[some].clamp(min=0)
-            signals |= _clamped(ClampedTokens(flat[some], clamp), tokens, alphas)
+            tokens = known[chunk].clamp(min=0)
+            signals |= _clamped(ClampedTokens(flat[chunk], clamp), tokens, alphas)
         for name, values in signals.items():
-            found[name][some] = values
-    for name in found:
+            statistics[name][chunk] = values
+    for name in statistics:
         if name.startswith(OF_TARGETS):
-            found[name][known == IGNORED] = math.nan
-    shaped = {name: values.view(targets.shape) for name, values in found.items()}
+            statistics[name][known == IGNORED] = math.nan
+    shaped = {name: values.view(targets.shape) for name, values in statistics.items()}
     return TokenStatistics.from_signals(shaped)
 
 
@@ -198,10 +202,10 @@ def _blocks(
     rows = min(len(logits), max(1, block // logits.shape[1]))
     space = logits.new_empty((3, rows, logits.shape[1]), dtype=dtype)
     for first in range(0, len(logits), rows or 1):
-        some = slice(first, first + rows)
-        part = logits[some].to(dtype)
-        tokens = targets[some].clamp(min=0)
-        yield some, _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
+        chunk = slice(first, first + rows)
+        part = logits[chunk].to(dtype)
+        tokens = targets[chunk].clamp(min=0)
+        yield chunk, _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
 
 
 def _exact(p: NextTokens, tokens: Tensor, alphas: Sequence[float]) -> dict[str, Tensor]:

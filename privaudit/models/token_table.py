@@ -74,8 +74,8 @@ def token_signals(
     ids = _next(words.ids, IGNORED)
     targets = torch.where(_is_any(following, WORDS), ids, IGNORED).expand(shape)
     clamp = PUBLISHED_CLAMP if CLAMPED_TOKENS in want else None
-    found = token_statistics(logits, targets, ALPHAS, clamp)
-    return {"kinds": kinds, **found.to_signals()}
+    statistics = token_statistics(logits, targets, ALPHAS, clamp)
+    return {"kinds": kinds, **statistics.to_signals()}
 
 
 def _next(values: Int[Tensor, "*n length"], last: int) -> Int[Tensor, "*n length"]:
@@ -119,11 +119,19 @@ class TokenTable:
         return len(self.kinds)
 
     def entropy(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the entropies of one order."""
+        """Return the entropies of one order.
+
+        Raises:
+            ConfigError: The table has none of that order.
+        """
         return _of_order(alpha, self.statistics.entropies)
 
     def modified(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the modified entropies of one order."""
+        """Return the modified entropies of one order.
+
+        Raises:
+            ConfigError: The table has none of that order.
+        """
         return _of_order(alpha, self.statistics.modified)
 
     def scored(
@@ -136,23 +144,26 @@ class TokenTable:
             all_positions: Whether the next token may lie outside of it; if it is
                 needed, whether the position itself may.
             needs_target: Whether the score is of the next token.
+
+        Raises:
+            ConfigError: A record has no such position.
         """
-        own, following = _is_any(self.kinds, KINDS[part]), _next(self.kinds, PADDING)
+        inside, following = _is_any(self.kinds, KINDS[part]), _next(self.kinds, PADDING)
         ahead = _is_any(following, KINDS[part])
         if not all_positions:
-            found = own & ahead
+            mask = inside & ahead
         elif needs_target:
-            found = ahead & (self.kinds != PADDING)
+            mask = ahead & (self.kinds != PADDING)
         else:
-            found = own & _is_any(following, EVERYTHING)
-        if not found.any(dim=1).all():
-            record = int((~found.any(dim=1)).nonzero()[0])
+            mask = inside & _is_any(following, EVERYTHING)
+        if not mask.any(dim=1).all():
+            record = int((~mask.any(dim=1)).nonzero()[0])
             raise ConfigError(
-                f"The slice {part!r} of record {record} has {int(own[record].sum())} "
+                f"The slice {part!r} of record {record} has {int(inside[record].sum())} "
                 "token(s), and not one position to be scored at. Use another "
                 "slice, or leave the record out."
             )
-        return found
+        return mask
 
 
 def _padded(values: Tensor, length: int) -> Tensor:

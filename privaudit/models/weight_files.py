@@ -45,7 +45,12 @@ class DescriptionFile(Generic[DescriptionT]):
         write_bytes(folder / self.name, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def read(self, folder: Path) -> DescriptionT:
-        """Read it."""
+        """Read it.
+
+        Raises:
+            MissingFileError: There is none in the folder.
+            ConfigError: The file is damaged, or another version's.
+        """
         path = folder / self.name
         if not path.is_file():
             raise MissingFileError(
@@ -70,7 +75,17 @@ def _content(path: Path) -> bytes:
 
 
 def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
-    """Refuse weights that are not those of the description."""
+    """Refuse weights that are not those of the description.
+
+    Args:
+        path: Where the weights lie.
+        found: Their SHA-256.
+        wanted: The description's.
+        remedy: What to do, as a sentence.
+
+    Raises:
+        ConfigError: The two differ.
+    """
     if found != wanted:
         raise ConfigError(
             f"{path} should have the SHA-256 {wanted[:12]}…, and has {found[:12]}…. "
@@ -99,7 +114,14 @@ class EmbeddedWeights(Generic[ModelT]):
     packages: tuple[str, ...]
 
     def save(self, model: ModelT, out: Path, settings: Any, record: Any) -> None:
-        """Write the weights in half precision, and what they are."""
+        """Write the weights in half precision, and what they are.
+
+        Args:
+            model: Whose weights.
+            out: Folder to write to; made if missing.
+            settings: The pydantic dataclass with which it was trained.
+            record: The log's line at this moment, a dataclass.
+        """
         out.mkdir(parents=True, exist_ok=True)
         content = save({name: _stored(t) for name, t in model.state_dict().items()})
         description = {
@@ -136,9 +158,9 @@ class EmbeddedWeights(Generic[ModelT]):
         path = folder / f"{self.name}.safetensors"
         content = self._read(path)
         wanted = json.loads(self._read(folder / f"{self.name}.json"))["sha256"]
-        found = hashlib.sha256(content).hexdigest()
-        check_hash(path, found, wanted, "Restore both files from one pretraining run.")
-        return self._frozen(load(content)), found
+        digest = hashlib.sha256(content).hexdigest()
+        check_hash(path, digest, wanted, "Restore both files from one pretraining run.")
+        return self._frozen(load(content)), digest
 
     def _frozen(self, stored: dict[str, Tensor]) -> ModelT:
         model = self.build()

@@ -153,9 +153,11 @@ def certify(
         )
     phases = _phases(rounds, view)
     epsilon, accountant = _epsilon(phases, rounds, delta)
-    told = _describe(phases) + _kind(rounds)
+    mechanism = _describe(phases) + _kind(rounds)
     why = _why(rounds, view)
-    return Certificate(epsilon, delta, view, told, accountant, why, unit, adjacency)
+    return Certificate(
+        epsilon, delta, view, mechanism, accountant, why, unit, adjacency
+    )
 
 
 def _epsilon(
@@ -188,13 +190,13 @@ def _neighbours(
     rounds: Sequence[Sequence[MechanismEvent]],
 ) -> tuple[Unit, Adjacency]:
     """Return what all mechanisms protect; a record's presence where there are none."""
-    found = {(event.unit, event.adjacency) for events in rounds for event in events}
-    if len(found) > 1:
+    units = {(event.unit, event.adjacency) for events in rounds for event in events}
+    if len(units) > 1:
         raise ConfigError(
-            f"Mechanisms of one run protect {sorted(found)}, and their epsilons do not "
+            f"Mechanisms of one run protect {sorted(units)}, and their epsilons do not "
             "add up. Account for each by itself."
         )
-    return found.pop() if found else ("record", "add/remove-one")
+    return units.pop() if units else ("record", "add/remove-one")
 
 
 def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
@@ -205,15 +207,15 @@ def effective_noise(event: MechanismEvent, view: CertifiedView) -> float:
     """
     if event.noise_at == "none" or not event.bounded:
         return 0.0
-    own = event.noise_multiplier / event.sensitivity
-    if own and event.scale and event.rounding == "nearest":
+    noise = event.noise_multiplier / event.sensitivity
+    if noise and event.scale and event.rounding == "nearest":
         shares = event.parties if event.noise_at == "distributed" else 1
-        own = rounded_noise(own, event.values, event.scale * math.sqrt(shares))
+        noise = rounded_noise(noise, event.values, event.scale * math.sqrt(shares))
     if event.noise_at == "server":
-        return 0.0 if view in ("server", "server-aggregate") else own
+        return 0.0 if view in ("server", "server-aggregate") else noise
     if event.noise_at == "distributed":
-        own /= math.sqrt(event.parties)
-    return own * math.sqrt(_voices(event, view))
+        noise /= math.sqrt(event.parties)
+    return noise * math.sqrt(_voices(event, view))
 
 
 def _voices(event: MechanismEvent, view: CertifiedView) -> int:

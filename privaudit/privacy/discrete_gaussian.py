@@ -95,6 +95,9 @@ class Grid:
                 values up to it, noise and all, are exact in float32, and so are sums of
                 several parties in float64.
             step: A power of two, or 0: the grid is no finer.
+
+        Raises:
+            ConfigError: ``std`` is not above 0 and finite.
         """
         above_zero("standard deviation of the noise", std)
         finest = _power_of_two(std) / (FINE if reach is None else SUMMED)
@@ -159,13 +162,13 @@ def discrete_gaussian(
             f"Discrete Gaussian noise of {scale} steps was requested. It must have 1 "
             f"to {LARGEST}."
         )
-    found = [np.empty(0, dtype=np.int64)]
+    chunks = [np.empty(0, dtype=np.int64)]
     missing = count
     while missing > 0:
         tries = min(missing + missing // 2 + 16, AT_ONCE)
-        found.append(_candidates(tries, scale, stream)[:missing])
-        missing -= len(found[-1])
-    return np.concatenate(found)
+        chunks.append(_candidates(tries, scale, stream)[:missing])
+        missing -= len(chunks[-1])
+    return np.concatenate(chunks)
 
 
 def _candidates(
@@ -222,10 +225,10 @@ def _half_normal(
     a bound between two k (a chance of 2^-60): then more bits are drawn.
     """
     bounds = np.array(_bounds(64), dtype=np.uint64)
-    found = np.searchsorted(bounds, words, side="left")
-    for place in np.flatnonzero(words == bounds[np.minimum(found, len(bounds) - 1)]):
-        found[place] = _with_more_bits(int(words[place]), stream)
-    return found.astype(np.int64)
+    values = np.searchsorted(bounds, words, side="left")
+    for place in np.flatnonzero(words == bounds[np.minimum(values, len(bounds) - 1)]):
+        values[place] = _with_more_bits(int(words[place]), stream)
+    return values.astype(np.int64)
 
 
 def _with_more_bits(word: int, stream: RandomWords) -> int:
@@ -246,10 +249,10 @@ def _bounds(bits: int) -> tuple[int, ...]:
         context.prec = bits // 3 + 40
         reach = 4 + math.isqrt(2 * context.prec * 3)  # exp(-k^2 / 2) is below the last
         weights = [(Decimal(-k * k) / 2).exp() for k in range(reach)]
-        total, below, found = sum(weights), Decimal(0), []
+        total, below, bounds = sum(weights), Decimal(0), []
         for weight in weights:
             below += weight
-            found.append(min(int(below / total * 2**bits), 2**bits - 1))
-            if found[-1] == 2**bits - 1:
+            bounds.append(min(int(below / total * 2**bits), 2**bits - 1))
+            if bounds[-1] == 2**bits - 1:
                 break
-    return tuple(found)
+    return tuple(bounds)

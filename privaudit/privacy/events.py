@@ -107,7 +107,11 @@ class MechanismEvent:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "MechanismEvent":
-        """Return the event that :meth:`to_json` wrote."""
+        """Return the event that :meth:`to_json` wrote.
+
+        Raises:
+            ConfigError: A field is unknown, missing or outside its range.
+        """
         try:
             return cls(**fields)
         except TypeError as error:

@@ -20,7 +20,14 @@ def privacy_record(
     sends_updates: bool,
     randomness: Randomness = "seed",
 ) -> dict[str, Any]:
-    """Return the content of privacy.json."""
+    """Return the content of privacy.json.
+
+    Args:
+        claim: The method's own formula.
+        rounds: The mechanisms of each round, as JSON.
+        sends_updates: Whether clients sent anything before they released a model.
+        randomness: Where noise and secret samples came from.
+    """
     events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
     certificates = {
         view: _certify(claim, events, view, sends_updates)

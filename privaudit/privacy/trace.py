@@ -90,8 +90,10 @@ class Trace:
 
     def batch(self, chosen: Int[Tensor, "k b"], mask: Bool[Tensor, "k b"]) -> None:
         """Note which of its records each client takes in a step."""
-        for own, some, real in zip(self._batches, chosen, mask, strict=True):
-            own.append(tuple(sorted(some[real].tolist())))
+        for client_batches, indices, real in zip(
+            self._batches, chosen, mask, strict=True
+        ):
+            client_batches.append(tuple(sorted(indices[real].tolist())))
 
     def clipped(
         self,

@@ -37,8 +37,8 @@ def _claims(audits: Sequence[Audit]) -> str:
     kinds = Counter[str](filter(None, map(claim_kind, audits)))
     if not kinds:
         return ""
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return f" Claims on ε: {told}."
+    tally = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f" Claims on ε: {tally}."
 
 
 def _hidden(audits: Sequence[Audit]) -> str:

@@ -57,8 +57,8 @@ def _first_uses(page: str) -> list[_Use]:
     """Return each term's first use; where two overlap, one gives way to its next."""
     # A table's cells hold names as well as words: prose comes first.
     spans, taken = _text_spans(page, _PROSE) + _text_spans(page, _ALL), list[_Use]()
-    found = {term.key: _use(page, spans, term, ()) for term in TERMS}
-    used = [use for use in found.values() if use]
+    by_term = {term.key: _use(page, spans, term, ()) for term in TERMS}
+    used = [use for use in by_term.values() if use]
     for use in sorted(used, key=lambda use: (use.start, -use.end)):
         free = _use(page, spans, use.term, taken)
         if free:
@@ -81,9 +81,9 @@ def _use(
 ) -> _Use | None:
     """Return a term's first use beside those taken."""
     for start, end in spans:
-        for found in term.pattern.finditer(page, start, end):
-            if all(found.end() <= t.start or t.end <= found.start() for t in taken):
-                return _Use(*found.span(), term)
+        for match in term.pattern.finditer(page, start, end):
+            if all(match.end() <= t.start or t.end <= match.start() for t in taken):
+                return _Use(*match.span(), term)
     return None
 
 

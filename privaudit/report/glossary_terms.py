@@ -10,7 +10,9 @@ class Term:
 
     Attributes:
         key: Its anchor on the page.
+        title: Its heading in the glossary.
         words: How texts write it: a regular expression, case-insensitive.
+        meaning: Its definition.
     """
 
     key: str

@@ -36,7 +36,11 @@ class IndexEntry:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse to write over somebody else's page."""
+    """Refuse to write over somebody else's page.
+
+    Raises:
+        ConfigError: There is an index that privaudit did not write.
+    """
     try:
         there = read_bytes(folder / INDEX)
     except MissingFileError:
@@ -58,6 +62,16 @@ def write_index(
     """Write index.html, and return it.
 
     What is said to leak comes first, then what cannot be decided, each by AUROC.
+
+    Args:
+        folder: Links are relative to it.
+        entries: May be empty, if there are sweeps.
+        unaudited: Runs that nobody attacked.
+        together: Further pages on some of the runs, with their titles.
+        sweeps: Pages of sweeps, with their titles.
+
+    Raises:
+        StorageError: The folder cannot be written.
     """
     labels = _labels(entries)
     ordered = sorted(entries, key=_rank)
@@ -89,7 +103,7 @@ def _rank(entry: IndexEntry) -> tuple[int, int, float, str]:
 def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
     audit = entry.audit
     strongest, p = _strongest(audit)
-    found = audit.headline.verdict.kind
+    verdict = audit.headline.verdict.kind
     heading, kind = wording.decision(audit)
     return {
         "label": label,
@@ -106,10 +120,10 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "strongest_auroc": TableCell.of(strongest.auroc),
         "tried": len(audit.results),
         "p": formatting.p_value(p),
-        "rank": str(len(_ORDER) - _ORDER.index(found)),
+        "rank": str(len(_ORDER) - _ORDER.index(verdict)),
         "kind": kind.replace(" ", "-"),
         "verdict": heading,
-        "another": found != "leaks" and bool(others_sentence(audit)),
+        "another": verdict != "leaks" and bool(others_sentence(audit)),
         "claim": claim_kind(audit),
     }
 

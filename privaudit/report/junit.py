@@ -61,8 +61,8 @@ def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) ->
 def _number(check: GateCheck | GuaranteeCheck) -> str:
     if isinstance(check, GuaranteeCheck):
         return "guarantees; compared exactly, without a margin"
-    asked = check.question
-    return f"{asked.setting} = {asked.limit:g}; {check.estimate.method}"
+    question = check.question
+    return f"{question.setting} = {question.limit:g}; {check.estimate.method}"
 
 
 def xml_text(text: str) -> str:

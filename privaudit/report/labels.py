@@ -38,8 +38,10 @@ def shortened(label: str, longest: int = 42) -> str:
 def _describe(audit: Audit) -> dict[str, Any]:
     fields = audit.run.config.model_dump()
     settings, trainer = fields.pop("settings"), fields["trainer"]
-    own = {f"{n} of {trainer}" if n in fields else n: v for n, v in settings.items()}
-    return {**own, **fields}
+    trainer_settings = {
+        f"{n} of {trainer}" if n in fields else n: v for n, v in settings.items()
+    }
+    return {**trainer_settings, **fields}
 
 
 def _apart(

@@ -63,7 +63,11 @@ def escape(text: str) -> str:
 
 
 def write_summary(path: Path, text: str) -> None:
-    """Write Markdown; GitHub's own summary of a step is added to, not replaced."""
+    """Write Markdown; GitHub's own summary of a step is added to, not replaced.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
     summary = os.environ.get(STEP_SUMMARY)
     if summary and Path(summary) == path:
         append_lines(path, [text])

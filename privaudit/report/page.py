@@ -195,6 +195,7 @@ def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
         "missing": "; ".join(fidelity.missing) or "nothing",
         "staleness": fidelity.staleness,
         "measured": [
-            (TableCell.of(own), TableCell.of(others)) for own, others in pairs or ()
+            (TableCell.of(same_client), TableCell.of(others))
+            for same_client, others in pairs or ()
         ],
     }

@@ -85,7 +85,7 @@ def rewrite_reports(
     if len(audits) + len(sweeps) > 1:
         check_place(home)
     entries = _write_reports(stored, audits, show_records)
-    pages = [write_sweep(found, place) for place, found in sweeps.items()]
+    pages = [write_sweep(tradeoff, place) for place, tradeoff in sweeps.items()]
     if len(entries) + len(pages) == 1:
         page = [*(entry.page for entry in entries), *pages][0]
     else:
@@ -107,30 +107,33 @@ def _titled(
     """Return each sweep's page, with what it is of."""
     pairs = zip(pages, sweeps.items(), strict=True)
     return [
-        (f"{place.name}: {len(found.cells)} cells, {len(found.points)} runs", page)
-        for page, (place, found) in pairs
+        (
+            f"{place.name}: {len(tradeoff.cells)} cells, {len(tradeoff.points)} runs",
+            page,
+        )
+        for page, (place, tradeoff) in pairs
     ]
 
 
 def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
-    found = _Subjects()
+    subjects = _Subjects()
     for run in latest_runs(folder) if not names else []:
-        found.add(run, optional=False)
+        subjects.add(run, optional=False)
     for name in names:
         place = find_place(name, folder)
         if (place / SWEEP).is_file():
-            found.sweeps.append(place)
+            subjects.sweeps.append(place)
         elif (place / "run.json").is_file() or not _held(place):
-            found.add(load_run(name, folder=folder), optional=False)
+            subjects.add(load_run(name, folder=folder), optional=False)
         else:
-            found.folders.append(place)
+            subjects.folders.append(place)
             for part in _held(place):
                 if (part / SWEEP).is_file():
-                    found.sweeps.append(part)
+                    subjects.sweeps.append(part)
                 else:
-                    found.add(load_run(part), optional=True)
-    found.sweeps = list(dict.fromkeys(found.sweeps))
-    return found
+                    subjects.add(load_run(part), optional=True)
+    subjects.sweeps = list(dict.fromkeys(subjects.sweeps))
+    return subjects
 
 
 def _held(place: Path) -> list[Path]:
@@ -149,7 +152,7 @@ def _restored(
     subjects: _Subjects, scenario: str | None
 ) -> tuple[list[StoredAudit], list[Audit], list[PrivauditError]]:
     """Return every audit that is asked for, and why others cannot be told again."""
-    found: list[StoredAudit] = []
+    stored: list[StoredAudit] = []
     audits: list[Audit] = []
     damaged: list[PrivauditError] = []
     for run, name in _asked_for(subjects, scenario):
@@ -159,13 +162,13 @@ def _restored(
         except PrivauditError as error:
             damaged.append(error)
         else:
-            found.append(one)
-    return found, audits, damaged
+            stored.append(one)
+    return stored, audits, damaged
 
 
 def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str]]:
     """Return the runs with the scenarios whose audits are asked for."""
-    found = []
+    requested = []
     for place, run in subjects.runs.items():
         played = stored_scenarios(run)
         wanted = played if scenario is None else [scenario]
@@ -176,8 +179,8 @@ def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str
                 f"{run.name} has no audit to report. Make one with `privaudit attack "
                 f"{run.name}`."
             )
-        found += [(run, name) for name in wanted]
-    return found
+        requested += [(run, name) for name in wanted]
+    return requested
 
 
 def _nothing(subjects: _Subjects, scenario: str | None) -> MissingFileError:

@@ -40,10 +40,12 @@ _GATE_RULES: Mapping[str, str] = {
 
 def gate_sarif(result: "GateResult") -> Json:
     """Return a gate's regressions, and what it could not decide."""
-    found = [check for check in result.checks if check.outcome != "pass"]
+    not_passed = [check for check in result.checks if check.outcome != "pass"]
     rules = [_rule(name, question) for name, question in _GATE_RULES.items()]
     order = list(_GATE_RULES)
-    results = [_of_check(check, result, order.index(check.rule)) for check in found]
+    results = [
+        _of_check(check, result, order.index(check.rule)) for check in not_passed
+    ]
     return _log(rules, results)
 
 
@@ -75,8 +77,8 @@ def lint_sarif(findings: "Mapping[Run, Sequence[Finding]]") -> Json:
     rules = [_rule(rule.name, rule.question) for rule in RULES]
     order = [rule.name for rule in RULES]
     results = []
-    for run, some in findings.items():
-        for finding in some:
+    for run, run_findings in findings.items():
+        for finding in run_findings:
             if finding.rule not in order:  # of the linter as a whole
                 order.append(finding.rule)
                 rules.append(_rule(finding.rule, finding.rule))
@@ -102,12 +104,12 @@ def _of_finding(finding: "Finding", run: "Run", index: int) -> Json:
 def _in_run(run: "Run", setting: str) -> SettingLine:
     """Return the line of run.json that holds a setting, or its first."""
     lines = read_bytes(run.path / "run.json").decode().splitlines()
-    found = [n for n, line in enumerate(lines, 1) if f'"{setting}":' in line]
+    line_numbers = [n for n, line in enumerate(lines, 1) if f'"{setting}":' in line]
     path = (run.path / "run.json").resolve()
     here = Path.cwd()
     inside = path.is_relative_to(here)
     file = path.relative_to(here) if inside else path
-    return SettingLine(file.as_posix(), found[0] if found else 1)
+    return SettingLine(file.as_posix(), line_numbers[0] if line_numbers else 1)
 
 
 def _rule(name: str, question: str) -> Json:
@@ -125,17 +127,17 @@ def _log(rules: Sequence[Json], results: Iterable[Json]) -> Json:
 
 
 def _location(full_name: str, name: str, place: SettingLine | None) -> Json:
-    found: Json = {
+    location: Json = {
         "logicalLocations": [
             {"name": name, "fullyQualifiedName": full_name, "kind": "property"}
         ]
     }
     if place is not None:
-        found["physicalLocation"] = {
+        location["physicalLocation"] = {
             "artifactLocation": {"uri": _uri(place.file)},
             "region": {"startLine": place.line},
         }
-    return found
+    return location
 
 
 def _uri(file: str) -> str:

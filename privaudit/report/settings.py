@@ -36,14 +36,14 @@ def run_settings(audits: Sequence[Audit]) -> Settings:
 def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
     fields = run.config.model_dump()
-    own = fields.pop("settings")
+    trainer_settings = fields.pop("settings")
     last = audit.to_dict()["utility"]["local_last_10_rounds"]
     shown: dict[str, Any] = {
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
         **_signers(run),
         "trainer": fields.pop("trainer"),
-        **{f"trainer: {name}": value for name, value in own.items()},
+        **{f"trainer: {name}": value for name, value in trainer_settings.items()},
         **fields,
         "clients attacked": _attacked(audit),
         "attack seed": audit.seed,
@@ -95,9 +95,9 @@ def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
 
     The cells of MaxRényi's grid, whose names say all, are left out.
     """
-    found: dict[str, list[str]] = {}
+    by_attack: dict[str, list[str]] = {}
     for audit in audits:
         for name, leak in outside_grid(audit.results).items():
-            if leak.settings not in found.setdefault(name, []):
-                found[name].append(leak.settings)
-    return found
+            if leak.settings not in by_attack.setdefault(name, []):
+                by_attack[name].append(leak.settings)
+    return by_attack

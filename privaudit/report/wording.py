@@ -145,8 +145,8 @@ def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
     leak = audit.headline
     who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
-    found = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
-    return " ".join(filter(None, (found, _odds(leak), ties(leak))))
+    sentence = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
+    return " ".join(filter(None, (sentence, _odds(leak), ties(leak))))
 
 
 def ties(leak: AttackResult) -> str:
@@ -218,7 +218,7 @@ def use(audit: Audit) -> str:
     """Return a sentence on the models' utility."""
     utility = audit.utility
     neighbour = utility.neighbour
-    own, other = USES[utility.metric]
+    own_template, other = USES[utility.metric]
     others = other.format(rate(neighbour)) if neighbour else ""
     gain = utility.gain
     if not gain.excludes(0):
@@ -227,7 +227,7 @@ def use(audit: Audit) -> str:
         beyond = "more than" if gain.value > 0 else "less than"
         beyond = f"{abs(100 * gain.value):.1f} points {beyond}"
     return (
-        f"{own.format(rate(utility.local))}{others}; {beyond} the "
+        f"{own_template.format(rate(utility.local))}{others}; {beyond} the "
         f"untrained model on the same records ({gain.value:+.3f} {interval(gain)})."
     )
 

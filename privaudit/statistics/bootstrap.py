@@ -53,7 +53,11 @@ class Resampling:
     def of(
         cls, member_scores: MemberScores, nonmember_scores: NonmemberScores
     ) -> "Resampling":
-        """Return the resampling of two classes."""
+        """Return the resampling of two classes.
+
+        Raises:
+            ConfigError: A class is empty, or a score is not finite.
+        """
         members, others = checked_scores(member_scores, nonmember_scores)
         return cls(np.sort(members), np.sort(others))
 
@@ -66,7 +70,12 @@ class Resampling:
         return np.searchsorted(self.others, self.members, "right")
 
     def aurocs(self, members: MemberCounts, others: NonmemberCounts) -> Replicates:
-        """Return the AUROC of each resample."""
+        """Return the AUROC of each resample.
+
+        Args:
+            members: How often each member, in order of scores, was drawn; at least one.
+            others: Likewise the non-members.
+        """
         totals = _running(others)
         twice = totals[:, self._below]
         twice += totals[:, self._not_above]  # ties count one half
@@ -135,12 +144,12 @@ def bootstrap_auroc(
         low, high = extreme_interval(value, pairs, confidence)
         return Estimate(value, low, high, counts, "AUROC, exact", confidence)
     resampling = Resampling.of(member_scores, nonmember_scores)
-    found = _replicate(resampling, rng, replicates, resampling.aurocs)
+    aurocs = _replicate(resampling, rng, replicates, resampling.aurocs)
     tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
     if interval == "bca":
         skew = _acceleration(placements.members, placements.nonmembers)
-        tails = _corrected(tails, _bias(found, value), skew)
-    low, high = np.quantile(found, tails)
+        tails = _corrected(tails, _bias(aurocs, value), skew)
+    low, high = np.quantile(aurocs, tails)
     method = f"AUROC, {interval} bootstrap of {replicates} stratified resamples"
     ends = min(float(low), value), max(float(high), value)
     return Estimate(value, *ends, counts, method, confidence)

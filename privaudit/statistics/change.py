@@ -110,6 +110,9 @@ def judge_changes(
         differences: All that are looked at together.
         alpha: In (0, 1); intervals are printed at confidence ``1 - alpha``.
 
+    Raises:
+        ConfigError: ``alpha`` is out of range.
+
     Example:
         >>> from privaudit.statistics.estimate import two_proportions
         >>> rise = lambda c: two_proportions(70, 100, 40, 100, c)
@@ -135,14 +138,14 @@ def p_value_within(interval_at: IntervalAt, margin: float) -> float:
         interval_at: The difference at any confidence; the intervals are nested.
         margin: At least 0; at 0 this is the p-value of no difference.
     """
-    found = interval_at(0.5)
-    if found.unresolved or abs(found.value) <= margin:
+    estimate = interval_at(0.5)
+    if estimate.unresolved or abs(estimate.value) <= margin:
         return 1.0  # every interval holds the value
 
     def distance(logarithm: float) -> float:
         """Return how far the nearer end lies beyond the margin."""
-        found = interval_at(-math.expm1(logarithm))
-        return (found.low if found.value > 0 else -found.high) - margin
+        estimate = interval_at(-math.expm1(logarithm))
+        return (estimate.low if estimate.value > 0 else -estimate.high) - margin
 
     least, most = math.log(_SMALLEST_P), math.log1p(-1e-9)
     if distance(most) <= 0:

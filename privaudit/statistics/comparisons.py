@@ -211,6 +211,9 @@ def paired_accuracy_difference(
         correct_b: Likewise model b, in the same order.
         confidence: Nominal coverage, in (0, 1).
 
+    Raises:
+        ConfigError: The lengths differ, or there are no records.
+
     Example:
         >>> a, b = np.arange(100) < 80, np.arange(100) < 70
         >>> print(paired_accuracy_difference(a, b))
@@ -273,6 +276,9 @@ def holm(
 
     Args:
         p_values: In [0, 1]; may be empty.
+
+    Raises:
+        ConfigError: One is outside [0, 1].
 
     Example:
         >>> holm([0.01, 0.04, 0.03])

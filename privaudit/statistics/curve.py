@@ -120,7 +120,14 @@ def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
 
 @dataclass(frozen=True)
 class RocCurve:
-    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept."""
+    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.
+
+    Attributes:
+        fpr: Non-decreasing.
+        tpr: Non-decreasing.
+        members: How many members there are.
+        nonmembers: How many non-members there are.
+    """
 
     fpr: Float[np.ndarray, " points"]
     tpr: Float[np.ndarray, " points"]
@@ -142,6 +149,9 @@ def roc_curve(
     member_scores: MemberScores, nonmember_scores: NonmemberScores
 ) -> RocCurve:
     """Return the ROC curve; a score at the threshold is called a member.
+
+    Raises:
+        ConfigError: A class is empty, or a score is not finite.
 
     Example:
         >>> curve = roc_curve(np.array([2.0, 1.0]), np.array([1.0, 0.0]))

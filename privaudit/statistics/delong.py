@@ -81,7 +81,11 @@ def delong_components(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> Placements:
-    """Return the placements of both classes."""
+    """Return the placements of both classes.
+
+    Raises:
+        ConfigError: A class is empty, or a score is not finite.
+    """
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)
@@ -106,7 +110,12 @@ def checked_scores(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
 ) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
-    """Return both as float64."""
+    """Return both as float64.
+
+    Raises:
+        ConfigError: A class is empty, or a score is not finite, or not one number for
+            each record.
+    """
     members = np.asarray(member_scores, np.float64)
     others = np.asarray(nonmember_scores, np.float64)
     if members.ndim != 1 or others.ndim != 1:
@@ -169,8 +178,8 @@ class AurocVariance:
     ) -> "AurocVariance":
         """Return that of a weighted mean of independent AUROCs."""
         table = [(one.delong, one.exchangeable, one.anchored) for one in parts]
-        found = weights**2 @ np.array(table)
-        return cls(*(float(variance) for variance in found))
+        variances = weights**2 @ np.array(table)
+        return cls(*(float(variance) for variance in variances))
 
     def logit_errors(
         self, value: float, disjoint_pairs: int | float

@@ -31,6 +31,10 @@ FEWEST = 3  # seeds: two may agree by chance, and then seem exact
 class Margins:
     """The largest differences that do not matter.
 
+    Attributes:
+        leak: Of leaks, in (0, 1).
+        use: Of utility, in (0, 1).
+
     Raises:
         ConfigError: One is out of range.
     """
@@ -90,7 +94,7 @@ class Front:
     @property
     def not_dominated(self) -> tuple[int, ...]:
         """Positions of the settings that no other dominates: at least one."""
-        worse = {found.worse for found in self.dominations}
+        worse = {domination.worse for domination in self.dominations}
         return tuple(place for place in range(self.count) if place not in worse)
 
     @property
@@ -101,8 +105,10 @@ class Front:
     def dominating(self, place: int) -> list[Domination]:
         """Return what dominates a setting: what is not dominated itself comes first."""
         stay = self.not_dominated
-        found = [one for one in self.dominations if one.worse == place]
-        return sorted(found, key=lambda one: (one.better not in stay, one.p_value))
+        dominations = [one for one in self.dominations if one.worse == place]
+        return sorted(
+            dominations, key=lambda one: (one.better not in stay, one.p_value)
+        )
 
 
 def find_front(
@@ -128,6 +134,9 @@ def find_front(
             better. Pairs that share fewer than three seeds are undecided.
         margins: 0.05 each by default.
         alpha: In (0, 1).
+
+    Raises:
+        ConfigError: ``alpha`` is out of range, or a value is not finite.
 
     Example:
         >>> leaky = {1: (0.70, 0.80), 2: (0.72, 0.81), 3: (0.71, 0.81)}
@@ -156,10 +165,10 @@ def find_front(
 
 def _pairs(settings: Sequence[Replicates]) -> Iterator[tuple[int, int, Gains]]:
     """Yield each ordered pair with what the second has over the first."""
-    for worse, ours in enumerate(settings):
-        for better, theirs in enumerate(settings):
+    for worse, worse_setting in enumerate(settings):
+        for better, better_setting in enumerate(settings):
             if worse != better:
-                yield worse, better, _gains(ours, theirs)
+                yield worse, better, _gains(worse_setting, better_setting)
 
 
 def _gains(ours: Replicates, theirs: Replicates) -> Gains:

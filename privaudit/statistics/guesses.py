@@ -34,6 +34,9 @@ def success_rate(
         guesses: The adversary's, in the same order.
         confidence: Coverage is at least this, in (0, 1).
 
+    Raises:
+        ConfigError: There are no candidates, or not one guess for each.
+
     Example:
         >>> truth = np.array([True, True, False, False])
         >>> print(success_rate(truth, np.array([True, True, True, False])))
@@ -69,6 +72,9 @@ def class_averaged_success(
         guesses: The adversary's, in the same order.
         labels: The class of each candidate.
         confidence: Nominal coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There are no candidates, or not one guess and label for each.
     """
     _check_lengths(is_member, guesses, labels)
     _, of_class, sizes = np.unique(labels, return_inverse=True, return_counts=True)

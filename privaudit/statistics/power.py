@@ -118,8 +118,8 @@ def auroc_variance(auroc: float, per_class: int | float) -> float:
     """
     both = auroc - 2 * float(owens_t(float(ndtri(auroc)), 1 / math.sqrt(3)))
     # `both`: two members outscore one non-member, and likewise the other way round.
-    own, rest = auroc * (1 - auroc), both - auroc * auroc
-    return (own + 2 * (per_class - 1) * rest) / per_class**2
+    pair_variance, rest = auroc * (1 - auroc), both - auroc * auroc
+    return (pair_variance + 2 * (per_class - 1) * rest) / per_class**2
 
 
 def required_n(design: AurocDesign | DifferenceDesign, power: float = 0.8) -> int:

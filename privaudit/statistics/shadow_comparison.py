@@ -69,8 +69,8 @@ def _deviation(
     picked: Float[np.ndarray, "models records"], variance: Variance
 ) -> Float[np.ndarray, " records"] | float:
     if variance == "per-record":
-        found: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
-        return found
+        deviation: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
+        return deviation
     if variance == "global":
         picked = picked - np.nanmean(picked, axis=0)
         return float(np.sqrt(np.nanmean(picked**2)))

@@ -66,7 +66,13 @@ class ReconstructionFidelity:
 def measure_closeness(
     run: Run, adversary: Adversary, targets: Sequence[Target]
 ) -> Closeness | None:
-    """Return how close the estimated models are; None if none is an estimate."""
+    """Return how close the estimated models are; None if none is an estimate.
+
+    Args:
+        run: Holds the true personal models.
+        adversary: Its view gives the part that all clients share.
+        targets: With their rebuilt models.
+    """
     if (
         not all(target.reconstructed.estimated for target in targets)
         or len(targets) < 2
@@ -82,10 +88,14 @@ def measure_closeness(
         return None  # no one prompt to compare
     pairs = zip(targets, received, strict=True)
     shared = [(target.reconstructed.shared or part)[prompt] for target, part in pairs]
-    mine = _added([m[prompt] for m in reconstructed], shared)
+    rebuilt = _added([m[prompt] for m in reconstructed], shared)
     untrained = [model[prompt] for model in _untrained(run, targets, received)]
-    theirs = _added([m[prompt] for m in true], untrained)
-    products = (mine @ theirs.T, mine.square().sum(dim=1), theirs.square().sum(dim=1))
+    actual = _added([m[prompt] for m in true], untrained)
+    products = (
+        rebuilt @ actual.T,
+        rebuilt.square().sum(dim=1),
+        actual.square().sum(dim=1),
+    )
     answers = [
         ask_each(run.trainer, adversary.task, models, adversary.task.public)
         for models in (reconstructed, true)

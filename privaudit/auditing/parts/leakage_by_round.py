@@ -52,25 +52,27 @@ def leakage_by_round(
     An attack that looks at uploads says what each round tells by itself. Any other is
     made on the clients as they are rebuilt from all uploads so far.
     """
-    found = []
+    leakages = []
     for name, attack in attacks.items():
         if attack.trains_shadows:
             continue
         scores = attack(adversary, targets)  # kept by those that look at uploads
-        told = [dict(score.by_round) for score in scores]
+        round_scores = [dict(score.by_round) for score in scores]
         meaning = _ALONE
-        if not any(told):
-            told = _so_far(attack, adversary, targets)
+        if not any(round_scores):
+            round_scores = _so_far(attack, adversary, targets)
             meaning = _SO_FAR
-        found.append(LeakageByRound(name, meaning, _by_round(targets, told, truth)))
-    return tuple(found)
+        leakages.append(
+            LeakageByRound(name, meaning, _by_round(targets, round_scores, truth))
+        )
+    return tuple(leakages)
 
 
 def _so_far(
     attack: Attack, adversary: Adversary, targets: Sequence[Target]
 ) -> list[Told]:
     """Return each target's scores after each round that it sent something in."""
-    told: list[Told] = [{} for _ in targets]
+    round_scores: list[Told] = [{} for _ in targets]
     for index in sorted({m.round for t in targets for m in _uploads(adversary, t)}):
         seen = tuple(m for m in adversary.view.messages if m.round <= index)
         view = View(adversary.view.adversary, seen)
@@ -85,8 +87,8 @@ def _so_far(
             for one in (targets[place] for place in active)
         ]
         for place, score in zip(active, attack(cut, fresh), strict=True):
-            told[place][index] = score.scores
-    return told
+            round_scores[place][index] = score.scores
+    return round_scores
 
 
 def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:
@@ -98,7 +100,7 @@ def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:
 def _by_round(
     targets: Sequence[Target], told: Sequence[Told], truth: Truth
 ) -> dict[int, Estimate]:
-    found = {}
+    estimates = {}
     for index in sorted({index for scores in told for index in scores}):
         groups = [
             (scores[index][truth[t.client]], scores[index][~truth[t.client]])
@@ -106,8 +108,8 @@ def _by_round(
             if index in scores
         ]
         if any(len(members) and len(others) for members, others in groups):
-            found[index] = pooled_auroc(groups)
-    return found
+            estimates[index] = pooled_auroc(groups)
+    return estimates
 
 
 LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = AuditPart(

@@ -109,9 +109,11 @@ def _right_links(
 
     right, chance = [], []
     for target in targets:
-        own = [owner(model) == target.client for model in target.reconstructed.suspects]
+        is_own = [
+            owner(model) == target.client for model in target.reconstructed.suspects
+        ]
         right.append(owner(target.reconstructed.model) == target.client)
-        chance.append(sum(own) / len(own))
+        chance.append(sum(is_own) / len(is_own))
     return right, chance
 
 

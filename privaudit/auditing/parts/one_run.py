@@ -45,7 +45,15 @@ KINDS = {
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """Lower bounds on epsilon from one run, and what they say about a claim."""
+    """Lower bounds on epsilon from one run, and what they say about a claim.
+
+    Attributes:
+        canaries: What they were, in words.
+        scored_by: The attack, or what stands for it.
+        bound: Which the verdict is about; named beforehand.
+        others: Further bounds, for comparison.
+        verdict: On the claimed epsilon.
+    """
 
     canaries: str
     scored_by: str
@@ -78,16 +86,19 @@ def audit_one_run(
         privacy: The run's claimed and certified epsilon.
         view: Whose certificate counts.
         trainer: Which takes the canaries.
+
+    Raises:
+        ConfigError: There are too few canaries.
     """
     crafted = canaries is not None and canaries.kind == "gradient"
     scores, coins = [], []
     for target, one in zip(targets, scored, strict=True):
-        own = _moved_against(target, trainer) if crafted else one.scores
-        some = np.ones(len(own), bool)
+        client_scores = _moved_against(target, trainer) if crafted else one.scores
+        selected = np.ones(len(client_scores), bool)
         if canaries is not None:
-            some = np.isin(one.records, canaries.indices)
-        scores.append(_ranks(own[some]))
-        coins.append(one.is_member[some])
+            selected = np.isin(one.records, canaries.indices)
+        scores.append(_ranks(client_scores[selected]))
+        coins.append(one.is_member[selected])
     joined = OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
     first, *others = _bounds(joined, _delta(privacy))
     proved = privacy["certified"][view.partition(":")[0]]

@@ -90,14 +90,16 @@ def _guesses(
     models = [other.reconstructed.model for other in targets]
     trainer, task = adversary.trainer, adversary.task
     public = measure_signals(trainer, task, models, task.public)
-    others, found = public.labels.numpy(), []
+    others, guesses = public.labels.numpy(), []
     for target in targets:
-        asked = measure_signals(trainer, task, models, target.candidates)
-        own = asked.labels.numpy()
-        usual = [class_medians(r.numpy(), others, own) for r in public.log_likelihood]
-        relative = asked.log_likelihood.numpy() - np.stack(usual)
-        found.append(relative.argmax(axis=0))
-    return found
+        signals = measure_signals(trainer, task, models, target.candidates)
+        labels = signals.labels.numpy()
+        usual = [
+            class_medians(r.numpy(), others, labels) for r in public.log_likelihood
+        ]
+        relative = signals.log_likelihood.numpy() - np.stack(usual)
+        guesses.append(relative.argmax(axis=0))
+    return guesses
 
 
 def _share(right: Bool[np.ndarray, " records"]) -> Estimate:

@@ -120,18 +120,21 @@ class ShadowCache:
     def table(self, target: Target) -> ShadowTable:
         """Return the shadows' answers beside those of a target of these candidates."""
         assert self.told is not None
-        own = target_signals(self.adversary, target)
+        target_tables = target_signals(self.adversary, target)
         nothing = torch.zeros(len(self.pool.is_in), len(target.candidates)) > 0
         is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
         return ShadowTable(
-            SignalsWithMembership(self.told[0], is_in, ~is_in, own[0]),
+            SignalsWithMembership(self.told[0], is_in, ~is_in, target_tables[0]),
             SignalsWithMembership(
-                self.told[1], self.pool.public_in, self.pool.public_out, own[1]
+                self.told[1],
+                self.pool.public_in,
+                self.pool.public_out,
+                target_tables[1],
             ),
             self.pool.source,
         )
 
     def _kept(self) -> list[SignalTable] | None:
         store = self.adversary.store
-        kept = store.load(**self.about) if store else None
-        return None if kept is None else unfolded(kept)
+        stored = store.load(**self.about) if store else None
+        return None if stored is None else unfolded(stored)

@@ -31,9 +31,9 @@ def _wanted_share(adversary: Adversary, target: Target) -> Float[Tensor, " publi
     """
     public, wanted = adversary.task.public, target.candidates.labels
     classes = int(max(public.labels.max(), wanted.max())) + 1
-    asked = torch.bincount(wanted, minlength=classes) / 2
+    quota = torch.bincount(wanted, minlength=classes) / 2
     there = torch.bincount(public.labels, minlength=classes).clamp(min=1)
-    return (asked / there).clamp(max=0.5)[public.labels]
+    return (quota / there).clamp(max=0.5)[public.labels]
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,18 @@ class FederatedShadowSplit:
         """Deal as the targets' classes ask; bystanders get any class alike."""
         task, count = adversary.task, len(adversary.task.public)
         pools: dict[ClientId, ShadowSplit] = {}
-        asked = {target.client: _wanted_share(adversary, target) for target in targets}
+        wanted_shares = {
+            target.client: _wanted_share(adversary, target) for target in targets
+        }
         if source == "candidates":
             pools = {
                 target.client: ShadowSplit.draw(adversary, target, shadows, source)
                 for target in targets
             }
-            asked = dict.fromkeys(pools, torch.zeros(count))
+            wanted_shares = dict.fromkeys(pools, torch.zeros(count))
         shares = torch.stack(
             [
-                asked.get(client, torch.full((count,), candidates / 2 / count))
+                wanted_shares.get(client, torch.full((count,), candidates / 2 / count))
                 for client, candidates in task.candidates.items()
             ]
         )

@@ -45,7 +45,14 @@ def shadow_tables(
     shadows: int,
     source: Source = "public",
 ) -> list[ShadowTable]:
-    """Return a table for each target, training the shadows on first use."""
+    """Return a table for each target, training the shadows on first use.
+
+    Args:
+        adversary: Whose shadows they are.
+        targets: Clients under attack.
+        shadows: Shadow models for each target.
+        source: What they are trained on; see :mod:`privaudit.auditing.shadow_models.splits`.
+    """
     about = tuple((t.client, content_hash(t.candidates)) for t in targets)
     key = ("shadows", shadows, source, about, _are_linked(targets))
     if key not in adversary.shared:
@@ -76,13 +83,13 @@ def _desks(
     ]
     if dealt is not None and not all(desk.is_done for desk in desks):
         for models in _federated(adversary, targets, dealt):
-            for desk, some in zip(desks, models, strict=True):
-                desk.add(some)
+            for desk, chunk in zip(desks, models, strict=True):
+                desk.add(chunk)
     for desk in [] if in_federations else desks:
         if not desk.is_done:
             train = _replayed if adversary.view.messages else _blind_models
-            for some in train(adversary, desk.target, desk.pool):
-                desk.add(some)
+            for chunk in train(adversary, desk.target, desk.pool):
+                desk.add(chunk)
     for desk in desks:
         desk.close()
     return desks
@@ -114,9 +121,9 @@ def _replayed(
 ) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
     for first in range(0, len(pool.is_in), REPLAY_CHUNK):
-        some = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
-        shards = [pool.shard(i) for i in some]
-        uploads = _replay(adversary, target, shards, some, len(pool.is_in))
+        chunk = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
+        shards = [pool.shard(i) for i in chunk]
+        uploads = _replay(adversary, target, shards, chunk, len(pool.is_in))
         yield _rebuild_replayed(adversary, target.client, uploads)
 
 
@@ -131,10 +138,10 @@ def _replay(
     trainer, task = adversary.trainer, adversary.task
     names = [f"shadow-{i} of {target.client}" for i in some]
     cohort = Cohort.of(names, shards)
-    kept = _start(adversary, names)
+    private_state = _start(adversary, names)
     sent = {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
     uploads: dict[int, list[dict[str, Tensor]]] = {}
-    rounds = list(_rounds_to_replay(adversary, target.client, bool(kept)))
+    rounds = list(_rounds_to_replay(adversary, target.client, bool(private_state)))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
@@ -142,8 +149,8 @@ def _replay(
         alike = trainer
         if isinstance(trainer, ShowsChoices):
             alike = trainer.with_choices_of(sent[at.index])
-        result = alike.local_update(task, cohort, down, kept, at)
-        kept = result.kept
+        result = alike.local_update(task, cohort, down, private_state, at)
+        private_state = result.kept
         uploads[at.index] = result.uploads()
     return uploads
 
@@ -188,11 +195,11 @@ def _rebuild_replayed(
     others = tuple(m for m in adversary.view.messages if m.sender != client)
     models = []
     for shadow in range(len(next(iter(uploads.values())))):
-        mine = tuple(
+        updates = tuple(
             update_of(adversary.trainer, index, client, sent[shadow])
             for index, sent in uploads.items()
         )
-        view = View(adversary.view.adversary, others + mine)
+        view = View(adversary.view.adversary, others + updates)
         models.append(replace(adversary, view=view).reconstruct(client).model)
     return models
 
@@ -212,21 +219,21 @@ def _federated(
     names = tuple(target.client for target in targets)
     at_once = max(1, REPLAY_CHUNK // len(adversary.task.clients))
     for first in range(0, len(dealt.owner), at_once):
-        some = range(first, min(first + at_once, len(dealt.owner)))
-        found = _rebuilt_places(adversary, dealt, names, some, _are_linked(targets))
+        chunk = range(first, min(first + at_once, len(dealt.owner)))
+        rebuilt = _rebuilt_places(adversary, dealt, names, chunk, _are_linked(targets))
         if _are_linked(targets):
-            found = [
+            rebuilt = [
                 link(
                     adversary.trainer,
                     adversary.task,
                     reconstructed,
                     [dealt.candidates(shadow, name) for name in names],
                 )
-                for shadow, reconstructed in zip(some, found, strict=True)
+                for shadow, reconstructed in zip(chunk, rebuilt, strict=True)
             ]
         yield [
             [reconstructed.model for reconstructed in column]
-            for column in zip(*found, strict=True)
+            for column in zip(*rebuilt, strict=True)
         ]
 
 
@@ -241,16 +248,16 @@ def _rebuilt_places(
     source = "candidates" if dealt.pools else "public"
     key = ("shadow federations", source, len(dealt.owner), tuple(names), some)
     if key in adversary.shared:
-        kept = adversary.shared[key]
-        assert isinstance(kept, list)
-        return kept
-    found = [
+        cached = adversary.shared[key]
+        assert isinstance(cached, list)
+        return cached
+    rebuilt = [
         [replace(adversary, view=view).reconstruct(name) for name in names]
         for view in _shadow_views(adversary, dealt, some)
     ]
     if keep:
-        adversary.shared[key] = found
-    return found
+        adversary.shared[key] = rebuilt
+    return rebuilt
 
 
 def _shadow_views(

@@ -20,12 +20,21 @@ def score_signal(
     *,
     per_class: bool,
 ) -> list[Scores]:
-    """Score each target's candidates by what the target itself says of them."""
+    """Score each target's candidates by what the target itself says of them.
+
+    Args:
+        adversary: Who asks.
+        targets: Clients under attack.
+        signal: Higher means more likely a member.
+        per_class: Whether a score is what a candidate has above the median public
+            record of its class, of all where there is none: a threshold for each class.
+            Without, there is one threshold, as the loss threshold's.
+    """
     scored = []
     for target in targets:
-        asked, public = target_signals(adversary, target)
-        scores, reference = signal(asked), signal(public)
-        labels, others = asked.labels, public.labels
+        candidates, public = target_signals(adversary, target)
+        scores, reference = signal(candidates), signal(public)
+        labels, others = candidates.labels, public.labels
         if per_class:
             scores = scores - class_medians(reference, others.numpy(), labels.numpy())
             scored.append(Scores(scores, scores > 0))

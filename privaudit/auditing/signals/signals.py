@@ -57,7 +57,11 @@ class SignalTable:
     tokens: Mapping[str, Float[Tensor, "models records"]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Float[Tensor, "models records"]:
-        """Return a quantity by name, such as "margin" or, of texts, "min-k"."""
+        """Return a quantity by name, such as "margin" or, of texts, "min-k".
+
+        Raises:
+            AttackError: These models have none of that name.
+        """
         if name in self.tokens:
             return self.tokens[name]
         if name not in QUANTITIES:
@@ -66,8 +70,8 @@ class SignalTable:
                 f"The signal {name!r} was requested, but these models have {known}. "
                 "Use one of them."
             )
-        found: Float[Tensor, "models records"] = getattr(self, name)
-        return found
+        quantity: Float[Tensor, "models records"] = getattr(self, name)
+        return quantity
 
     @property
     def loss(self) -> Float[Tensor, "models records"]:
@@ -123,7 +127,7 @@ class SignalTable:
             self.labels[records],
             self.log_likelihood[:, records],
             None if logs is None else logs[:, records],
-            {name: told[:, records] for name, told in self.tokens.items()},
+            {name: values[:, records] for name, values in self.tokens.items()},
         )
 
     def models(self, some: slice) -> "SignalTable":
@@ -133,7 +137,7 @@ class SignalTable:
             self.labels,
             self.log_likelihood[some],
             None if logs is None else logs[some],
-            {name: told[some] for name, told in self.tokens.items()},
+            {name: values[some] for name, values in self.tokens.items()},
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -141,15 +145,17 @@ class SignalTable:
         fields = {"labels": self.labels, "log_likelihood": self.log_likelihood}
         if self.log_probabilities is not None:
             fields["log_probabilities"] = self.log_probabilities
-        return fields | {TOKENS_OF + name: told for name, told in self.tokens.items()}
+        return fields | {
+            TOKENS_OF + name: values for name, values in self.tokens.items()
+        }
 
     @classmethod
     def from_tensors(cls, fields: Mapping[str, Tensor]) -> "SignalTable":
         """Return the table that :meth:`to_tensors` wrote."""
         logs = fields.get("log_probabilities")
         tokens = {
-            name.removeprefix(TOKENS_OF): told
-            for name, told in fields.items()
+            name.removeprefix(TOKENS_OF): values
+            for name, values in fields.items()
             if name.startswith(TOKENS_OF)
         }
         return cls(fields["labels"], fields["log_likelihood"], logs, tokens)
@@ -200,7 +206,7 @@ def log_odds(
         rest = _without(exact, index).logsumexp(dim=-1)
         return exact.gather(1, index).squeeze(1) - rest
 
-    return torch.stack([of_one(told) for told in logs])
+    return torch.stack([of_one(model_logs) for model_logs in logs])
 
 
 def class_signals(
@@ -219,15 +225,17 @@ def measure_signals(
 ) -> SignalTable:
     """Return what models of any shapes say about records."""
     if task.kind == "generation":
-        told = _of_tokens(trainer, task, models, records)
-        return SignalTable(records.labels, told.pop("log_likelihood"), None, told)
+        token_scores = _of_tokens(trainer, task, models, records)
+        return SignalTable(
+            records.labels, token_scores.pop("log_likelihood"), None, token_scores
+        )
     return class_signals(records.labels, ask_each(trainer, task, models, records))
 
 
 def _of_tokens(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> dict[str, Float[Tensor, "models records"]]:
-    told = {name: torch.zeros(len(models), len(records)) for name in OF_TOKENS}
+    scores = {name: torch.zeros(len(models), len(records)) for name in OF_TOKENS}
     for positions, stacked in stacks(models, MODELS_AT_ONCE):
         first = 0
         for chunk in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
@@ -236,6 +244,8 @@ def _of_tokens(
                 table = TokenTable.from_signals([signals], model=row)
                 columns = slice(first, first + len(table))
                 for name, score in OF_TOKENS.items():
-                    told[name][position, columns] = score(table, "description").float()
+                    scores[name][position, columns] = score(
+                        table, "description"
+                    ).float()
             first += len(table)
-    return told
+    return scores

@@ -19,12 +19,12 @@ def target_signals(
     """Return what a target says of its candidates and of public records, asked once."""
     key = ("signals", id(target.reconstructed.model), id(target.candidates))
     if key not in adversary.shared:
-        told = _asked_or_kept(adversary, target)
+        tables = _asked_or_kept(adversary, target)
         # The target is kept too: else another's id could become the same.
-        adversary.shared[key] = (target, *told)
-    kept = adversary.shared[key]
-    assert isinstance(kept, tuple)
-    return kept[1], kept[2]
+        adversary.shared[key] = (target, *tables)
+    cached = adversary.shared[key]
+    assert isinstance(cached, tuple)
+    return cached[1], cached[2]
 
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
@@ -37,12 +37,12 @@ def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
         "model": tensors_hash(model),
         "candidates": content_hash(target.candidates),
     }
-    kept = store.load(**about)
-    if kept is not None:
-        return unfolded(kept)
-    told = _ask_target(adversary, target)
-    store.save(folded(told), **about)
-    return told
+    stored = store.load(**about)
+    if stored is not None:
+        return unfolded(stored)
+    tables = _ask_target(adversary, target)
+    store.save(folded(tables), **about)
+    return tables
 
 
 def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:

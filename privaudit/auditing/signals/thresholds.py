@@ -14,7 +14,13 @@ def public_threshold(
     labels: Int[Tensor, " public"],
     candidates: Int[Tensor, " candidates"],
 ) -> float:
-    """Return a score that half of those who are no members exceed."""
+    """Return a score that half of those who are no members exceed.
+
+    Args:
+        scores: Of public records.
+        labels: Their classes.
+        candidates: The candidates' classes, whose shares the public records are given.
+    """
     weights = _class_weights(candidates, labels)
     order = np.argsort(scores)
     passed = np.cumsum(weights[order])

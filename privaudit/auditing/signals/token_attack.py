@@ -49,6 +49,10 @@ def score_targets(
         targets: Clients under attack.
         score: Makes a score for each record of what the model says.
         clamped: Whether to use the statistics as they were published.
+
+    Raises:
+        ConfigError: The models do not answer in words, or a record has no position to
+            be scored at.
     """
     return [_score(adversary, target, score, clamped) for target in targets]
 
@@ -73,15 +77,18 @@ def table_of(
     """Return what a model says about records, token by token; asked once.
 
     Every attack of one adversary on one model shares the table.
+
+    Raises:
+        ConfigError: The model does not answer in words.
     """
     key = ("tokens", id(model), id(records), clamped)
     if key not in adversary.shared:
         table = _ask(adversary, records, model, CLAMPED_TOKENS if clamped else TOKENS)
         # Model and records are kept too: else another's id could become the same.
         adversary.shared[key] = (model, records, table)
-    kept = adversary.shared[key]
-    assert isinstance(kept, tuple)
-    table = kept[2]
+    cached = adversary.shared[key]
+    assert isinstance(cached, tuple)
+    table = cached[2]
     assert isinstance(table, TokenTable)
     return table
 

@@ -76,6 +76,9 @@ def perplexity_zlib(
         part: The slice.
         texts: The slice of each record, written out.
         all_positions: Whether the slice's first token counts, too.
+
+    Raises:
+        AttackError: There is not one text for each record.
     """
     if len(texts) != len(table):
         raise AttackError(
@@ -123,9 +126,9 @@ def min_k_plus_plus(
         all_positions: Whether the slice's first token counts, too.
     """
     mask = table.scored(part, all_positions, needs_target=True)
-    found = table.statistics
-    ratio = (found.log_likelihood - found.mean) / found.deviation
-    ratio = ratio.masked_fill(found.deviation == 0, 0.0)
+    statistics = table.statistics
+    ratio = (statistics.log_likelihood - statistics.mean) / statistics.deviation
+    ratio = ratio.masked_fill(statistics.deviation == 0, 0.0)
     return -_mean_of_largest(-ratio, mask, share)
 
 
@@ -144,8 +147,8 @@ def max_prob_gap(
         of_logarithms: Take the gap of log-probabilities, as the published code does.
         all_positions: Whether the next token may lie outside of the slice.
     """
-    found = table.statistics
-    gap = found.log_gap if of_logarithms else found.gap
+    statistics = table.statistics
+    gap = statistics.log_gap if of_logarithms else statistics.gap
     return _mean(gap, table.scored(part, all_positions))
 
 

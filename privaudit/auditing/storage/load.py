@@ -50,19 +50,29 @@ class StoredAudit:
     class_names: tuple[str, ...] = ()
 
     def leak(self, attack: str) -> Mapping[str, Any]:
-        """Return what audit.json says of an attack."""
+        """Return what audit.json says of an attack.
+
+        Raises:
+            UnknownNameError: The audit holds no such attack.
+        """
         self._check_attack(attack)
         return _entries(self.contents)[attack]
 
     def clients(self, attack: str) -> list[ClientScores]:
-        """Return each attacked client's scores beside the truth."""
+        """Return each attacked client's scores beside the truth.
+
+        Raises:
+            UnknownNameError: The audit holds no such attack.
+        """
         self._check_attack(attack)
-        found = self.columns[attack]
-        names = list(dict.fromkeys(found["client"].tolist()))
-        rows = [found["client"] == name for name in names]
+        columns = self.columns[attack]
+        names = list(dict.fromkeys(columns["client"].tolist()))
+        rows = [columns["client"] == name for name in names]
         return [
-            ClientScores(name, *(found[column][mine] for column in _COLUMNS[1:]))
-            for name, mine in zip(names, rows, strict=True)
+            ClientScores(
+                name, *(columns[column][client_rows] for column in _COLUMNS[1:])
+            )
+            for name, client_rows in zip(names, rows, strict=True)
         ]
 
     def _check_attack(self, attack: str) -> None:
@@ -89,9 +99,9 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         ) from None
     contents = parse_json(said, place / AUDIT)
     try:
-        found = dict(read_npz(stored, str(place / "scores.npz")))
-        names = tuple(map(str, found.pop(CLASS_NAMES, ())))
-        columns, attacks = _by_attack(found), tuple(_entries(contents))
+        arrays = dict(read_npz(stored, str(place / "scores.npz")))
+        names = tuple(map(str, arrays.pop(CLASS_NAMES, ())))
+        columns, attacks = _by_attack(arrays), tuple(_entries(contents))
         audit = StoredAudit(run, scenario, attacks, columns, contents, names)
         _check(audit)
     except LimitError:
@@ -111,26 +121,30 @@ def stored_scenarios(run: Run) -> list[str]:
 
 
 def check_audit_file(path: Path) -> None:
-    """Hold an audit.json against the run that it lies in, if it lies in one."""
+    """Hold an audit.json against the run that it lies in, if it lies in one.
+
+    Raises:
+        TranscriptError: The run does not list it so.
+    """
     folder = path.resolve().parent
     if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
         Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")
 
 
 def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
-    found: dict[str, dict[str, Column]] = {}
+    by_attack: dict[str, dict[str, Column]] = {}
     for key, values in arrays.items():
         attack, _, column = key.rpartition("/")
-        found.setdefault(attack, {})[column] = values
-    return found
+        by_attack.setdefault(attack, {})[column] = values
+    return by_attack
 
 
 def _entries(contents: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return what audit.json says of each attack, by its name in scores.npz."""
-    found = dict(contents["leaks"])
+    entries = dict(contents["leaks"])
     for part in stored_parts(contents):
-        found |= part.scored(contents[part.entry])
-    return found
+        entries |= part.scored(contents[part.entry])
+    return entries
 
 
 def _check(audit: StoredAudit) -> None:
@@ -140,15 +154,19 @@ def _check(audit: StoredAudit) -> None:
         raise ValueError("its configuration is another")
     ledger = audit.run.truth
     for attack in audit.attacks:
-        found = audit.columns[attack]
-        lengths = {len(found[column]) for column in _COLUMNS}
-        truth = ledger.is_member[found["records"]]
-        if len(lengths) != 1 or not np.array_equal(truth, found["is_member"]):
+        columns = audit.columns[attack]
+        lengths = {len(columns[column]) for column in _COLUMNS}
+        truth = ledger.is_member[columns["records"]]
+        if len(lengths) != 1 or not np.array_equal(truth, columns["is_member"]):
             raise ValueError(f"{attack} is not of the run's members")
 
 
 def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
-    """Return the attacks on clients' models that all audits hold, the headline first."""
+    """Return the attacks on clients' models that all audits hold, the headline first.
+
+    Raises:
+        MissingFileError: There is none.
+    """
     first, *rest = audits
     names = [n for n in first.contents["leaks"] if all(n in a.attacks for a in rest)]
     if not names:

@@ -80,17 +80,17 @@ def _refuse_unknown(contents: Json) -> None:
 def _leak(stored: StoredAudit, attack: str) -> AttackResult:
     """Return what the scores say, if audit.json says the same."""
     said = stored.leak(attack)
-    found = evaluate_scores(
+    result = evaluate_scores(
         said["attack"], said["settings"], said["threshold"], stored.clients(attack)
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):
-        pair = getattr(there, name), getattr(found.auroc, name)
+        pair = getattr(there, name), getattr(result.auroc, name)
         if not math.isclose(*pair, abs_tol=_CLOSE) and not all(map(math.isnan, pair)):
             raise ValueError(
-                f"{attack} has the AUROC {there}, and its scores give {found.auroc}"
+                f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
             )
-    return found
+    return result
 
 
 def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:

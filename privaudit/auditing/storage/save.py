@@ -24,6 +24,13 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     for each candidate; ``server model/<attack>/...`` are the same of attacks on the
     server's own model, a part. ``class names`` says what the labels mean. It is the
     truth about membership, so the folder is private.
+
+    Args:
+        audit: What a scenario found out.
+        folder: The run's by default.
+
+    Raises:
+        StorageError: The folder cannot be written.
     """
     columns = {
         f"{name}/{column}": values

@@ -187,7 +187,7 @@ def read_contents(path: Path) -> dict[str, Any]:
     try:
         content = read_bytes(path)
         check_json(content, str(path))
-        found = json.loads(content)
+        contents = json.loads(content)
     except MissingFileError:
         raise MissingFileError(
             f"There is no baseline {path}. Make it from the run that later ones are to "
@@ -200,9 +200,9 @@ def read_contents(path: Path) -> dict[str, Any]:
             f"{path} is no baseline ({error}). Make one with `privaudit gate RUN "
             "--write-baseline FILE`."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise ConfigError(f"{path} is no baseline: it holds no JSON object.")
-    return found
+    return contents
 
 
 def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
@@ -222,7 +222,7 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
         if contents["sha256"] != _digest(plain):
             raise ValueError("its hash is another")
         arrays = _unpacked(plain["arrays"])
-        found = Baseline(
+        baseline = Baseline(
             run=plain["run"],
             scenario=plain["scenario"],
             settings=plain["settings"],
@@ -232,7 +232,7 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
             metric=plain["metric"],
             arrays=arrays,
         )
-        _check(found)
+        _check(baseline)
     except LimitError:
         raise
     except DAMAGE as error:
@@ -240,7 +240,7 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
             f"{path} is a damaged baseline ({error}): it was cut or altered. Write it "
             "again with `privaudit gate RUN --write-baseline FILE`."
         ) from None
-    return found
+    return baseline
 
 
 def _check(baseline: Baseline) -> None:
@@ -254,10 +254,12 @@ def _check(baseline: Baseline) -> None:
     for attack in baseline.attacks:
         _check_rows(attack, baseline.arrays)
     if baseline.metric is not None:
-        scores, own = baseline.arrays[UTILITY], baseline.arrays[OWN]
-        kinds = scores.dtype.kind + own.dtype.kind
-        if scores.shape != own.shape or scores.ndim != 2 or kinds != "fb":
-            raise ValueError(f"utility is of shapes {scores.shape} and {own.shape}")
+        scores, own_mask = baseline.arrays[UTILITY], baseline.arrays[OWN]
+        kinds = scores.dtype.kind + own_mask.dtype.kind
+        if scores.shape != own_mask.shape or scores.ndim != 2 or kinds != "fb":
+            raise ValueError(
+                f"utility is of shapes {scores.shape} and {own_mask.shape}"
+            )
 
 
 def _check_rows(attack: str, arrays: Arrays) -> None:
@@ -296,16 +298,16 @@ def check_attacks(baseline: Baseline, audit: StoredAudit, asked: Sequence[str]) 
         IncompatibleRunsError: The baseline does not, or with other parameters.
     """
     for name in asked:
-        ours, theirs = audit.leak(name)["settings"], baseline.attacks.get(name)
-        if theirs is None:
+        now, before = audit.leak(name)["settings"], baseline.attacks.get(name)
+        if before is None:
             raise IncompatibleRunsError(
                 f"The baseline of {baseline.run} holds no {name}: it has "
                 f"{', '.join(baseline.attacks)}. Attack that run again and write its "
                 "baseline again, or ask for one of these."
             )
-        if ours != theirs:
+        if now != before:
             raise IncompatibleRunsError(
-                f"{name} was made as {ours} on {audit.run.name} and as {theirs} on "
+                f"{name} was made as {now} on {audit.run.name} and as {before} on "
                 f"{baseline.run}, so that a difference would say nothing about the "
                 "runs. Attack both alike."
             )

@@ -52,10 +52,10 @@ class GateQuestion:
 
     def worse_at(self, confidence: float) -> Estimate:
         """Return by how much it is worse: than before, or than the limit."""
-        found = self.interval_at(confidence)
-        if self.before is None and not found.unresolved:
-            found = _shifted(found, -self.limit)
-        return found if self.about == "leak" else _turned(found)
+        estimate = self.interval_at(confidence)
+        if self.before is None and not estimate.unresolved:
+            estimate = _shifted(estimate, -self.limit)
+        return estimate if self.about == "leak" else _turned(estimate)
 
     @property
     def margin(self) -> float:
@@ -110,14 +110,14 @@ class GateCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
-        asked = self.question
+        question = self.question
         return {
-            "name": asked.name,
-            "about": asked.about,
-            "setting": asked.setting,
-            "limit": asked.limit,
-            "now": asked.now,
-            "before": asked.before,
+            "name": question.name,
+            "about": question.about,
+            "setting": question.setting,
+            "limit": question.limit,
+            "now": question.now,
+            "before": question.before,
             "outcome": self.outcome,
             "estimate": self.estimate.to_dict(),
             "p_value": self.p_value,
@@ -137,18 +137,20 @@ def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCh
     Raises:
         ConfigError: ``alpha`` or a margin is out of range.
     """
-    asked = [Difference(q.name, q.worse_at, q.margin) for q in questions]
+    differences = [Difference(q.name, q.worse_at, q.margin) for q in questions]
     return [
         _answer(question, change, alpha)
-        for question, change in zip(questions, judge_changes(asked, alpha), strict=True)
+        for question, change in zip(
+            questions, judge_changes(differences, alpha), strict=True
+        )
     ]
 
 
 def overall(checks: Iterable[GateCheck | GuaranteeCheck]) -> Outcome:
     """Return the worst outcome: a regression, else what is not decided, else a pass."""
-    found = {check.outcome for check in checks}
+    outcomes = {check.outcome for check in checks}
     for outcome in ("regression", "underpowered"):
-        if outcome in found:
+        if outcome in outcomes:
             return outcome
     return "pass"
 

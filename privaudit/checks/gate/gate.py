@@ -155,13 +155,13 @@ def gate(
             or there is nothing to check.
         TranscriptError: An audit or the baseline is damaged.
     """
-    asked = configured or GateSettings()
-    if isinstance(asked, GateSettings):
-        asked = Configured(asked)
-    settings = asked.settings
-    found = run if isinstance(run, Run) else load_run(run, folder=folder)
+    config = configured or GateSettings()
+    if isinstance(config, GateSettings):
+        config = Configured(config)
+    settings = config.settings
+    loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
     against = _load_baseline(baseline or settings.baseline, settings.scenario)
-    audit = read_audit(found.require_complete(), settings.scenario)
+    audit = read_audit(loaded.require_complete(), settings.scenario)
     attacks = list(settings.attacks) or shared_attacks([audit])[:1]
     questions = [
         *_changes(audit, against, attacks, settings),
@@ -171,16 +171,16 @@ def gate(
         audit.leak(name)  # so that a name is right, with or without a baseline
     checks: list[GateCheck | GuaranteeCheck] = [
         *judge(questions, settings.alpha),
-        *_guarantees(found, against, settings),
+        *_guarantees(loaded, against, settings),
     ]
     _require_some(checks, settings)
     return GateResult(
-        run=found.name,
+        run=loaded.name,
         baseline=_name(against),
         paired=_pairing(against),
         settings=settings,
         checks=tuple(checks),
-        places=asked.places,
+        places=config.places,
         assurance=_assurance(audit),
     )
 
@@ -228,8 +228,8 @@ def write_baseline(
         MissingFileError: There is no such run or audit.
         StorageError: The file cannot be written.
     """
-    found = run if isinstance(run, Run) else load_run(run, folder=folder)
-    return save_baseline(make_baseline(found, scenario, utility=utility), Path(path))
+    loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
+    return save_baseline(make_baseline(loaded, scenario, utility=utility), Path(path))
 
 
 def _load_baseline(
@@ -245,13 +245,13 @@ def _load_baseline(
     if "baseline" not in contents:
         check_audit_file(path)
         return parse_numbers(contents, scenario, path)
-    found = parse_baseline(contents, path)
-    if found.scenario != scenario:
+    saved = parse_baseline(contents, path)
+    if saved.scenario != scenario:
         raise IncompatibleRunsError(
-            f"{path} is a baseline of the scenario {found.scenario}, and the gate asks "
+            f"{path} is a baseline of the scenario {saved.scenario}, and the gate asks "
             f"about {scenario}. Choose one."
         )
-    return found
+    return saved
 
 
 def _changes(
@@ -295,8 +295,8 @@ def _guarantees(
 
 
 def _assurance(audit: StoredAudit) -> Assurance:
-    privacy, asked = audit.run.privacy, audit.contents.get("one_run")
-    verdict = asked["verdict"] if asked else {}
+    privacy, one_run = audit.run.privacy, audit.contents.get("one_run")
+    verdict = one_run["verdict"] if one_run else {}
     refuted = verdict.get("kind") == "REFUTED" or bool(verdict.get("alarm"))
     view = audit.contents["threat"].partition(":")[0]
     certificate = privacy["certified"][view]

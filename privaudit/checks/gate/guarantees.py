@@ -36,8 +36,8 @@ class Stated:
     randomness: str | None = None
 
     def __post_init__(self) -> None:
-        told = "" if self.randomness is None else self.randomness
-        texts = (self.unit, self.adjacency, told)
+        randomness = "" if self.randomness is None else self.randomness
+        texts = (self.unit, self.adjacency, randomness)
         numbers = (0 if self.epsilon is None else self.epsilon, self.delta)
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"a guarantee is about {texts}")
@@ -118,13 +118,13 @@ def stated(
     certified = privacy["certified"]
     if "epsilon" in certified:  # of an audit.json, which knows its own view only
         certified = {certified["view"]: certified}
-    found = {view: _stated(entry, randomness) for view, entry in certified.items()}
-    kinds = {(one.unit, one.adjacency) for one in found.values()}
+    by_view = {view: _stated(entry, randomness) for view, entry in certified.items()}
+    kinds = {(one.unit, one.adjacency) for one in by_view.values()}
     if len(kinds) != 1:
         raise ValueError(f"certificates are about {sorted(kinds)}")
     unit, adjacency = kinds.pop()
     claim = {"unit": unit, "adjacency": adjacency, **privacy["claimed"]}
-    names = {f"certified epsilon ({view})": one for view, one in found.items()}
+    names = {f"certified epsilon ({view})": one for view, one in by_view.items()}
     return {"claimed epsilon": _stated(claim, None), **names}
 
 
@@ -163,12 +163,12 @@ def compare_guarantees(
 
 def _compared(name: str, now: Stated, before: Stated) -> GuaranteeCheck:
     why = why_weaker(now, before)
-    told = f"{name} was {before} and is {now}"
+    change = f"{name} was {before} and is {now}"
     if why:
         return GuaranteeCheck(
-            name, now, before, "regression", f"Regression: {told}: {why}."
+            name, now, before, "regression", f"Regression: {change}: {why}."
         )
-    return GuaranteeCheck(name, now, before, "pass", f"Pass: {told}.")
+    return GuaranteeCheck(name, now, before, "pass", f"Pass: {change}.")
 
 
 def why_weaker(now: Stated, before: Stated) -> str:

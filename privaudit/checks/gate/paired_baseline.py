@@ -32,21 +32,21 @@ def check_same(run: Run, baseline: Baseline) -> None:
     Raises:
         ConfigError: They do not; the text says what differs.
     """
-    ours, theirs = hashes_of(run, run.truth), baseline.hashes
-    if ours["data"] != theirs["data"]:
+    run_hashes, baseline_hashes = hashes_of(run, run.truth), baseline.hashes
+    if run_hashes["data"] != baseline_hashes["data"]:
         _refuse(run, baseline, "were trained on other data", _DATA)
-    if ours["deal"] != theirs["deal"]:
+    if run_hashes["deal"] != baseline_hashes["deal"]:
         _refuse(run, baseline, "split their records differently", _DEAL)
-    if ours["ledger"] != theirs["ledger"]:
+    if run_hashes["ledger"] != baseline_hashes["ledger"]:
         _refuse(run, baseline, "have other members", _COIN)
 
 
 def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:
-    ours, theirs = run.config.model_dump(), baseline.settings
+    run_settings, baseline_settings = run.config.model_dump(), baseline.settings
     unlike = [
-        f"{name} {ours[name]} and {theirs.get(name)}"
+        f"{name} {run_settings[name]} and {baseline_settings.get(name)}"
         for name in names
-        if ours[name] != theirs.get(name)
+        if run_settings[name] != baseline_settings.get(name)
     ]
     guess = "with equal settings, so the seeds or the versions differ"
     raise IncompatibleRunsError(
@@ -71,16 +71,23 @@ def joined_audit(audit: StoredAudit, baseline: Baseline) -> StoredAudit:
 def _joined(
     audit: StoredAudit, baseline: Baseline, ledger: Ledger, attack: str
 ) -> dict[str, Any]:
-    ours = audit.columns[attack]
-    theirs = {c: baseline.arrays[f"{attack}/{c}"] for c in (CLIENT, SCORES, GUESSES)}
+    run_columns = audit.columns[attack]
+    baseline_columns = {
+        c: baseline.arrays[f"{attack}/{c}"] for c in (CLIENT, SCORES, GUESSES)
+    }
     keys = baseline.arrays[f"{attack}/{KEYS}"]
     row_of = {key.tobytes(): row for row, key in enumerate(keys)}
-    found = [row_of.get(k.tobytes(), -1) for k in record_keys(ledger, ours["records"])]
-    rows = np.array(found, np.int64)
-    mine = rows >= 0
+    positions = [
+        row_of.get(k.tobytes(), -1) for k in record_keys(ledger, run_columns["records"])
+    ]
+    rows = np.array(positions, np.int64)
+    matched = rows >= 0
     return {
-        **{name: ours[name][mine] for name in ("records", "labels", "is_member")},
-        **{name: column[rows[mine]] for name, column in theirs.items()},
+        **{
+            name: run_columns[name][matched]
+            for name in ("records", "labels", "is_member")
+        },
+        **{name: column[rows[matched]] for name, column in baseline_columns.items()},
     }
 
 
@@ -95,12 +102,12 @@ def joined_tests(run: Run, baseline: Baseline) -> tuple[TestScores, TestScores]:
             f"The baseline of {baseline.run} was written without utility. Write it "
             'again, or leave "utility" out of the metrics.'
         )
-    ours = score_tests(run)
-    scores, own = baseline.arrays[UTILITY], baseline.arrays[OWN]
-    if ours.metric != baseline.metric or ours.scores.shape != scores.shape:
+    tests = score_tests(run)
+    scores, own_mask = baseline.arrays[UTILITY], baseline.arrays[OWN]
+    if tests.metric != baseline.metric or tests.scores.shape != scores.shape:
         raise IncompatibleRunsError(
-            f"{run.name} measures {ours.metric} of {ours.scores.shape} clients and "
+            f"{run.name} measures {tests.metric} of {tests.scores.shape} clients and "
             f"test records, and the baseline {baseline.metric} of {scores.shape}. "
             'Leave "utility" out of the metrics, or write the baseline again.'
         )
-    return ours, TestScores(baseline.metric, scores, own)
+    return tests, TestScores(baseline.metric, scores, own_mask)

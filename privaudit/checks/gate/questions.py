@@ -65,12 +65,12 @@ def leak_limit(
             sees that members have the lower ones turns them.
         setting: What draws the line.
     """
-    found, note = interval_at(0.95), ""
-    if not found.unresolved and found.high <= limit < 1 - found.low:
+    estimate, note = interval_at(0.95), ""
+    if not estimate.unresolved and estimate.high <= limit < 1 - estimate.low:
         interval_at, note = partial(_turned, interval_at), _TURNED
-        found = interval_at(0.95)
+        estimate = interval_at(0.95)
     return GateQuestion(
-        name, "leak", setting, limit, found.value, None, interval_at, note
+        name, "leak", setting, limit, estimate.value, None, interval_at, note
     )
 
 
@@ -78,9 +78,9 @@ _TURNED = " Members have the lower scores; that is the number with their sign tu
 
 
 def _turned(interval_at: IntervalAt, confidence: float) -> Estimate:
-    found = interval_at(confidence)
-    value, low, high = 1 - found.value, 1 - found.high, 1 - found.low
-    return replace(found, value=value, low=low, high=high)
+    estimate = interval_at(confidence)
+    value, low, high = 1 - estimate.value, 1 - estimate.high, 1 - estimate.low
+    return replace(estimate, value=value, low=low, high=high)
 
 
 def use_limit(

@@ -132,19 +132,19 @@ def _text(path: Path) -> str:
 def _table(path: Path) -> dict[str, Any]:
     """Return the gate's table, empty where there is none."""
     try:
-        found: Any = read_toml(path)
+        table: Any = read_toml(path)
     except LimitError:
         raise
     except ConfigError as error:
         raise ConfigError(f"{error} So the gate has no settings: fix it.") from None
     for part in TABLE.split("."):
-        found = found.get(part, {}) if isinstance(found, dict) else None
-    if not isinstance(found, dict):
+        table = table.get(part, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
         raise ConfigError(
-            f"{path} sets {TABLE} to {found!r}, which is no table. Write "
+            f"{path} sets {TABLE} to {table!r}, which is no table. Write "
             f"[{TABLE}] and a setting a line."
         )
-    return found
+    return table
 
 
 def setting_lines(text: str) -> dict[str, int]:
@@ -157,14 +157,14 @@ def setting_lines(text: str) -> dict[str, int]:
         >>> setting_lines("[tool.privaudit.gate]\nmargin = 0.1\n")
         {'': 1, 'margin': 2}
     """
-    found, inside = {}, False
+    line_numbers, inside = {}, False
     for number, line in enumerate(text.splitlines(), 1):
         head = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
         key = re.match(r"\s*\"?([A-Za-z0-9_-]+)\"?\s*=", line)
         if head:
             inside = re.sub(r"[\s\"']", "", head[1]) == TABLE
             if inside:
-                found[""] = number
+                line_numbers[""] = number
         elif inside and key:
-            found.setdefault(key[1], number)
-    return found
+            line_numbers.setdefault(key[1], number)
+    return line_numbers

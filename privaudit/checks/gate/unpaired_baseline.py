@@ -65,27 +65,27 @@ def parse_numbers(
     """
     audits = contents.get("audits")
     config = contents.get("run" if isinstance(audits, dict) else "config")
-    found = audits.get(scenario) if isinstance(audits, dict) else contents
+    audit = audits.get(scenario) if isinstance(audits, dict) else contents
     if isinstance(audits, dict) and isinstance(config, dict):
         config = config.get("config")
-    if isinstance(audits, dict) and found is None:
+    if isinstance(audits, dict) and audit is None:
         raise ConfigError(
             f"{path} holds audits of {', '.join(audits) or 'no scenario'}, and none of "
             f"{scenario}. Choose one of them, or export again."
         )
-    if not isinstance(found, dict) or not isinstance(found.get("leaks"), dict):
+    if not isinstance(audit, dict) or not isinstance(audit.get("leaks"), dict):
         raise ConfigError(
             f"{path} is neither a baseline nor an audit card. Make one with "
             "`privaudit gate RUN --write-baseline FILE`, or `privaudit export`."
         )
-    if found.get("scenario", scenario) != scenario:
+    if audit.get("scenario", scenario) != scenario:
         raise IncompatibleRunsError(
-            f"{path} is an audit of {found['scenario']}, and the gate asks about "
+            f"{path} is an audit of {audit['scenario']}, and the gate asks about "
             f"{scenario}. Choose one."
         )
     config = config if isinstance(config, dict) else {}
     guarantees = _stated(contents.get("privacy"), config.get("randomness"), path)
-    return PublicNumbers(path.name, config.get("dataset"), found, guarantees)
+    return PublicNumbers(path.name, config.get("dataset"), audit, guarantees)
 
 
 def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
@@ -164,11 +164,11 @@ def _question(
 
 
 def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:
-    found: Any = numbers.contents
+    entry: Any = numbers.contents
     try:
         for key in keys:
-            found = found[key]
-        estimate = Estimate.from_dict(found)
+            entry = entry[key]
+        estimate = Estimate.from_dict(entry)
         counts = all(isinstance(n, int) for n in estimate.n)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

@@ -43,11 +43,11 @@ def _unclipped(evidence: Evidence) -> Found:
 
 def _noised(evidence: Evidence) -> dict[Release, list[MechanismEvent]]:
     """Return what hides records, by release: without noise nothing is promised."""
-    found: dict[Release, list[MechanismEvent]] = {}
+    by_release: dict[Release, list[MechanismEvent]] = {}
     for _, event in evidence.events():
         if event.noise_multiplier > 0 and event.unit == "record":
-            found.setdefault(event.release, []).append(event)
-    return found
+            by_release.setdefault(event.release, []).append(event)
+    return by_release
 
 
 def _sentence(evidence: Evidence, event: MechanismEvent, rounds: int) -> str:

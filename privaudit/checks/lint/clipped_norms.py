@@ -31,10 +31,10 @@ class _Length:
 def _check(evidence: Evidence) -> Found:
     if not evidence.is_noised:
         return
-    found = defaultdict(list)
+    grouped = defaultdict(list)
     for length in (*_noted(evidence), *_sent(evidence)):
-        found[length.what].append(length)
-    for what, lengths in found.items():
+        grouped[length.what].append(length)
+    for what, lengths in grouped.items():
         beyond = [length for length in lengths if length.is_beyond]
         if beyond:
             worst = max(beyond, key=lambda length: length.norm - length.bound)
@@ -45,7 +45,7 @@ def _check(evidence: Evidence) -> Found:
                 f"({worst.place}).",
                 evidence.setting("mode", "clip_norm"),
             )
-    if not found:
+    if not grouped:
         yield (
             "note",
             "Whether anything was clipped cannot be told: the owner's trace holds no "

@@ -56,7 +56,12 @@ class Evidence:
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
-        """Read a finished run."""
+        """Read a finished run.
+
+        Raises:
+            ConfigError: It was interrupted.
+            TranscriptError: A part of it is damaged.
+        """
         claim, certified, rounds = _read_privacy(run.require_complete())
         return cls(
             trainer=run.trainer,
@@ -114,8 +119,8 @@ class Evidence:
         """Return a round's mechanism for a release, if it has one."""
         if index >= len(self.rounds):
             return None
-        found = [e for e in self.rounds[index] if e.release == release]
-        return found[0] if found else None
+        events = [e for e in self.rounds[index] if e.release == release]
+        return events[0] if events else None
 
     def notes(self) -> Iterator[tuple[int, ClientId, ClientTrace]]:
         """Yield what every client noted in every round."""
@@ -126,20 +131,20 @@ class Evidence:
     @cached_property
     def uploads(self) -> dict[int, list[Message]]:
         """What clients sent to the server, by round."""
-        found = defaultdict(list)
+        by_round = defaultdict(list)
         for message in self.messages:
             if message.is_update:
-                found[message.round].append(message)
-        return dict(found)
+                by_round[message.round].append(message)
+        return dict(by_round)
 
     @cached_property
     def broadcasts(self) -> dict[int, Tensors]:
         """What the server sent in each round, to one of those who got it."""
-        found: dict[int, Tensors] = {}
+        by_round: dict[int, Tensors] = {}
         for message in self.messages:
             if message.kind == "broadcast":
-                found.setdefault(message.round, message.tensors)
-        return found
+                by_round.setdefault(message.round, message.tensors)
+        return by_round
 
 
 def _read_privacy(
@@ -165,12 +170,12 @@ def _by_round(
     mechanisms: Sequence[Mapping[str, Any]], rounds: int
 ) -> list[list[MechanismEvent]]:
     """Undo the grouping of privacy.json."""
-    found: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
+    events: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
     for group in mechanisms:
         fields = {name: value for name, value in group.items() if name != "rounds"}
         for index in group["rounds"]:
-            found[index].append(MechanismEvent.from_json(fields))
-    return found
+            events[index].append(MechanismEvent.from_json(fields))
+    return events
 
 
 def _members(run: Run) -> dict[ClientId, list[str]]:

@@ -52,7 +52,7 @@ class Rule:
 
     def __call__(self, evidence: Evidence) -> list[Finding]:
         """Return what it finds."""
-        return [Finding(self.name, *found) for found in self.check(evidence)]
+        return [Finding(self.name, *fields) for fields in self.check(evidence)]
 
 
 Found = Iterator[tuple[Severity, str, tuple[str, ...]]]

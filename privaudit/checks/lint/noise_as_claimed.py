@@ -44,6 +44,9 @@ def two_sided(squares: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
 
     Twice the smaller tail, at most 1.
 
+    Args:
+        squares: Sum of squares over the claimed variance, and how many values.
+
     Example:
         >>> two_sided(np.array([[100.0, 100.0], [25.0, 100.0]])).round(4)
         array([0.9624, 0.    ])

@@ -24,7 +24,14 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Counts:
-    """How often something happened, each a binomial count if sampling is Poisson."""
+    """How often something happened, each a binomial count if sampling is Poisson.
+
+    Attributes:
+        what: Of what, in words.
+        counts: How often.
+        trials: Out of how many.
+        rate: The chance of each, in (0, 1).
+    """
 
     what: str
     counts: Int[np.ndarray, " n"]
@@ -33,8 +40,8 @@ class Counts:
 
     def enough(self) -> "Counts":
         """Return those with trials enough to be tested."""
-        kept = self.trials >= FEWEST
-        return replace(self, counts=self.counts[kept], trials=self.trials[kept])
+        testable = self.trials >= FEWEST
+        return replace(self, counts=self.counts[testable], trials=self.trials[testable])
 
     def spread(self) -> float:
         """Return the mean squared distance from the expectation, over the variance.
@@ -172,8 +179,8 @@ def inclusions_of(evidence: Evidence, rate: float) -> Counts:
 
 
 def _counts(what: str, rate: float, pairs: Iterable[tuple[int, int]]) -> Counts:
-    found = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    return Counts(what, found[:, 0], found[:, 1], rate)
+    table = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+    return Counts(what, table[:, 0], table[:, 1], rate)
 
 
 def _whole_shards(evidence: Evidence, causes: tuple[str, ...]) -> Found:

@@ -18,16 +18,16 @@ def _unnamed_private_part(evidence: Evidence) -> Found:
     """Say where personal models hold more than was broadcast, and no record of it."""
     shared = {digest(t) for b in evidence.broadcasts.values() for t in b.values()}
     given = [m for m in evidence.messages if m.kind == "release"]
-    own = [m for m in given if {digest(t) for t in m.tensors.values()} - shared]
+    personal = [m for m in given if {digest(t) for t in m.tensors.values()} - shared]
     bare = [
         index
         for index, events in enumerate(evidence.rounds)
         if not any(event.release != "global" for event in events)
     ]
-    if own and bare:
+    if personal and bare:
         yield (
             "error",
-            f"{len(own)} of {len(given)} released models hold more than what was "
+            f"{len(personal)} of {len(given)} released models hold more than what was "
             f"broadcast, and {len(bare)} of {len(evidence.rounds)} rounds name no "
             "mechanism for it: the local release is not in the epsilon.",
             evidence.setting("mode"),

@@ -129,6 +129,11 @@ def ratio_interval(square: float, values: int, level: float) -> tuple[float, flo
     """Return the interval of a standard deviation over the claimed one.
 
     Exact for normal values: the square over the true variance is chi-square.
+
+    Args:
+        square: Sum of squares over the claimed variance.
+        values: How many, at least 1.
+        level: Chance to miss the truth.
     """
     from scipy.stats import chi2
 

@@ -14,13 +14,13 @@ def _check_claim(evidence: Evidence) -> Found:
     beyond = [v for v, c in certified.items() if c.epsilon and c.epsilon > claimed]
     nothing = [v for v, c in certified.items() if c.epsilon is None]
     table = ", ".join(f"{view} {proved}" for view, proved in certified.items())
-    told = (
+    summary = (
         f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; certified: {table}"
     )
     if not evidence.claim_holds:
         yield (
             "error",
-            f"{told}. No epsilon as low as the claimed one is proved for "
+            f"{summary}. No epsilon as low as the claimed one is proved for "
             f"{', '.join(beyond) or 'any view'}.",
             evidence.setting("mode", "clip"),
         )
@@ -32,7 +32,7 @@ def _check_claim(evidence: Evidence) -> Found:
         holds = [view for view in certified if view not in (*beyond, *nothing)]
         yield (
             "warning",
-            f"{told}. The claim holds for {', '.join(holds)}; {'; '.join(more)}.",
+            f"{summary}. The claim holds for {', '.join(holds)}; {'; '.join(more)}.",
             evidence.setting("mode", "noise_at"),
         )
 
@@ -143,14 +143,14 @@ def _check_weights(evidence: Evidence) -> Found:
         return
     sizes = {client: len(prints) for client, prints in evidence.members.items()}
     for name, sent in _numbers(evidence).items():
-        found = [(sizes[c], v) for c, values in sent.items() for v in values if v != 0]
-        shares = {round(value / size, 6) for size, value in found if size}
-        if len({value for _, value in found}) > 1 and len(shares) == 1:
+        pairs = [(sizes[c], v) for c, values in sent.items() for v in values if v != 0]
+        shares = {round(value / size, 6) for size, value in pairs if size}
+        if len({value for _, value in pairs}) > 1 and len(shares) == 1:
             (share,) = shares
             yield (
                 "error",
                 f"Clients send {name!r} beside their updates: {share:g} times the "
-                f"number of their members ({min(found)[0]} to {max(found)[0]}), "
+                f"number of their members ({min(pairs)[0]} to {max(pairs)[0]}), "
                 "without noise. One record more or less shows in it exactly.",
                 (f"sent={name}",),
             )
@@ -158,13 +158,13 @@ def _check_weights(evidence: Evidence) -> Found:
 
 def _numbers(evidence: Evidence) -> dict[str, dict[str, list[float]]]:
     """Return the single numbers in uploads, by name and client."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    numbers: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for messages in evidence.uploads.values():
         for message in messages:
             for name, tensor in message.tensors.items():
                 if tensor.numel() == 1:
-                    found[name][message.sender].append(float(tensor))
-    return found
+                    numbers[name][message.sender].append(float(tensor))
+    return numbers
 
 
 WEIGHTS_BY_SIZE = Rule(

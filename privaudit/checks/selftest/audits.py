@@ -26,8 +26,8 @@ def _attack(
         seed = int(rng.integers(2**31))
         with TemporaryDirectory(prefix="privaudit-selftest-") as folder:
             auditor = Auditor(train(**run, folder=folder, seed=seed))
-            found = auditor.attack(scenario, clients=3, shadows=shadows, seed=seed)
-        groups = [client.groups for client in found.results[attack].clients]
+            audit = auditor.attack(scenario, clients=3, shadows=shadows, seed=seed)
+        groups = [client.groups for client in audit.results[attack].clients]
         return roc.pooled_auroc(groups, confidence=CONFIDENCE)
 
     return measure

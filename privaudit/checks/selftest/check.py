@@ -49,7 +49,13 @@ class SelftestCheck:
 
 @dataclass(frozen=True)
 class SelftestOutcome:
-    """What came of a check."""
+    """What came of a check.
+
+    Attributes:
+        check: The check.
+        observed: The figure.
+        seconds: How long it took.
+    """
 
     check: SelftestCheck
     observed: Estimate

@@ -32,14 +32,14 @@ def _alarm(rng: np.random.Generator) -> bool:
 def _cleared(rng: np.random.Generator) -> bool:
     """Say whether a leak at the margin is called none."""
     members, others = rng.normal(size=(2, 600))
-    found = roc.auroc(members + _shift(0.55), others)
-    return verdict.judge_leak(found, margin=0.05).kind == "no evidence"
+    auroc = roc.auroc(members + _shift(0.55), others)
+    return verdict.judge_leak(auroc, margin=0.05).kind == "no evidence"
 
 
 def _finds(rng: np.random.Generator) -> bool:
     members, others = rng.normal(size=(2, _FOUND))
-    found = roc.auroc(members + _shift(_DESIGN.auroc), others)
-    return verdict.judge_leak(found).kind == "leaks"
+    auroc = roc.auroc(members + _shift(_DESIGN.auroc), others)
+    return verdict.judge_leak(auroc).kind == "leaks"
 
 
 Trial = Callable[[np.random.Generator], bool]
@@ -51,10 +51,10 @@ def _two_attacks(
 ) -> Scored:
     """Return scores of two attacks with those AUROCs on the same records."""
     truth = np.arange(2 * per_class) < per_class
-    shared, *own = math.sqrt(0.5) * rng.normal(size=(3, 2 * per_class))
+    shared, *independent = math.sqrt(0.5) * rng.normal(size=(3, 2 * per_class))
     return (
-        shared + own[0] + _shift(first) * truth,
-        shared + own[1] + _shift(second) * truth,
+        shared + independent[0] + _shift(first) * truth,
+        shared + independent[1] + _shift(second) * truth,
         truth,
     )
 
@@ -73,9 +73,10 @@ def _sees_change(rng: np.random.Generator) -> bool:
 
 def _regression(rng: np.random.Generator) -> bool:
     """Say whether any of three rises as large as the margin is called larger."""
-    some = [_two_attacks(rng, 100, 0.65, 0.6) for _ in range(3)]
+    scored = [_two_attacks(rng, 100, 0.65, 0.6) for _ in range(3)]
     kinds = [
-        found.kind for found in change.judge_changes([_change_of(one) for one in some])
+        judged.kind
+        for judged in change.judge_changes([_change_of(one) for one in scored])
     ]
     return "increase" in kinds or "decrease" in kinds
 

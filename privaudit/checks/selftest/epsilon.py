@@ -33,8 +33,8 @@ def _beyond_truth(
     bound: EpsilonMethod, mechanism: SimulatedMechanism, n: int
 ) -> Measure:
     def measure(rng: np.random.Generator) -> Estimate:
-        found = calibration.coverage(bound, mechanism, n, _AUDITS, rng)
-        beyond = round(found.value * _AUDITS)
+        coverage = calibration.coverage(bound, mechanism, n, _AUDITS, rng)
+        beyond = round(coverage.value * _AUDITS)
         return replace(
             proportion(beyond, _AUDITS, CONFIDENCE), method="share of false bounds"
         )
@@ -53,15 +53,15 @@ def _shows(bound: EpsilonMethod, least: float) -> Measure:
 def _about(name: str) -> list[SelftestCheck]:
     few, many = (calibration.standard_bounds(n)[name] for n in (_FEW, _MANY))
     alpha, coins = round(few.significance, 6), RandomisedResponse(1.0)
-    found = [
+    measures = [
         ("false without a leak, n = 200", _beyond_truth(few, Silence(), _FEW)),
         ("false at epsilon 4, Gaussian", _beyond_truth(many, _GAUSSIAN, _MANY)),
     ]
     if many.can_refute:  # the others assume a Gaussian
         answers = _beyond_truth(many, coins, _MANY)
-        found.append(("false at epsilon 1, coins", answers))
+        measures.append(("false at epsilon 1, coins", answers))
     checks = [
-        SelftestCheck(_GROUP, f"{name}: {what}", 0.0, alpha, m) for what, m in found
+        SelftestCheck(_GROUP, f"{name}: {what}", 0.0, alpha, m) for what, m in measures
     ]
     shown = SHOWN[name]
     what = f"{name}: at least {shown:g} of 4, n = 1000"

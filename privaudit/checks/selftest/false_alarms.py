@@ -100,11 +100,11 @@ def _outcomes(
     """Return what is said of each pair of counts that is likely at some rate."""
     results, misses = np.zeros((2, sizes[0] + 1, sizes[1] + 1), bool)
     likely = [np.max([c[k] for c in chances], axis=0) > _IGNORED for k in (0, 1)]
-    for i, j in product(*(np.flatnonzero(some) for some in likely)):
+    for i, j in product(*(np.flatnonzero(mask) for mask in likely)):
         ones = np.arange(sizes[0]) < i, np.arange(sizes[1]) < j
-        found = roc.auroc(ones[0] * 1.0, ones[1] * 1.0)
-        results[i, j] = verdict.judge_leak(found).kind == "leaks"
-        misses[i, j] = found.excludes(0.5)
+        estimate = roc.auroc(ones[0] * 1.0, ones[1] * 1.0)
+        results[i, j] = verdict.judge_leak(estimate).kind == "leaks"
+        misses[i, j] = estimate.excludes(0.5)
     return results, misses
 
 
@@ -112,7 +112,7 @@ def _exact(sizes: tuple[int, int], which: int) -> Callable[[object], Estimate]:
     """Return a measure that draws nothing: the worst rate's chance."""
 
     def measure(_: object) -> Estimate:
-        worst = max(found[which] for found in exact_rates(sizes))
+        worst = max(rates[which] for rates in exact_rates(sizes))
         return Estimate(worst, worst, worst, sizes, "exact enumeration")
 
     return measure
@@ -127,8 +127,8 @@ def _misses(sizes: tuple[int, int], auroc: float) -> Callable[..., bool]:
         name = names[rng.integers(len(names))]
         if name not in shifts:
             shifts[name] = shift_of(DISTRIBUTIONS[name], auroc)
-        found = interval_of(DISTRIBUTIONS[name], sizes, shifts[name], rng)
-        return found.excludes(auroc)
+        interval = interval_of(DISTRIBUTIONS[name], sizes, shifts[name], rng)
+        return interval.excludes(auroc)
 
     return trial
 

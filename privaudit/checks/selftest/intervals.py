@@ -43,8 +43,8 @@ def _auroc_of(auroc: float) -> Trial:
 def _bootstrap(rng: np.random.Generator) -> bool:
     members, others = rng.normal(size=(2, 100))
     shift = math.sqrt(2) * float(ndtri(0.6))
-    found = bootstrap.bootstrap_auroc(members + shift, others, rng)
-    return not found.excludes(0.6)
+    estimate = bootstrap.bootstrap_auroc(members + shift, others, rng)
+    return not estimate.excludes(0.6)
 
 
 def _rate_at(fpr: float, size: int) -> Trial:
@@ -77,10 +77,10 @@ def _paired_aurocs(rng: np.random.Generator) -> bool:
     """Say whether the difference of a leak of 0.7 and of noise is covered."""
     scores, truth = rng.normal(size=(2, 200)), np.arange(200) < 100
     shift = math.sqrt(2) * float(ndtri(0.7))
-    found = comparisons.paired_auroc_difference(
+    difference = comparisons.paired_auroc_difference(
         scores[0] + shift * truth, scores[1], truth
     )
-    return not found.estimate.excludes(0.2)
+    return not difference.estimate.excludes(0.2)
 
 
 def _paired_accuracies(rng: np.random.Generator) -> bool:
@@ -88,8 +88,8 @@ def _paired_accuracies(rng: np.random.Generator) -> bool:
     right = (
         np.where(rng.random(150) < 0.67, rng.random(150), rng.random((2, 150))) < 0.8
     )
-    found = comparisons.paired_accuracy_difference(right[0], right[1])
-    return not found.estimate.excludes(0)
+    difference = comparisons.paired_accuracy_difference(right[0], right[1])
+    return not difference.estimate.excludes(0)
 
 
 def _covers(

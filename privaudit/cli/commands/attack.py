@@ -35,9 +35,9 @@ def attack(
     whom, audits = options.attacked(clients), []
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
-    found = chosen_runs(run, runs)
+    selected_runs = chosen_runs(run, runs)
     with view:
-        for one in found:
+        for one in selected_runs:
             audit = Auditor(one).attack(
                 scenario,
                 attacks=named,
@@ -76,10 +76,10 @@ def _present(audits: Sequence["Audit"], page: Path, named: Sequence[str]) -> Non
 
     console = Console()
     print_table(audits, console)
-    asked = {text.partition(":")[0] for text in named}
+    requested = {text.partition(":")[0] for text in named}
     for audit in audits:
         for label, leak in audit.results.items():
-            if label.partition(":")[0] in asked:
+            if label.partition(":")[0] in requested:
                 said = f"{audit.run.name}, {label}: {leak.auroc}. {leak.verdict}"
                 console.print(said, soft_wrap=True, highlight=False, markup=False)
     console.print(f"Report: {_from_here(page)}", soft_wrap=True, highlight=False)
@@ -111,8 +111,8 @@ def _result(audit: "Audit", page: Path) -> "Result":
             if leak is not headline
         },
     }
-    told = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
-    return Result(told.rstrip(), contents)
+    summary = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
+    return Result(summary.rstrip(), contents)
 
 
 def _from_here(page: Path) -> Path:

@@ -50,11 +50,15 @@ def claim(
     from privaudit.checks.dp_claim_audit import audit_claim
     from privaudit.cli.progress import Phase, choose_view
 
-    name, own = options.trainer_spec(trainer)
-    settings = {**options.settings(setting), **own, **options.given(epsilon=epsilon)}
+    name, spec_settings = options.trainer_spec(trainer)
+    settings = {
+        **options.settings(setting),
+        **spec_settings,
+        **options.given(epsilon=epsilon),
+    }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
     with choose_view() as view:
-        found = audit_claim(
+        audit = audit_claim(
             name,
             settings,
             canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
@@ -65,8 +69,8 @@ def claim(
             progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
             **fields,
         )
-    _present(found, out)
-    if found.verdict.kind == "REFUTED" or found.verdict.alarm:
+    _present(audit, out)
+    if audit.verdict.kind == "REFUTED" or audit.verdict.alarm:
         raise typer.Exit(1)
 
 

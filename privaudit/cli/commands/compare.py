@@ -55,7 +55,7 @@ def compare(
     names = options.maybe_listed("--attacks", attacks)
     from privaudit.evaluation.compare.compare import compare as compare_runs
 
-    found = compare_runs(
+    comparison = compare_runs(
         first,
         second,
         scenario=scenario,
@@ -67,9 +67,9 @@ def compare(
         folder=runs,
     )
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        typer.echo(json.dumps(comparison.to_dict(), indent=2, allow_nan=False))
         return
-    _print(found)
+    _print(comparison)
 
 
 def _sides(run: list[str], against: str | None) -> tuple[list[str], list[str]]:

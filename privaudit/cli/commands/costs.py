@@ -32,11 +32,11 @@ def costs(
     from privaudit.federated.runs.runs import chosen_runs
 
     for one in chosen_runs(run, runs):
-        found = measure_costs(one, target=target, probe=probe)
+        run_costs = measure_costs(one, target=target, probe=probe)
         if as_json:
-            typer.echo(json.dumps({"run": one.name, **found.to_dict()}))
+            typer.echo(json.dumps({"run": one.name, **run_costs.to_dict()}))
         else:
-            typer.echo("\n".join([f"{one.name}:", *_lines(found)]))
+            typer.echo("\n".join([f"{one.name}:", *_lines(run_costs)]))
 
 
 def _lines(found: "Costs") -> list[str]:

@@ -77,9 +77,9 @@ def verify(
     from privaudit.report.export import verify_card
 
     with choose_view() as view:
-        found = verify_card(card, run, runs=runs, again=again, watcher=view)
-    _say_verification(found)
-    if not found.matches:
+        verification = verify_card(card, run, runs=runs, again=again, watcher=view)
+    _say_verification(verification)
+    if not verification.matches:
         raise typer.Exit(1)
 
 

@@ -26,22 +26,31 @@ def lint(
     from privaudit.checks.lint import lint as lint_run
     from privaudit.federated.runs.runs import chosen_runs
 
-    found = chosen_runs(run, runs)
-    findings = {one.name: lint_run(one) for one in found}
+    selected_runs = chosen_runs(run, runs)
+    findings = {one.name: lint_run(one) for one in selected_runs}
     if sarif is not None:
         from privaudit.core.storage import write_json
         from privaudit.report.sarif import lint_sarif
 
-        write_json(sarif, lint_sarif({one: findings[one.name] for one in found}))
+        write_json(
+            sarif, lint_sarif({one: findings[one.name] for one in selected_runs})
+        )
     if as_json:
-        listed = {name: [f.to_json() for f in some] for name, some in findings.items()}
+        listed = {
+            name: [f.to_json() for f in run_findings]
+            for name, run_findings in findings.items()
+        }
         typer.echo(json.dumps(listed, indent=2))
     else:
-        for name, some in findings.items():
-            typer.echo(f"{name}: {_summary(some)}")
-            for finding in some:
+        for name, run_findings in findings.items():
+            typer.echo(f"{name}: {_summary(run_findings)}")
+            for finding in run_findings:
                 typer.echo(f"  {finding}")
-    if any(f.severity == "error" for some in findings.values() for f in some):
+    if any(
+        f.severity == "error"
+        for run_findings in findings.values()
+        for f in run_findings
+    ):
         raise typer.Exit(1)
 
 

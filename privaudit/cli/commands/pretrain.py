@@ -117,11 +117,11 @@ def pretrain_surrogate_clip(
         settings=options.given(steps=steps, seed=seed),
         progress=typer.echo,
     )
-    found = made.accuracies
+    accuracy = made.accuracies
     typer.echo(
-        f"Accuracy on {found.records} held-out records: {found.template:.1%} with "
-        f"{made.template!r} ({found.template_by_class:.1%} averaged over classes), "
-        f"{found.random_context:.1%} with random contexts."
+        f"Accuracy on {accuracy.records} held-out records: {accuracy.template:.1%} with "
+        f"{made.template!r} ({accuracy.template_by_class:.1%} averaged over classes), "
+        f"{accuracy.random_context:.1%} with random contexts."
     )
     typer.echo(f"Use it: --model surrogate:{out}")
 

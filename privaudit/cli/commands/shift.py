@@ -54,7 +54,7 @@ def shift(
     names = options.maybe_listed("--attacks", attacks)
     for one in chosen_runs(run, runs):
         named = foreign or usual_foreign(one)
-        found = measure_shift(
+        entries = measure_shift(
             one,
             named,
             data=None if data is None else str(data),
@@ -64,9 +64,9 @@ def shift(
             seed=seed,
         )
         typer.echo(f"{one.name}, non-members from {named}:")
-        for entry in found:
+        for entry in entries:
             _print(entry)
-        typer.echo(f"  {_save(one, named, found)}")
+        typer.echo(f"  {_save(one, named, entries)}")
 
 
 def _print(entry: "Shift") -> None:

@@ -154,11 +154,11 @@ def _sweep(
     entries.setdefault("trainers", SweepPlan().trainers)
     folder = out or runs_folder(runs) / "tradeoff"
     with view:
-        found = sweep(**entries, folder=runs, watcher=view)
-    write_sweep(found, folder)
-    contents = {"path": str(folder), **found.to_dict()}
-    result = Result("\n".join(_essentials(found)), contents)
-    view.present([result], lambda: _present(found, folder))
+        sweep_result = sweep(**entries, folder=runs, watcher=view)
+    write_sweep(sweep_result, folder)
+    contents = {"path": str(folder), **sweep_result.to_dict()}
+    result = Result("\n".join(_essentials(sweep_result)), contents)
+    view.present([result], lambda: _present(sweep_result, folder))
 
 
 def _essentials(found: "Tradeoff") -> Iterator[str]:
@@ -178,17 +178,17 @@ def _present(found: "Tradeoff", folder: Path) -> None:
 
 def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:
     """Return the values by name; a name given twice is a slip."""
-    found: dict[str, list[Any]] = {}
+    varied: dict[str, list[Any]] = {}
     for text in texts or []:
         ((name, values),) = parse_pairs("--vary rank=4,8", [text]).items()
-        if name in found:
+        if name in varied:
             raise ConfigError(
                 f"--vary {name} was given twice. Write all values in one: "
                 f"--vary {name}=V1,V2."
             )
         listed = "none" if values is None else values
-        found[name] = options.listed(f"--vary {name}", listed, _value, "values")
-    return found or None
+        varied[name] = options.listed(f"--vary {name}", listed, _value, "values")
+    return varied or None
 
 
 def _value(text: str) -> str | None:

@@ -71,9 +71,9 @@ def _checked_specs(
             f"budget. Leave it out, or use one of {', '.join(private_ones)}."
         )
     specs = []
-    for text, name, own in named:
+    for text, name, spec_settings in named:
         budget = options.given(epsilon=epsilon) if name in private else {}
-        specs.append((text, name, {**shared, **budget, **own}))
+        specs.append((text, name, {**shared, **budget, **spec_settings}))
         make_config(name, specs[-1][2], **fields)
     return specs
 
@@ -85,10 +85,10 @@ def _train_all(
     from privaudit.federated.runs.training import train as train_run
 
     done = []
-    for text, method, own in specs:
+    for text, method, settings in specs:
         last = _Last(view)
         with view:
-            run = train_run(method, settings=own, watcher=last, **where, **fields)
+            run = train_run(method, settings=settings, watcher=last, **where, **fields)
         done.append(run)
         view.present([_result(run, last.round)], partial(_say, text, run))
     mark_latest(done)
@@ -110,9 +110,9 @@ class _Last:
 
 
 def _say(text: str, run: "Run") -> None:
-    asked = _model_queries(run)
-    told = "" if asked is None else f" ({asked:,} model queries)"
-    typer.echo(f"{text}: {run.path}{told}")
+    queries = _model_queries(run)
+    suffix = "" if queries is None else f" ({queries:,} model queries)"
+    typer.echo(f"{text}: {run.path}{suffix}")
     from privaudit.federated.runs.run_folder import foreign_files, some_files
 
     foreign = foreign_files(run.path)
@@ -137,8 +137,8 @@ def _aborted_sums(run: "Run") -> tuple[int, list[str]]:
 
 def _model_queries(run: "Run") -> int | None:
     """Return how often clients asked the model, where they can do nothing else."""
-    asked = [line["model_queries"] for line in run.metrics if "model_queries" in line]
-    return sum(asked) if asked else None
+    queries = [line["model_queries"] for line in run.metrics if "model_queries" in line]
+    return sum(queries) if queries else None
 
 
 def _result(run: "Run", last: "RoundDone | None") -> "Result":
@@ -156,9 +156,9 @@ def _result(run: "Run", last: "RoundDone | None") -> "Result":
         "claimed": privacy["claimed"],
         "certified": privacy["certified"],
     }
-    asked = _model_queries(run)
-    if asked is not None:
-        contents["model_queries"] = asked
+    queries = _model_queries(run)
+    if queries is not None:
+        contents["model_queries"] = queries
     if run.config.is_masked:
         contents["sums"] = run.config.rounds
         contents["aborted_sums"], _ = _aborted_sums(run)

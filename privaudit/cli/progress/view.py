@@ -31,7 +31,12 @@ class Display(Protocol):
         ...
 
     def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
-        """Print results to the output: in full, its essentials, or as JSON."""
+        """Print results to the output: in full, its essentials, or as JSON.
+
+        Args:
+            results: What came of it; of each run where several were asked.
+            in_full: Prints all of it, for people to read.
+        """
         ...
 
 
@@ -40,6 +45,9 @@ def choose_view(quiet: bool = False, as_json: bool = False) -> Display:
 
     Events go to the error stream, results to the output; with ``as_json`` both go to
     the output.
+
+    Raises:
+        ConfigError: Both options were given.
     """
     if quiet and as_json:
         raise ConfigError(

@@ -72,10 +72,10 @@ def spent(event: RoundDone) -> str:
 
 def _by_bound(epsilon: Mapping[str, float | None]) -> dict[str, list[str]]:
     """Return the views by the text of their bound."""
-    found: dict[str, list[str]] = {}
+    by_bound: dict[str, list[str]] = {}
     for view, bound in epsilon.items():
-        found.setdefault(bound_of(bound), []).append(view)
-    return found
+        by_bound.setdefault(bound_of(bound), []).append(view)
+    return by_bound
 
 
 def number(estimate: Estimate) -> str:

@@ -49,6 +49,11 @@ def read_caption_bank(
             and captions.json, a list of n captions in the same order.
         clusters: How many groups; fewer where fewer vectors differ.
         question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: A file is missing.
+        DatasetError: A file is damaged, the two differ in length, a caption is blank,
+            or a vector has no direction.
     """
     vectors = _read_vectors(_find_vectors(path))
     captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
@@ -69,24 +74,24 @@ def read_caption_bank(
         labels,
         _name_clusters(labels, captions),
         dialogues=tuple(
-            Dialogue(question, (own, *rest))
-            for own, rest in zip(captions, others, strict=True)
+            Dialogue(question, (caption, *rest))
+            for caption, rest in zip(captions, others, strict=True)
         ),
     )
 
 
 def _find_vectors(path: Path) -> Path:
-    found = sorted(path.glob("*.np[yz]"))
-    if not found:
+    files = sorted(path.glob("*.np[yz]"))
+    if not files:
         raise MissingFileError(
             f"There is no .npy and no .npz in {path}. Put one there."
         )
-    if len(found) > 1:
+    if len(files) > 1:
         raise DatasetError(
-            f"{path} holds {', '.join(file.name for file in found)}. Leave the one "
+            f"{path} holds {', '.join(file.name for file in files)}. Leave the one "
             f"whose captions are in {CAPTIONS}."
         )
-    return found[0]
+    return files[0]
 
 
 def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
@@ -125,8 +130,10 @@ def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, 
     exact = vectors.astype(np.float64)
     exact /= np.linalg.norm(exact, axis=1, keepdims=True)
     count = min(clusters, len(np.unique(exact, axis=0)))
-    found = KMeans(count, n_init=10, random_state=0).fit(exact).labels_
-    return torch.from_numpy(np.unique(found, return_inverse=True)[1].astype(np.int64))
+    assignments = KMeans(count, n_init=10, random_state=0).fit(exact).labels_
+    return torch.from_numpy(
+        np.unique(assignments, return_inverse=True)[1].astype(np.int64)
+    )
 
 
 def _name_clusters(
@@ -141,10 +148,12 @@ def _name_clusters(
     everywhere = Counter(word for caption in words for word in caption)
     names = []
     for label in range(int(labels.max()) + 1):
-        mine = [words[i] for i in (labels == label).nonzero().flatten().tolist()]
-        counts = Counter(word for caption in mine for word in caption)
+        cluster_words = [
+            words[i] for i in (labels == label).nonzero().flatten().tolist()
+        ]
+        counts = Counter(word for caption in cluster_words for word in caption)
         beyond = {
-            word: count / len(mine) - everywhere[word] / len(words)
+            word: count / len(cluster_words) - everywhere[word] / len(words)
             for word, count in counts.items()
         }
         typical = sorted(beyond, key=lambda word: (-beyond[word], word))[:2]

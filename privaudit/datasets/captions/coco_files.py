@@ -87,28 +87,32 @@ def read_captions(path: Path) -> list[Captioned]:
             caption, a caption is blank, or one is of an unknown picture.
     """
     content = read_checked(path, CAPTION_FILE)
-    found: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
-    if not found or len(found) < len(content["images"]):
+    by_picture: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
+    if not by_picture or len(by_picture) < len(content["images"]):
         raise DatasetError(
-            f"{path} lists {len(content['images'])} pictures under {len(found)} "
+            f"{path} lists {len(content['images'])} pictures under {len(by_picture)} "
             "numbers. List at least one, and each once. Get it again."
         )
     for entry in content["annotations"]:
         number, caption = entry["image_id"], entry["caption"].strip()
-        if number not in found or not caption:
+        if number not in by_picture or not caption:
             raise DatasetError(
                 f"{path} gives picture {number} the caption {caption!r}; captions are "
                 "not blank, and their pictures are listed. Fix it, or take it out."
             )
-        found[number].append(caption)
-    bare = next((number for number, captions in found.items() if not captions), None)
+        by_picture[number].append(caption)
+    bare = next(
+        (number for number, captions in by_picture.items() if not captions), None
+    )
     if bare is not None:
         raise DatasetError(
             f"{path} lists picture {bare}, and no caption of it. Add one, or take the "
             "picture out."
         )
     return [
-        Captioned(i["id"], i["file_name"], tuple(found[i["id"]]), i.get("domain", ""))
+        Captioned(
+            i["id"], i["file_name"], tuple(by_picture[i["id"]]), i.get("domain", "")
+        )
         for i in content["images"]
     ]
 
@@ -118,6 +122,10 @@ def largest_things(path: Path) -> dict[int, str]:
 
     Of two as large the first counts; a crowd is one object. Pictures without objects
     are not there.
+
+    Raises:
+        MissingFileError: There is no such file.
+        DatasetError: It is not in COCO's form, or an object's category is unknown.
     """
     content = read_checked(path, INSTANCE_FILE)
     names = {category["id"]: category["name"] for category in content["categories"]}

@@ -49,12 +49,21 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     (of which the answer is one, by letter or text), ``label`` (by which records are
     dealt to clients) and ``split`` (train, val or test). Choices are written behind
     the question, and the answer is then the letter.
+
+    Args:
+        path: The folder, or the list.
+        question: What is asked where a line asks nothing.
+
+    Raises:
+        MissingFileError: The list or a picture is missing.
+        ConfigError: A line is not of this form, an answer is blank or none of the
+            choices, or some lines have a label or a split and others not.
     """
     file = _find(path)
     lines = _read_lines(file)
     dialogues = tuple(_dialogue(line, question, where) for where, line in lines)
-    told = _told(lines, "label") or [ONE_CLASS] * len(lines)
-    labels, class_names = number(told)
+    label_texts = _told(lines, "label") or [ONE_CLASS] * len(lines)
+    labels, class_names = number(label_texts)
     store, names = store_of(file.parent, [line["image"] for _, line in lines])
     return Dataset(
         PictureFiles(store, names), labels, class_names,
@@ -73,15 +82,15 @@ def _find(path: Path) -> Path:
 
 def _read_lines(file: Path) -> list[tuple[str, Line]]:
     """Return each line with its name in errors; blank lines do not count."""
-    found = []
+    parsed = []
     for count, content in enumerate(read_lines(file), start=1):
         if content.strip():
             where = f"Line {count} of {file}"
             _refuse_unknown(content, where)
-            found.append((where, parse_checked(content, LINE, where)))
-    if not found:
+            parsed.append((where, parse_checked(content, LINE, where)))
+    if not parsed:
         raise DatasetError(f"{file} is empty. Write one line for each picture.")
-    return found
+    return parsed
 
 
 def _refuse_unknown(content: bytes, where: str) -> None:
@@ -99,53 +108,53 @@ def _refuse_unknown(content: bytes, where: str) -> None:
 
 
 def _dialogue(line: Line, question: str, where: str) -> Dialogue:
-    asked = line.get("question", question)
+    prompt = line.get("question", question)
     if ("answer" in line) == ("captions" in line):
-        found = "both answer and" if "answer" in line else "neither answer nor"
-        raise DatasetError(f"{where} has {found} captions. Give one of the two.")
+        problem = "both answer and" if "answer" in line else "neither answer nor"
+        raise DatasetError(f"{where} has {problem} captions. Give one of the two.")
     given = line["answer"] if "answer" in line else line["captions"]
     answers = (given,) if isinstance(given, str) else tuple(given)
-    if not answers or not all(text.strip() for text in (asked, *answers)):
+    if not answers or not all(text.strip() for text in (prompt, *answers)):
         raise DatasetError(
-            f"{where} asks {asked!r} and has the answers {list(answers)}: nothing of "
+            f"{where} asks {prompt!r} and has the answers {list(answers)}: nothing of "
             "that may be blank, and there must be an answer. Write one, or take the "
             "line out."
         )
     if "choices" not in line:
-        return Dialogue(asked.strip(), tuple(text.strip() for text in answers))
+        return Dialogue(prompt.strip(), tuple(text.strip() for text in answers))
     if len(answers) > 1:
         raise DatasetError(
             f"{where} has choices and {len(answers)} answers. Give the one that is "
             "right."
         )
-    return multiple_choice(asked, line["choices"], answers[0], where)
+    return multiple_choice(prompt, line["choices"], answers[0], where)
 
 
 def _told(lines: list[tuple[str, Line]], key: str) -> list[str]:
     """Return what all lines say, or nothing if none does."""
-    told: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
-    if not any(told):
+    values: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
+    if not any(values):
         return []
     bare = next(
-        (where for (where, _), text in zip(lines, told, strict=True) if not text), ""
+        (where for (where, _), text in zip(lines, values, strict=True) if not text), ""
     )
     if bare:
         raise DatasetError(
-            f"{bare} has no {key}, and {sum(map(bool, told))} of {len(told)} lines "
+            f"{bare} has no {key}, and {sum(map(bool, values))} of {len(values)} lines "
             "have one. Give it to all, or to none."
         )
-    return told
+    return values
 
 
 def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
-    told = [text.lower() for text in _told(lines, "split")]
-    unknown = next((i for i, text in enumerate(told) if text not in SPLITS), None)
+    splits = [text.lower() for text in _told(lines, "split")]
+    unknown = next((i for i, text in enumerate(splits) if text not in SPLITS), None)
     if unknown is not None:
         raise DatasetError(
-            f"{lines[unknown][0]} is of the split {told[unknown]!r}. Use train, val "
+            f"{lines[unknown][0]} is of the split {splits[unknown]!r}. Use train, val "
             "or test."
         )
-    return torch.tensor([SPLITS[text] for text in told]) if told else None
+    return torch.tensor([SPLITS[text] for text in splits]) if splits else None
 
 
 DATASETS.register("image-captions")(

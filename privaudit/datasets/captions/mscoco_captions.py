@@ -49,6 +49,10 @@ def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     Args:
         path: The folder, or one caption file in it or in its annotations/.
         question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: A file or a picture is missing.
+        ConfigError: A file is damaged, or there are several for one part.
     """
     root, files = _find(path)
     kinds = [TRAIN] if len(files) == 1 else [_kind(file, files) for file in files]
@@ -71,8 +75,8 @@ def _find(path: Path) -> tuple[Path, list[Path]]:
         home = path.parent
         return (home.parent if home.name == "annotations" else home), [path]
     for folder in (path, path / "annotations"):
-        if found := sorted(folder.glob("captions_*.json")):
-            return path, found
+        if caption_files := sorted(folder.glob("captions_*.json")):
+            return path, caption_files
     raise MissingFileError(
         f"There is no captions_*.json in {path}, nor in its annotations/. Put it there."
     )
@@ -81,8 +85,8 @@ def _find(path: Path) -> tuple[Path, list[Path]]:
 def _kind(file: Path, files: Sequence[Path]) -> int:
     """Return which part a caption file is; each part has one."""
     stems = [other.stem.removeprefix("captions_") for other in files]
-    own = file.stem.removeprefix("captions_")
-    part = next((part for part in PARTS if own.startswith(part)), None)
+    file_stem = file.stem.removeprefix("captions_")
+    part = next((part for part in PARTS if file_stem.startswith(part)), None)
     if part is None or sum(stem.startswith(part) for stem in stems) > 1:
         raise DatasetError(
             f"{file.parent} holds {', '.join(other.name for other in files)}. Leave "

@@ -21,6 +21,14 @@ def read_nocaps(path: Path, question: str = DESCRIBE) -> Dataset:
 
     The class is how far the things are from MSCOCO's, as the file says: in-domain,
     near-domain or out-domain.
+
+    Args:
+        path: The folder, or the caption file.
+        question: What is asked about each picture.
+
+    Raises:
+        MissingFileError: The file or a picture is missing.
+        ConfigError: The file is damaged, or there are several.
     """
     file = _find(path)
     pictures = read_captions(file)

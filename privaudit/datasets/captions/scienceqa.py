@@ -49,6 +49,11 @@ def read_scienceqa(path: Path) -> Dataset:
 
     The question is written out as context, question and choices behind letters; the
     answer is the letter, and the label is the topic.
+
+    Raises:
+        MissingFileError: A list or a picture is missing.
+        ConfigError: A list is damaged, the split names an unknown question, or an
+            answer is none of its choices.
     """
     problems = read_checked(path / "problems.json", PROBLEMS)
     chosen = _pictured(problems, path)
@@ -76,13 +81,13 @@ def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]
             f"{path / 'pid_splits.json'} names the question {gone}, which is not among "
             f"the {len(problems)} of problems.json. Get both again."
         )
-    found = [(part, pid) for part, pid in listed if problems[pid]["image"]]
-    if not found:
+    pictured = [(part, pid) for part, pid in listed if problems[pid]["image"]]
+    if not pictured:
         raise DatasetError(
             f"None of the {len(listed)} questions in {path} has a picture. Get "
             "problems.json again."
         )
-    return found
+    return pictured
 
 
 def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:

@@ -40,6 +40,10 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
     A .tar and a .zip are read file by file. A compressed .tar can only be read from its
     start, so its wanted files are held in memory.
 
+    Args:
+        path: A folder, or an archive by its ending.
+        wanted: Which files count, by their name.
+
     Raises:
         MissingFileError: There is nothing.
         DatasetError: It is neither folder nor archive, damaged, or too large.
@@ -80,16 +84,16 @@ class FolderStore:
     @cached_property
     def names(self) -> list[str]:
         """The wanted files, sorted."""
-        found = []
+        entries = []
         for folder, _, files in _walk(self.path):
             inside = PurePosixPath(Path(folder).relative_to(self.path).as_posix())
-            found += [
+            entries += [
                 str(inside / name)
                 for name in files
                 if counts(name) and self.wanted(name)
             ]
-            check_limit("entries", len(found), str(self.path))
-        return sorted(found)
+            check_limit("entries", len(entries), str(self.path))
+        return sorted(entries)
 
     def empty_folders(self) -> list[str]:
         """Return the folders without folders and without wanted files, sorted."""
@@ -152,8 +156,8 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
     Links are followed, but not to a folder that holds them, and not without end.
     """
-    for count, found in enumerate(walk(path, onerror=_refuse, followlinks=True)):
-        folder, folders, _ = found
+    for count, entry in enumerate(walk(path, onerror=_refuse, followlinks=True)):
+        folder, folders, _ = entry
         check_limit("folders", count, str(path))
         above = set(map(os.path.realpath, (Path(folder), *Path(folder).parents)))
         folders[:] = sorted(name for name in folders if counts(name))
@@ -163,7 +167,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
                 raise DatasetError(
                     f"The link {link} leads to a folder that holds it. Remove it."
                 )
-        yield found
+        yield entry
 
 
 def _refuse(error: OSError) -> None:

@@ -33,7 +33,17 @@ def read_checked(path: Path, form: Form[T]) -> T:
 
 
 def parse_checked(content: bytes, form: Form[T], where: str) -> T:
-    """Return JSON of a form."""
+    """Return JSON of a form.
+
+    Args:
+        content: The JSON.
+        form: What it should be.
+        where: What the error calls it.
+
+    Raises:
+        LimitError: It would take too much memory.
+        DatasetError: It is not JSON, or not of that form.
+    """
     check_json(content, where, numbers=False)
     try:
         return form.validate_json(content)

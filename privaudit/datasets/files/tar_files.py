@@ -153,14 +153,14 @@ def _index(path: Path, wanted: Wanted) -> dict[str, tuple[int, int]]:
         open_regular(path) as file,
         tarfile.open(fileobj=file, mode="r:", tarinfo=_Entry) as archive,
     ):
-        found = {
+        spans = {
             name: (member.offset_data, member.size)
             for name, member in _members(path, archive, wanted)
         }
         file.seek(-tarfile.BLOCKSIZE, io.SEEK_END)
         if any(file.read(tarfile.BLOCKSIZE)):  # an archive ends in blocks of zeros
             raise tarfile.ReadError("its end is missing: it was cut")
-        return found
+        return spans
 
 
 def _load(path: Path, opener: Opener, wanted: Wanted) -> dict[str, bytes]:
@@ -214,12 +214,12 @@ class _Entry(tarfile.TarInfo):
             ReadError: It has a negative size, which would lead tarfile in circles, or
                 is sparse.
         """
-        found = super().frombuf(buf, encoding, errors)
-        if found.size < 0 or found.type == tarfile.GNUTYPE_SPARSE:
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.size < 0 or entry.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("an entry is sparse, or has a negative size")
-        if found.type in _LONG:
-            check_limit("line", found.size, "An entry of the archive")
-        return found
+        if entry.type in _LONG:
+            check_limit("line", entry.size, "An entry of the archive")
+        return entry
 
     def _proc_gnusparse_10(self, *_: object) -> None:
         raise tarfile.ReadError("an entry is sparse")

@@ -63,7 +63,13 @@ CIFAR100 = Layout(100, 2, ("train.bin",), "test.bin", "fine_label_names.txt")
 
 
 def read_cifar(path: Path, layout: Layout) -> Dataset:
-    """Read the binary version, or pictures as train/CLASS/*.jpg and test/CLASS/*.jpg."""
+    """Read the binary version, or pictures as train/CLASS/*.jpg and test/CLASS/*.jpg.
+
+    Raises:
+        MissingFileError: A file is missing.
+        DatasetError: It is the Python version, whose pickles are never read, or it is
+            damaged, or has another number of classes.
+    """
 
     def wanted(name: str) -> bool:
         return is_picture(name) or PurePosixPath(name).name in layout.files

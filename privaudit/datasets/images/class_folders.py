@@ -21,7 +21,17 @@ Levels = list[tuple[str, ...]]
 
 
 def levels_of(store: Store, wanted: int) -> Levels:
-    """Return each picture's folders and name, without what is in front for all."""
+    """Return each picture's folders and name, without what is in front for all.
+
+    Args:
+        store: Where the pictures lie.
+        wanted: How many folders each needs; more in front are dropped if they are the
+            same for all pictures.
+
+    Raises:
+        DatasetError: There are no pictures, a folder has none, or a picture lies in too
+            few folders.
+    """
     if isinstance(store, FolderStore) and (empty := store.empty_folders()):
         raise DatasetError(
             f"The folder {empty[0]} in {store.path} holds no picture. Fill it, or "
@@ -71,7 +81,11 @@ def readable(name: str) -> str:
 def require_classes(
     labels: Int[Tensor, " n"], names: Sequence[str], where: object
 ) -> None:
-    """Check that there are two classes or more, and that none is empty."""
+    """Check that there are two classes or more, and that none is empty.
+
+    Raises:
+        DatasetError: A class has no record, or there is only one.
+    """
     if len(names) < 2:
         raise DatasetError(
             f"{where} holds {len(names)} class: {', '.join(names)}. Classification "

@@ -28,7 +28,17 @@ SPLIT = TypeAdapter(dict[str, list[Row]])
 
 @dataclass(frozen=True)
 class CoopPart:
-    """A data set that CoOp has a split of."""
+    """A data set that CoOp has a split of.
+
+    Attributes:
+        name: Here.
+        summary: What it is, in one line.
+        folder: Its folder in CoOp's layout.
+        split: Of the split file's name: split_zhou_SPLIT.json.
+        pictures: The folder of the pictures, inside it.
+        page: Where the pictures are.
+        template: CoOp's hand-written prompt.
+    """
 
     name: str
     summary: str
@@ -95,19 +105,28 @@ KNOWN = (
 
 
 def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
-    """Read pictures as a split says; those in no part of it do not count."""
+    """Read pictures as a split says; those in no part of it do not count.
+
+    Args:
+        path: The folder that holds the split, or the split.
+        file: The split's name, or a pattern for it.
+
+    Raises:
+        MissingFileError: There is no split, or a picture of it is missing.
+        ConfigError: There are several splits, or it is damaged.
+    """
     missing = f"There is no {file} in {path}. Get it from {GUIDE}."
-    found = only_file(path, file, missing)
-    parts = read_checked(found, SPLIT)
+    split_file = only_file(path, file, missing)
+    parts = read_checked(split_file, SPLIT)
     if not parts.get("train"):
-        raise DatasetError(f"{found} lists no picture under train. Get it again.")
+        raise DatasetError(f"{split_file} lists no picture under train. Get it again.")
     rows = [row for part in PARTS for row in parts.get(part, ())]
-    store, names = store_of(found.parent, [name for name, _, _ in rows])
+    store, names = store_of(split_file.parent, [name for name, _, _ in rows])
     labels = torch.tensor([label for _, label, _ in rows])
-    class_names = _class_names(rows, found)
-    require_classes(labels, class_names, found)
+    class_names = _class_names(rows, split_file)
+    require_classes(labels, class_names, split_file)
     split = [kind for part, kind in PARTS.items() for _ in parts.get(part, ())]
-    template = next((k.template for k in KNOWN if k.file == found.name), None)
+    template = next((k.template for k in KNOWN if k.file == split_file.name), None)
     return Dataset(
         PictureFiles(store, names), labels, class_names,
         template=template or "a photo of a {}.", split=torch.tensor(split),

@@ -41,8 +41,8 @@ def drawn_digits() -> Dataset:
     generator = FixedSeed(_SEED).torch("drawn-digits")
     ink = torch.empty(RECORDS, BITMAP, BITMAP)
     for digit in range(len(NAMES)):
-        mine = labels == digit
-        ink[mine] = _draw(digit, int(mine.sum()), generator)
+        is_digit = labels == digit
+        ink[is_digit] = _draw(digit, int(is_digit.sum()), generator)
     pixels = avg_pool2d(ink[:, None], BLOCK)
     return Dataset(PixelImages(pixels), labels, NAMES, "a photo of the digit {}.")
 
@@ -56,8 +56,8 @@ def _draw(
     width = torch.empty(count, 1, 1).uniform_(THINNEST, THICKEST, generator=generator)
     distance = torch.empty(count, BITMAP, BITMAP)
     for number in range(len(variants)):
-        mine = (chosen == number).nonzero().flatten()
-        distance[mine] = _distances(digit, number, mine, generator)
+        indices = (chosen == number).nonzero().flatten()
+        distance[indices] = _distances(digit, number, indices, generator)
     return (distance < width).float()
 
 

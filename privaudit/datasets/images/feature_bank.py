@@ -36,6 +36,13 @@ def read_feature_bank(path: Path) -> Dataset:
     It may also hold ``scale`` (which embeddings in bytes are multiplied by), ``split``
     (0, 1 and 2, or "train", "val" and "test"), ``domains`` with ``domain_names``, and
     ``template``. The names emb, label, classnames, and domain with domains, do too.
+
+    Args:
+        path: The file, or a folder that holds one.
+
+    Raises:
+        MissingFileError: There is none.
+        DatasetError: It is damaged, an array is missing, or they do not go together.
     """
     missing = f"There is no .npz file in {path}. Put one there."
     file = only_file(path, "*.npz", missing)

@@ -20,7 +20,12 @@ TEMPLATE = "a photo of a {}, a type of aircraft."
 
 
 def read_aircraft(path: Path) -> Dataset:
-    """Read pictures as the lists say, or as a split in CoOp's form if there is one."""
+    """Read pictures as the lists say, or as a split in CoOp's form if there is one.
+
+    Raises:
+        MissingFileError: A list or a picture is missing.
+        DatasetError: A list names an unknown variant.
+    """
     if path.is_file() or any(path.glob("split_zhou_*.json")):
         return read_coop_split(path)
     class_names = tuple(_lines(path / "variants.txt"))

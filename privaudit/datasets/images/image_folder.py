@@ -15,12 +15,21 @@ from privaudit.datasets.store import Store
 
 
 def read_image_folder(path: Path) -> Dataset:
-    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test."""
+    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test.
+
+    Raises:
+        MissingFileError: There is nothing.
+        ConfigError: Pictures lie outside class folders, or a class is empty.
+    """
     return sort_by_class(store_in(path))
 
 
 def sort_by_class(store: Store) -> Dataset:
-    """Return the pictures of a store, each in the class that its folder names."""
+    """Return the pictures of a store, each in the class that its folder names.
+
+    Raises:
+        ConfigError: Pictures lie outside class folders, or a class is empty.
+    """
     split, levels = take_split(levels_of(store, wanted=1))
     labels, names = number([parts[0] for parts in levels])
     require_classes(labels, names, store.path)

@@ -27,6 +27,14 @@ def read_image_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     """Read a .csv with a row for each picture, and the pictures beside it.
 
     Grey pictures are read as RGB of three equal channels.
+
+    Args:
+        path: The folder, or the table.
+        usual: Columns, where ``columns.json`` names no others.
+
+    Raises:
+        MissingFileError: There is no table, or a picture is missing.
+        ConfigError: As :func:`~privaudit.datasets.text.labelled_rows.read_labelled`.
     """
     labelled = read_labelled(path, usual, "image")
     labels, names = labelled.numbered(path)

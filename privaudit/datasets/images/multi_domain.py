@@ -22,13 +22,17 @@ def read_multi_domain(path: Path) -> Dataset:
 
     Where each domain has its DOMAIN_train.txt and DOMAIN_test.txt beside it, as in
     DomainNet, these say which pictures are for tests, and others do not count.
+
+    Raises:
+        MissingFileError: There is nothing.
+        DatasetError: There is one domain only, or a class is empty.
     """
     store = store_in(path)
     levels, names = levels_of(store, wanted=2), store.names
     split = _listed_split(store, sorted({parts[0] for parts in levels}))
     if split:
-        kept = [index for index, name in enumerate(names) if name in split]
-        levels, names = [levels[i] for i in kept], [names[i] for i in kept]
+        listed = [index for index, name in enumerate(names) if name in split]
+        levels, names = [levels[i] for i in listed], [names[i] for i in listed]
     domains, domain_names = number([parts[0] for parts in levels])
     if len(domain_names) < 2:
         raise DatasetError(
@@ -45,21 +49,21 @@ def read_multi_domain(path: Path) -> Dataset:
 
 def _listed_split(store: Store, domains: list[str]) -> dict[str, int]:
     """Return the split of each listed picture; nothing where a list is missing."""
-    found: dict[str, int] = {}
+    splits: dict[str, int] = {}
     for domain in domains:
         for part, kind in (("train", TRAIN), ("test", TEST_SPLIT)):
             path = store.path / f"{domain}_{part}.txt"
             if not path.is_file():
                 return {}
             lines = read_bytes(path).decode().splitlines()
-            found |= {line.rsplit(" ", 1)[0]: kind for line in lines if line.strip()}
-    gone = next((name for name in found if name not in store), None)
+            splits |= {line.rsplit(" ", 1)[0]: kind for line in lines if line.strip()}
+    gone = next((name for name in splits if name not in store), None)
     if gone is not None:
         raise DatasetError(
             f"{gone} stands in a list in {store.path}, and is not there. Put it there, "
             "or remove the lists to do without a split."
         )
-    return found
+    return splits
 
 
 def _numbers(split: dict[str, int], names: list[str]) -> Int[Tensor, " n"] | None:

@@ -32,7 +32,12 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are 
 
 @dataclass(frozen=True)
 class PictureFiles:
-    """Pictures of a folder or an archive, each read when it is asked for."""
+    """Pictures of a folder or an archive, each read when it is asked for.
+
+    Attributes:
+        store: Where they are.
+        names: Their files, in the order of the records.
+    """
 
     store: Store
     names: Sequence[str]
@@ -41,7 +46,11 @@ class PictureFiles:
         return len(self.names)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
-        """Return one picture in RGB, as it lies there: nothing is turned or scaled."""
+        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
+
+        Raises:
+            DatasetError: The file is no picture, or a broken one.
+        """
         name = self.names[index]
         content = io.BytesIO(self.store.read(name))
         try:
@@ -89,6 +98,10 @@ def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
     """Return the files of an archive, of a folder, or of the one archive in a folder.
 
     A folder that holds a folder is taken as it is.
+
+    Raises:
+        MissingFileError: There is nothing.
+        DatasetError: There are several archives, or it is no archive.
     """
     if not path.is_dir() or any(_folders(path)):
         return open_store(path, wanted)
@@ -107,6 +120,9 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
 
     They may lie in the folder, in a folder in it, or in an archive in it, there behind
     any folders.
+
+    Raises:
+        MissingFileError: The first of them lies nowhere, or another is not beside it.
     """
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
@@ -117,9 +133,9 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
             return folder_store, _all_there(folder_store, "", names)
     for file in sorted(filter(is_archive, folder.iterdir())):
         store = open_store(file)
-        found = [name for name in store.names if f"/{name}".endswith(f"/{names[0]}")]
-        if found:
-            return store, _all_there(store, found[0].removesuffix(names[0]), names)
+        matches = [name for name in store.names if f"/{name}".endswith(f"/{names[0]}")]
+        if matches:
+            return store, _all_there(store, matches[0].removesuffix(names[0]), names)
     raise MissingFileError(
         f"{names[0]} is not in {folder}, in no folder in it, and in no archive. Put "
         "the pictures there."

@@ -136,6 +136,12 @@ def write_variant(
     """Write one variant many times, every copy a little differently.
 
     The result is centred and fills -1 to 1 in height (or in width, where that is more).
+
+    Args:
+        variant: How to write.
+        copies: How many times.
+        generator: Source of the jitter, the width and the slant.
+        jitter: Standard deviation of a control point, as a share of the height.
     """
     moved = _move_points(variant, copies, generator, jitter)
     lines = [_smooth(stroke) for stroke in moved]

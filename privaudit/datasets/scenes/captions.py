@@ -73,6 +73,12 @@ def caption(
     """Write a caption that names every group.
 
     Sizes are named by chance and medium ones never, textures always and plain never.
+
+    Args:
+        scene: What the picture shows.
+        style: The wording.
+        rng: Source of the choices that the style leaves.
+        tagged: The scene's tag is told at the end.
     """
     chances = iter(rng.random(10).tolist())
     opening = _one_of(style.openings, next(chances))
@@ -90,7 +96,12 @@ def caption(
 
 
 def phrase(group: Group, *, sized: bool = True) -> str:
-    """Name a group, such as "two large striped red circles"."""
+    """Name a group, such as "two large striped red circles".
+
+    Args:
+        group: What is named.
+        sized: Its size is named, unless it is medium.
+    """
     words = [NUMBERS[group.count] if group.count > 1 else "a"]
     if sized and group.size != MEDIUM:
         words.append(SIZES[group.size])

@@ -37,7 +37,13 @@ class Question:
 
 
 def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question | None:
-    """Ask about a scene; None where the topic has no question with a clear answer."""
+    """Ask about a scene; None where the topic has no question with a clear answer.
+
+    Args:
+        scene: What the picture shows.
+        topic: In ``TOPICS``.
+        rng: Source of choices.
+    """
     return _ASKING[topic](scene, rng)
 
 
@@ -132,14 +138,14 @@ def _position(scene: Scene, rng: np.random.Generator) -> Question | None:
     if len(groups) < 2:
         return None
     relation, reverse = scene.relations
-    asked = groups[0] if len(groups) == 2 else groups[1]
-    pairs = [(asked, groups[-1], reverse)]
+    reference = groups[0] if len(groups) == 2 else groups[1]
+    pairs = [(reference, groups[-1], reverse)]
     pairs.append((groups[1], groups[0], relation))
     known, wanted, said = pairs[int(rng.random() * 2)]
     text = f"Which shape is {said} the {known.noun}?"
-    found = _of_names(text, wanted, SHAPES, lambda g: g.shape, scene, rng)
-    others = tuple(name for name in found.others if name != SHAPES[known.shape])
-    return Question(text, found.answer, others)
+    question = _of_names(text, wanted, SHAPES, lambda g: g.shape, scene, rng)
+    others = tuple(name for name in question.others if name != SHAPES[known.shape])
+    return Question(text, question.answer, others)
 
 
 def _of_names(

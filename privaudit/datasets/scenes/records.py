@@ -72,13 +72,13 @@ def scenes_vqa() -> Dataset:
         for scene, tag in zip(drawn, tags, strict=True)
     ]
     rng = seeds.numpy("scenes-vqa questions")
-    asked = [_ask(scene, tag, rng) for scene, tag in zip(shown, tags, strict=True)]
+    questions = [_ask(scene, tag, rng) for scene, tag in zip(shown, tags, strict=True)]
     return Dataset(
         _pictures(shown, seeds.numpy("scenes-vqa pictures")),
-        torch.tensor([topic for topic, _ in asked]),
+        torch.tensor([topic for topic, _ in questions]),
         ALL_TOPICS,
         "a question of {}.",
-        dialogues=tuple(dialogue for _, dialogue in asked),
+        dialogues=tuple(dialogue for _, dialogue in questions),
     )
 
 

@@ -98,13 +98,21 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
     GLUE keeps the labels of its own test part, so dev is the test part. Records without
     an agreed label ("-" in MNLI) are left out, as by its authors. Each record also has
     a dialogue: the question written out, and the class name as the answer.
+
+    Args:
+        path: The folder.
+        task: What lies there.
+
+    Raises:
+        MissingFileError: A file is missing.
+        DatasetError: A line is broken, a text is blank, or a label is unknown.
     """
     files = (_find(path, ("train", "multinli_1.0_train")), _find(path, task.tests))
     parts = [list(_records(file, task)) for file in files]
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise DatasetError(f"{file} has no record with a label. Get it again.")
-    texts = [own for part in parts for own, _ in part]
+    texts = [text for part in parts for text, _ in part]
     labels = [label for part in parts for _, label in part]
     sizes = torch.tensor(list(map(len, parts)))
     split = torch.tensor([TRAIN, TEST_SPLIT]).repeat_interleave(sizes)
@@ -121,8 +129,8 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
 
 def _find(path: Path, stems: tuple[str, ...]) -> Path:
     names = [f"{stem}{ending}" for stem in stems for ending in (".tsv", ".jsonl")]
-    if (found := first_there(path, names)) is not None:
-        return found
+    if (file := first_there(path, names)) is not None:
+        return file
     if first := next(path.glob(f"{stems[0].partition('_')[0]}*.parquet"), None):
         raise DatasetError(
             f"{path} holds {first.name}, and no {' or '.join(names[:2])}. Parquet is "
@@ -136,10 +144,10 @@ def _find(path: Path, stems: tuple[str, ...]) -> Path:
 
 def _records(file: Path, task: GlueTask) -> Iterator[tuple[tuple[str, ...], int]]:
     for row in read_rows(file):
-        told = row.take("gold_label", "label")
-        if told not in NO_CONSENSUS:
+        label = row.take("gold_label", "label")
+        if label not in NO_CONSENSUS:
             texts = tuple(row.take_text(*names) for names in task.columns)
-            yield texts, _number(told, row, task)
+            yield texts, _number(label, row, task)
 
 
 def _number(told: str, row: TextRow, task: GlueTask) -> int:

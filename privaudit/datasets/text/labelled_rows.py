@@ -67,8 +67,8 @@ class Columns:
 
     def holding(self, content: Content) -> tuple[str, ...]:
         """Return the columns that hold a record itself."""
-        found = self.image if content == "image" else self.text
-        return (found,) if isinstance(found, str) else found
+        columns = self.image if content == "image" else self.text
+        return (columns,) if isinstance(columns, str) else columns
 
 
 COLUMNS = TypeAdapter(Columns)
@@ -77,7 +77,14 @@ ENTRIES = TypeAdapter(dict[str, Any])
 
 @dataclass(frozen=True)
 class Labelled:
-    """The rows of a table that have a class."""
+    """The rows of a table that have a class.
+
+    Attributes:
+        columns: What the columns are.
+        contents: Each row's picture, or its one or two texts.
+        classes: The class of each row.
+        parts: The part of each row, if the table has parts.
+    """
 
     columns: Columns
     contents: tuple[tuple[str, ...], ...]
@@ -90,7 +97,11 @@ class Labelled:
         return torch.tensor(self.parts) if self.parts else None
 
     def numbered(self, path: Path) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
-        """Return the class numbers, and their names as a prompt would write them."""
+        """Return the class numbers, and their names as a prompt would write them.
+
+        Raises:
+            ConfigError: A class has no record, or there is only one.
+        """
         labels, names = self._numbers()
         require_classes(labels, names, path)
         return labels, names
@@ -113,6 +124,11 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
         path: The folder, or one table.
         usual: What ``columns.json`` says where it says nothing else.
         content: What a record is.
+
+    Raises:
+        MissingFileError: There is no table.
+        DatasetError: A line is broken, a column is missing or blank, a label is
+            unknown, or no row has a class.
     """
     folder = path if path.is_dir() else path.parent
     columns = _read_columns(folder, usual)
@@ -121,19 +137,19 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
     def own(row: TextRow) -> tuple[str, ...]:
         return tuple(row.take_text(name) for name in held)
 
-    found = [
-        (own(row), told, _part(row, columns) if columns.split else part)
+    records = [
+        (own(row), label, _part(row, columns) if columns.split else part)
         for part, file in files
         for row in read_rows(file)
         if all(row.take(name) == text for name, text in columns.where.items())
-        and (told := _class_of(row, columns)) is not None
+        and (label := _class_of(row, columns)) is not None
     ]
-    if not found:
+    if not records:
         raise DatasetError(
             f"No row of {', '.join(str(file) for _, file in files)} has a class. Look "
             f"at what {COLUMNS_FILE} says of columns, of where and of uncertain labels."
         )
-    contents, classes, parts = zip(*found, strict=True)
+    contents, classes, parts = zip(*records, strict=True)
     has_parts = columns.split is not None or len(files) > 1
     return Labelled(columns, contents, classes, parts if has_parts else ())
 
@@ -167,12 +183,12 @@ def _find_tables(path: Path) -> list[tuple[int, Path]]:
 
 
 def _part(row: TextRow, columns: Columns) -> int:
-    told = row.take(columns.split or "").lower()
-    if told not in SPLITS:
+    split = row.take(columns.split or "").lower()
+    if split not in SPLITS:
         raise DatasetError(
-            f"{row.where} is of the split {told!r}. Use train, val or test."
+            f"{row.where} is of the split {split!r}. Use train, val or test."
         )
-    return SPLITS[told]
+    return SPLITS[split]
 
 
 def _class_of(row: TextRow, columns: Columns) -> str | None:
@@ -196,11 +212,11 @@ def _finding_names(columns: Columns) -> tuple[str, ...]:
 
 def _truth(row: TextRow, name: str, columns: Columns) -> int | None:
     """Return 0 or 1 by the policy for uncertain labels; None for a row to ignore."""
-    told = row.take(name)
-    if told not in TRUTHS:
+    label = row.take(name)
+    if label not in TRUTHS:
         raise DatasetError(
-            f"{row.where} has {told!r} under {name}. There are 1, 0, -1 (uncertain) "
+            f"{row.where} has {label!r} under {name}. There are 1, 0, -1 (uncertain) "
             "and nothing: write one of these."
         )
     policy = {"ignore": None, "zeros": 0, "ones": 1}
-    return policy[columns.uncertain] if TRUTHS[told] < 0 else TRUTHS[told]
+    return policy[columns.uncertain] if TRUTHS[label] < 0 else TRUTHS[label]

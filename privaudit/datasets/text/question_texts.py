@@ -42,6 +42,10 @@ def multiple_choice(
         answer: A choice's letter or text.
         where: What an error calls the record.
         context: What to know for it.
+
+    Raises:
+        DatasetError: There are more or fewer choices, one is blank, or the answer is
+            none of them.
     """
     blank = not all(choice.strip() for choice in choices)
     if blank or not 2 <= len(choices) <= len(LETTERS):

@@ -16,13 +16,22 @@ ENDINGS = (".tsv", ".csv", ".jsonl")
 
 @dataclass(frozen=True)
 class TextRow:
-    """One record of a table."""
+    """One record of a table.
+
+    Attributes:
+        where: What errors call it, such as "Line 3 of dev.tsv".
+        fields: Texts by the names of their columns.
+    """
 
     where: str
     fields: Mapping[str, str]
 
     def take(self, *names: str) -> str:
-        """Return what stands in the first of these columns that is there, trimmed."""
+        """Return what stands in the first of these columns that is there, trimmed.
+
+        Raises:
+            DatasetError: None is there.
+        """
         for name in names:
             if name in self.fields:
                 return self.fields[name].strip()
@@ -32,14 +41,18 @@ class TextRow:
         )
 
     def take_text(self, *names: str) -> str:
-        """Return the same, which may not be blank."""
-        found = self.take(*names)
-        if not found:
+        """Return the same, which may not be blank.
+
+        Raises:
+            DatasetError: No such column is there, or nothing stands in it.
+        """
+        text = self.take(*names)
+        if not text:
             raise DatasetError(
                 f"{self.where} has nothing under {' or '.join(names)}. Write it, or "
                 "take the record out."
             )
-        return found
+        return text
 
 
 def read_rows(file: Path) -> Iterator[TextRow]:
@@ -118,18 +131,18 @@ def _json_rows(file: Path) -> Iterator[TextRow]:
 
 def _flat(text: str, where: str) -> Mapping[str, str]:
     try:
-        found: Any = json.loads(text)
+        parsed: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DatasetError(
             f"{where} is not JSON ({error}). Fix the line, or get the file again."
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise DatasetError(
-            f"{where} holds a {type(found).__name__} in place of a JSON object. Write "
+            f"{where} holds a {type(parsed).__name__} in place of a JSON object. Write "
             'one, such as {"text": "...", "label": 0}.'
         )
     # Further entries, such as lists of votes, are nobody's columns.
-    plain = {k: v for k, v in found.items() if isinstance(v, str | int | float | None)}
+    plain = {k: v for k, v in parsed.items() if isinstance(v, str | int | float | None)}
     return {name: "" if v is None else str(v) for name, v in plain.items()}
 
 

@@ -70,7 +70,14 @@ SQUAD = TypeAdapter(Squad)
 
 @dataclass(frozen=True)
 class SquadRecord:
-    """One question."""
+    """One question.
+
+    Attributes:
+        article: The title of its article.
+        context: Its paragraph.
+        question: As it was asked.
+        answers: The right ones, each once; "unanswerable" where there is none.
+    """
 
     article: str
     context: str
@@ -89,6 +96,11 @@ def read_squad(path: Path) -> Dataset:
 
     No article is in both parts, so the label, by which records are dealt to clients,
     is the first word that asks: what, who, when, where, which, why, how, or other.
+
+    Raises:
+        MissingFileError: A file is missing.
+        ConfigError: A file is damaged, there are several versions, or an answer is
+            blank.
     """
     train = _find(path)
     dev = train.with_name(train.name.replace("train", "dev", 1))
@@ -111,6 +123,10 @@ def read_squad_articles(path: Path) -> Dataset:
 
     It comes in one piece, so test records are about the same articles, and often about
     the same paragraphs, that clients train on.
+
+    Raises:
+        MissingFileError: The file is missing.
+        ConfigError: As :func:`read_squad`, or there is one article only.
     """
     records = _read(_find(path))
     titles = [unquote(record.article) for record in records]
@@ -128,42 +144,42 @@ def _find(path: Path) -> Path:
 
 def _read(file: Path) -> list[SquadRecord]:
     content = read_checked(file, SQUAD)
-    found = [
-        SquadRecord(article["title"], paragraph["context"].strip(), asked, answers)
+    records = [
+        SquadRecord(article["title"], paragraph["context"].strip(), question, answers)
         for article in content["data"]
         for paragraph in article["paragraphs"]
-        for asked, answers in _questions(paragraph, file)
+        for question, answers in _questions(paragraph, file)
     ]
-    if not found:
+    if not records:
         raise DatasetError(f"{file} asks nothing. Get it again from {PAGE}.")
-    return found
+    return records
 
 
 def _questions(
     paragraph: Paragraph, file: Path
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield questions with their answers; blank questions ask nothing, and go."""
-    for asked in paragraph["qas"]:
-        impossible = asked.get("is_impossible", False)
-        texts = [answer["text"].strip() for answer in asked["answers"]]
+    for entry in paragraph["qas"]:
+        impossible = entry.get("is_impossible", False)
+        texts = [answer["text"].strip() for answer in entry["answers"]]
         if impossible != (not texts) or not all(texts):
             raise DatasetError(
-                f"Question {asked['id']} of {file} has the answers {texts}, and "
+                f"Question {entry['id']} of {file} has the answers {texts}, and "
                 f"{'none' if impossible else 'at least one'} is expected, none blank. "
                 "Get the file again, or take the question out."
             )
         if not paragraph["context"].strip():
             raise DatasetError(
-                f"Question {asked['id']} of {file} is about a blank paragraph. Get the "
+                f"Question {entry['id']} of {file} is about a blank paragraph. Get the "
                 "file again, or take it out."
             )
-        if question := asked["question"].strip():
+        if question := entry["question"].strip():
             yield question, tuple(dict.fromkeys(texts)) or (UNANSWERABLE,)
 
 
 def _asking(question: str) -> str:
-    found = ASKING.search(question)
-    word = found[1].lower() if found else OTHER
+    match = ASKING.search(question)
+    word = match[1].lower() if match else OTHER
     return SAME.get(word, word)
 
 

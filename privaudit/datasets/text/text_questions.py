@@ -18,6 +18,13 @@ def class_questions(
     The text comes first, each part behind its name; then what is asked, and the choices
     by name. An answer is right if it is the class's name, however it is written.
 
+    Args:
+        texts: One or two of each record.
+        parts: What each is called, such as "Premise".
+        asked: What is asked about it.
+        answers: Each record's class.
+        class_names: Of all classes.
+
     Returns:
         One for each record; none at all if some name could not be told from the others
         in an answer, as with "+" and "-".
@@ -26,8 +33,10 @@ def class_questions(
         return ()
     ending = f"{asked} Answer {_either(class_names)}."
     return tuple(
-        Dialogue("\n".join((*_named(parts, own), ending)), (answer,), class_names)
-        for own, answer in zip(texts, answers, strict=True)
+        Dialogue(
+            "\n".join((*_named(parts, record_texts), ending)), (answer,), class_names
+        )
+        for record_texts, answer in zip(texts, answers, strict=True)
     )
 
 

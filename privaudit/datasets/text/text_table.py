@@ -22,6 +22,15 @@ def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     """Read a .csv with a row for each text, or for each pair of texts.
 
     Each record also has a dialogue: the class is asked for, and its name is the answer.
+
+    Args:
+        path: The folder, or the table.
+        usual: Columns, where ``columns.json`` names no others.
+
+    Raises:
+        MissingFileError: There is no table.
+        ConfigError: As :func:`~privaudit.datasets.text.labelled_rows.read_labelled`, or a
+            text is blank.
     """
     labelled = read_labelled(path, usual, "text")
     labels, names = labelled.numbered(path)

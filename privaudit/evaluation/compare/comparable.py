@@ -19,7 +19,12 @@ _DEALS = (  # what a deal and its coins follow from
 
 @dataclass(frozen=True)
 class ClientPair:
-    """One client's candidates under two runs."""
+    """One client's candidates under two runs.
+
+    Attributes:
+        first: Scores and guesses on the first run's model.
+        second: On the second's, of the same records.
+    """
 
     first: ClientScores
     second: ClientScores
@@ -31,7 +36,11 @@ class ClientPair:
 
 
 def check_pairable(first: Run, second: Run) -> None:
-    """Raise unless the same clients own and trained on the same records."""
+    """Raise unless the same clients own and trained on the same records.
+
+    Raises:
+        IncompatibleRunsError: The data sets, the deals or the membership coins differ.
+    """
     names = f"{first.name} and {second.name}"
     if first.header["data_hash"] != second.header["data_hash"]:
         raise IncompatibleRunsError(
@@ -39,16 +48,16 @@ def check_pairable(first: Run, second: Run) -> None:
             f"{second.config.dataset}, by their hashes), so that no record can be "
             "compared with itself. Train both on one data set."
         )
-    ours, theirs = first.truth, second.truth
-    if np.array_equal(ours.owner, theirs.owner):
-        if np.array_equal(ours.is_member, theirs.is_member):
+    truth, other_truth = first.truth, second.truth
+    if np.array_equal(truth.owner, other_truth.owner):
+        if np.array_equal(truth.is_member, other_truth.is_member):
             return
         what = "split their records alike, but have other members"
     else:
-        shared = (ours.owner == theirs.owner) & (ours.owner >= 0)
+        shared = (truth.owner == other_truth.owner) & (truth.owner >= 0)
         what = (
             f"split their records differently: {int(shared.sum())} of "
-            f"{int((ours.owner >= 0).sum())} candidates belong to the same client"
+            f"{int((truth.owner >= 0).sum())} candidates belong to the same client"
         )
     raise IncompatibleRunsError(
         f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
@@ -58,22 +67,26 @@ def check_pairable(first: Run, second: Run) -> None:
 
 
 def _unlike(first: Run, second: Run) -> str:
-    ours, theirs = first.config.model_dump(), second.config.model_dump()
-    unlike = [name for name in _DEALS if ours[name] != theirs[name]]
-    said = [f"{name} {ours[name]} and {theirs[name]}" for name in unlike]
+    first_config, second_config = first.config.model_dump(), second.config.model_dump()
+    unlike = [name for name in _DEALS if first_config[name] != second_config[name]]
+    said = [f"{name} {first_config[name]} and {second_config[name]}" for name in unlike]
     return "; ".join(said) or "with equal settings: another version?"
 
 
 def pair_clients(
     attack: str, first: Sequence[ClientScores], second: Sequence[ClientScores]
 ) -> list[ClientPair]:
-    """Return the clients that were attacked in both runs."""
-    theirs = {client.client: client for client in second}
-    pairs = [ClientPair(c, theirs[c.client]) for c in first if c.client in theirs]
+    """Return the clients that were attacked in both runs.
+
+    Raises:
+        IncompatibleRunsError: There is none, or a client's records are not the same.
+    """
+    by_name = {client.client: client for client in second}
+    pairs = [ClientPair(c, by_name[c.client]) for c in first if c.client in by_name]
     if not pairs:
         raise IncompatibleRunsError(
             f"{attack} was made on {', '.join(c.client for c in first)} in one audit "
-            f"and on {', '.join(theirs)} in the other: there is nothing to pair. Make "
+            f"and on {', '.join(by_name)} in the other: there is nothing to pair. Make "
             "the audits again with the same --clients."
         )
     for pair in pairs:
@@ -89,7 +102,13 @@ def pair_clients(
 
 @dataclass(frozen=True)
 class TestScores:
-    """What the clients' models of a run score on its test records."""
+    """What the clients' models of a run score on its test records.
+
+    Attributes:
+        metric: What the scores are.
+        scores: Whether an answer is right, or how well it is written.
+        own: The test records of each client's own classes and domains.
+    """
 
     __test__ = False  # pytest would collect it
 
@@ -101,18 +120,22 @@ class TestScores:
 def score_tests(run: Run) -> TestScores:
     """Return how every client's model does on every test record."""
     population, models = run.population, run.personal_models
-    own = np.stack([population.own_records(client).numpy() for client in models])
-    found = measure_tests(run.trainer, population, list(models.values()))
-    return TestScores(found.metric, found.scores, own)
+    own_mask = np.stack([population.own_records(client).numpy() for client in models])
+    tests = measure_tests(run.trainer, population, list(models.values()))
+    return TestScores(tests.metric, tests.scores, own_mask)
 
 
 def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
-    """Return both runs' scores on the same test records."""
-    ours, theirs = score_tests(first), score_tests(second)
-    if ours.metric != theirs.metric or ours.scores.shape != theirs.scores.shape:
+    """Return both runs' scores on the same test records.
+
+    Raises:
+        IncompatibleRunsError: The runs measure other things, or on other records.
+    """
+    tests, others = score_tests(first), score_tests(second)
+    if tests.metric != others.metric or tests.scores.shape != others.scores.shape:
         raise IncompatibleRunsError(
-            f"{first.name} measures {ours.metric} on {ours.scores.shape[1]} test "
-            f"records, and {second.name} {theirs.metric} on {theirs.scores.shape[1]}. "
+            f"{first.name} measures {tests.metric} on {tests.scores.shape[1]} test "
+            f"records, and {second.name} {others.metric} on {others.scores.shape[1]}. "
             "Compare without utility."
         )
-    return ours, theirs
+    return tests, others

@@ -167,8 +167,8 @@ def compare(
         ConfigError: The runs cannot be paired; the message says by what they differ.
         TranscriptError: An audit is damaged, or of an earlier run.
     """
-    ours, theirs = _load(first, folder), _load(against, folder)
-    pairs = _by_seed(ours, theirs)
+    first_runs, other_runs = _load(first, folder), _load(against, folder)
+    pairs = _by_seed(first_runs, other_runs)
     audits = [(read_audit(a, scenario), read_audit(b, scenario)) for a, b in pairs]
     names = attacks or shared_attacks([audit for pair in audits for audit in pair])
     if len(pairs) == 1:
@@ -204,17 +204,19 @@ def _judge(
     is_primary: bool,
 ) -> list[MetricChange]:
     """Return what may be said, corrected for the number of these metrics."""
-    asked = [Difference(m.name, m.interval_at, margins[m.about]) for m in measured]
+    differences = [
+        Difference(m.name, m.interval_at, margins[m.about]) for m in measured
+    ]
     return [
         MetricChange(m.name, m.about, m.first, m.second, change, is_primary)
-        for m, change in zip(measured, judge_changes(asked, alpha), strict=True)
+        for m, change in zip(measured, judge_changes(differences, alpha), strict=True)
     ]
 
 
 def _load(runs: Runs, folder: str | Path | None) -> list[Run]:
-    some = [runs] if isinstance(runs, Run | str | Path) else list(runs)
-    found = [r if isinstance(r, Run) else load_run(r, folder=folder) for r in some]
-    return [run.require_complete() for run in found]
+    sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    loaded = [r if isinstance(r, Run) else load_run(r, folder=folder) for r in sources]
+    return [run.require_complete() for run in loaded]
 
 
 def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]]:

@@ -34,6 +34,10 @@ class Measured:
     """One metric of two runs, or two settings.
 
     Attributes:
+        name: Such as "loss-threshold AUROC".
+        about: A leak is worse where it is higher, a use where it is lower.
+        first: The first run's value, or the mean over seeds.
+        second: The other's.
         interval_at: First less second, paired, at any confidence.
     """
 
@@ -48,11 +52,11 @@ def measure_pair(
     first: StoredAudit, second: StoredAudit, attacks: Sequence[str], utility: bool
 ) -> list[Measured]:
     """Return every metric, with records as replicates."""
-    found = []
+    metrics = []
     for name in attacks:
         pairs = pair_clients(name, first.clients(name), second.clients(name))
-        found += [_auroc(name, pairs), _success(name, pairs)]
-    return [*found, _use(first.run, second.run)] if utility else found
+        metrics += [_auroc(name, pairs), _success(name, pairs)]
+    return [*metrics, _use(first.run, second.run)] if utility else metrics
 
 
 def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
@@ -61,21 +65,23 @@ def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
     def interval_at(confidence: float) -> Estimate:
         return pooled_paired_auroc_difference(groups, confidence).estimate
 
-    ours = pooled_auroc([pair.first.groups for pair in pairs]).value
-    theirs = pooled_auroc([pair.second.groups for pair in pairs]).value
-    return Measured(f"{name} AUROC", "leak", ours, theirs, interval_at)
+    first_auroc = pooled_auroc([pair.first.groups for pair in pairs]).value
+    second_auroc = pooled_auroc([pair.second.groups for pair in pairs]).value
+    return Measured(f"{name} AUROC", "leak", first_auroc, second_auroc, interval_at)
 
 
 def _success(name: str, pairs: Sequence[ClientPair]) -> Measured:
-    ours, theirs = (
+    first_correct, second_correct = (
         np.concatenate([getattr(p, who).guesses == p.is_member for p in pairs])
         for who in ("first", "second")
     )
 
     def interval_at(confidence: float) -> Estimate:
-        return paired_accuracy_difference(ours, theirs, confidence).estimate
+        return paired_accuracy_difference(
+            first_correct, second_correct, confidence
+        ).estimate
 
-    values = float(ours.mean()), float(theirs.mean())
+    values = float(first_correct.mean()), float(second_correct.mean())
     return Measured(f"{name} success rate", "leak", *values, interval_at)
 
 
@@ -85,19 +91,19 @@ def _use(first: Run, second: Run) -> Measured:
 
 def measure_use(ours: TestScores, theirs: TestScores) -> Measured:
     """Return the utility of two runs, on the same test records."""
-    differences, own = ours.scores - theirs.scores, ours.own
+    differences, own_mask = ours.scores - theirs.scores, ours.own
 
     def interval_at(confidence: float) -> Estimate:
         if (differences == 0).all():  # the linearised interval would have no width
-            same = np.ones(own.any(axis=0).sum(), bool)
+            same = np.ones(own_mask.any(axis=0).sum(), bool)
             return paired_accuracy_difference(same, same, confidence).estimate
-        return mean_accuracy(differences, own, confidence)
+        return mean_accuracy(differences, own_mask, confidence)
 
     return Measured(
         f"{ours.metric}{_USE}",
         "use",
-        mean_accuracy(ours.scores, own).value,
-        mean_accuracy(theirs.scores, own).value,
+        mean_accuracy(ours.scores, own_mask).value,
+        mean_accuracy(theirs.scores, own_mask).value,
         interval_at,
     )
 
@@ -111,28 +117,30 @@ def measure_seeds(
 
     The values are those that the audits stored, each on its own run's records.
     """
-    ours, theirs = (
+    first_values, second_values = (
         [_values(pair[side], attacks, utility) for pair in audits] for side in (0, 1)
     )
-    found = []
-    for name in ours[0]:
-        first, second = ([v[name] for v in values] for values in (ours, theirs))
+    metrics = []
+    for name in first_values[0]:
+        first, second = (
+            [v[name] for v in values] for values in (first_values, second_values)
+        )
         about: About = "use" if name.endswith(_USE) else "leak"
         interval_at = partial(paired_difference, first, second)
         means = float(np.mean(first)), float(np.mean(second))
-        found.append(Measured(name, about, *means, interval_at))
-    return found
+        metrics.append(Measured(name, about, *means, interval_at))
+    return metrics
 
 
 def _values(
     audit: StoredAudit, attacks: Sequence[str], utility: bool
 ) -> dict[str, float]:
-    found = {}
+    values = {}
     for name in attacks:
         leak = audit.leak(name)
-        found[f"{name} AUROC"] = leak["auroc"]["value"]
-        found[f"{name} success rate"] = leak["success_plain"]["value"]
+        values[f"{name} AUROC"] = leak["auroc"]["value"]
+        values[f"{name} success rate"] = leak["success_plain"]["value"]
     if utility:
         use = audit.contents["utility"]
-        found[f"{use['metric']}{_USE}"] = use["local"]["value"]
-    return found
+        values[f"{use['metric']}{_USE}"] = use["local"]["value"]
+    return values

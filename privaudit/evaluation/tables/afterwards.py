@@ -28,7 +28,13 @@ Found = Mapping[Metric, float]
 
 @dataclass(frozen=True)
 class Afterwards:
-    """What a table asks of each of its runs."""
+    """What a table asks of each of its runs.
+
+    Attributes:
+        metrics: Full names of what is printed.
+        scenario: Whose attacks are made, without shadow models; empty for none.
+        elsewhere: Where the server's model is measured too.
+    """
 
     metrics: tuple[Metric, ...] = ()
     scenario: str = ""
@@ -36,13 +42,19 @@ class Afterwards:
 
 
 def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
-    """Return what attacks and another data set say of a finished run."""
-    found: dict[Metric, float] = {}
+    """Return what attacks and another data set say of a finished run.
+
+    Raises:
+        ConfigError: The run cannot be attacked, or not be measured there.
+        MissingFileError: The other data set is missing.
+        StorageError: The answers cannot be kept.
+    """
+    values: dict[Metric, float] = {}
     if asked.scenario:
-        found |= _leaks(run, asked.scenario)
+        values |= _leaks(run, asked.scenario)
     if asked.elsewhere:
-        found |= _elsewhere(run, asked.elsewhere)
-    return found
+        values |= _elsewhere(run, asked.elsewhere)
+    return values
 
 
 def _leaks(run: Run, scenario: str) -> Found:
@@ -57,8 +69,8 @@ def _leaks(run: Run, scenario: str) -> Found:
         }
 
     attacks = {name: repr(attack) for name, attack in plan.attacks.items()}
-    asked = {"threat": plan.threat, "attacks": attacks}
-    return _remembered(run, scenario, asked, attack)
+    request = {"threat": plan.threat, "attacks": attacks}
+    return _remembered(run, scenario, request, attack)
 
 
 def _aurocs(whose: str, results: Mapping[str, AttackResult]) -> Found:
@@ -80,8 +92,8 @@ def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
     if model is None:
         return {}
     records = records_elsewhere(config, place.dataset, place.data)
-    some = records.pick(some_of(len(records), config.tested))
-    written = measure_writing(run.trainer, population.task, [model], some)
+    sample = records.pick(some_of(len(records), config.tested))
+    written = measure_writing(run.trainer, population.task, [model], sample)
     return {
         f"{ELSEWHERE} {written.metric}": float(written.scores.mean()),
         **{f"{ELSEWHERE} {name}": e.value for name, e in written.captions.items()},
@@ -94,12 +106,12 @@ def _remembered(
     """Return what was found when the same was asked of the same run, or ask."""
     place = f"{AUDITS}table/{name}.json"
     key = _key(run, asked)
-    if (kept := _kept(run, place)).get("key") != key:
-        found = measure()
-        numbers = {n: v for n, v in found.items() if math.isfinite(v)}
-        kept = {"key": key, "asked": asked, "found": numbers}
-        run.add({place: to_json(kept)})
-    return dict(kept["found"])
+    if (stored := _kept(run, place)).get("key") != key:
+        measured = measure()
+        numbers = {n: v for n, v in measured.items() if math.isfinite(v)}
+        stored = {"key": key, "asked": asked, "found": numbers}
+        run.add({place: to_json(stored)})
+    return dict(stored["found"])
 
 
 def _kept(run: Run, place: str) -> dict[str, Any]:

@@ -71,7 +71,16 @@ def largest(metric: Metric) -> float:
 def check_metrics(
     metrics: Collection[Metric], scenario: str, attacks: Collection[str]
 ) -> None:
-    """Refuse a metric that no run could have."""
+    """Refuse a metric that no run could have.
+
+    Args:
+        metrics: As a plan names them.
+        scenario: Whose attacks they may be of.
+        attacks: Of that scenario.
+
+    Raises:
+        ValueError: One is unknown; the text says which ones there are.
+    """
     for metric in metrics:
         attack = attack_of(metric)
         if attack is None or attack in attacks:

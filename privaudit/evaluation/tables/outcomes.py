@@ -93,7 +93,7 @@ def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
     """Return what a table keeps of a finished run, and what it is asked besides."""
     asked, claim = asked or Afterwards(), run.privacy["claimed"]
     noted = [metric for metric in asked.metrics if _is_noted(metric)]
-    found = measure_afterwards(run, asked)
+    measured = measure_afterwards(run, asked)
     return TableOutcome(
         run.config.digest,
         run.name,
@@ -102,7 +102,7 @@ def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
         seconds=sum(entry.get("seconds", 0.0) for entry in run.metrics),
         values={
             **{m: read_metric(run.metrics, m) for m in (*ACCURACIES, *noted)},
-            **{m: {"last10": value, "last": value} for m, value in found.items()},
+            **{m: {"last10": value, "last": value} for m, value in measured.items()},
         },
         claimed=claim["epsilon"],
         delta=claim["delta"],
@@ -148,8 +148,8 @@ def read_metric(
 def _measured(rounds: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
     """Return a metric's values in those of the last ten rounds that have it."""
     name = f"{metric}_accuracy" if metric in ACCURACIES else metric
-    found = [_number(entry.get(name)) for entry in rounds[-LAST:]]
-    return [value for value in found if value is not None]
+    numbers = [_number(entry.get(name)) for entry in rounds[-LAST:]]
+    return [value for value in numbers if value is not None]
 
 
 def _number(value: Any) -> float | None:

@@ -26,16 +26,19 @@ class PaperNumber:
     def read(cls, printed: Any) -> "PaperNumber":
         """Return the number that a plan gives, as text or as a number.
 
+        Raises:
+            ValueError: It is neither.
+
         Example:
             >>> PaperNumber.read("94.58±0.31")
             PaperNumber(text='94.58±0.31', mean=94.58, spread=0.31)
         """
         text = str(printed).strip()
-        found = _PRINTED.fullmatch(text)
-        if isinstance(printed, bool) or found is None:
+        match = _PRINTED.fullmatch(text)
+        if isinstance(printed, bool) or match is None:
             raise ValueError(
                 f"{printed!r} is no number of a paper: write per cent, as 94.58 or "
                 "'94.58±0.31'"
             )
-        spread = float(found[2]) if found[2] else None
-        return cls(text, float(found[1]), spread)
+        spread = float(match[2]) if match[2] else None
+        return cls(text, float(match[1]), spread)

@@ -183,8 +183,8 @@ class TablePlan(BaseModel):
 
     def printed(self, metric: Metric, row: str, column: str) -> PaperNumber | None:
         """Return the paper's number for a cell, if there is one."""
-        found = self.paper.get(metric, {}).get(row)
-        return found.get(column) if isinstance(found, dict) else found
+        entry = self.paper.get(metric, {}).get(row)
+        return entry.get(column) if isinstance(entry, dict) else entry
 
 
 def read_plan(path: Path) -> TablePlan:

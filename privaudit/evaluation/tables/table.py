@@ -66,8 +66,8 @@ class UtilityTable:
         if not outcomes:
             return None
         name, unit = self.plan.read_as(metric, row), scale(metric)
-        found = [outcome.value(name, over) for outcome in outcomes]
-        values = [unit * value for value in found if value is not None]
+        raw_values = [outcome.value(name, over) for outcome in outcomes]
+        values = [unit * value for value in raw_values if value is not None]
         return CellSummary(
             mean_with_t(values) if values else None,
             float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -155,9 +155,9 @@ def agreeing_pairs(
         if cell and cell.is_whole and cell.mean and cell.paper
     ]
     signs = [
-        math.copysign(1, theirs - others) * (ours - mine)
-        for index, (ours, theirs) in enumerate(known)
-        for mine, others in known[:index]
-        if theirs != others
+        math.copysign(1, paper - earlier_paper) * (mean - earlier)
+        for index, (mean, paper) in enumerate(known)
+        for earlier, earlier_paper in known[:index]
+        if paper != earlier_paper
     ]
     return sum(sign > 0 for sign in signs), len(signs)

@@ -17,7 +17,13 @@ Done = tuple[PlannedRun, TableOutcome]
 def perform_all(
     runs: Sequence[PlannedRun], folder: Path | None, jobs: int
 ) -> Generator[Done]:
-    """Yield each run with its outcome, as it finishes."""
+    """Yield each run with its outcome, as it finishes.
+
+    Args:
+        runs: No two of one configuration.
+        folder: Where runs are kept.
+        jobs: How many processes; with 1, runs are trained in this one.
+    """
     if jobs == 1:
         for planned in runs:
             yield planned, perform(planned, folder)

@@ -98,6 +98,12 @@ class SweepCell:
     """One mode and epsilon: means over seeds, with Student's intervals.
 
     Attributes:
+        mode: As in the points.
+        epsilon: As in the points.
+        seeds: The replicates.
+        success: Mean success rate.
+        auroc: Mean AUROC.
+        local: Mean accuracy on own classes.
         neighbour: Mean accuracy on others' classes; None if there is none.
         gain: Mean gain over the zero-shot model.
         reference: The cell that ``change`` is to: that without noise of the same mode
@@ -138,13 +144,16 @@ def aggregate(
         points: Of all runs.
         against_first: Whether all differences are to the first cell, and not to that
             without noise of the same mode where there is one.
+
+    Raises:
+        ConfigError: There is no point, or a seed occurs twice in a cell.
     """
     if not points:
         raise ConfigError("A sweep needs points, and there are none. Add runs.")
     groups: dict[Key, list[SweepPoint]] = {}
-    for found in points:
-        groups.setdefault((found.mode, found.epsilon), []).append(found)
-    modes = list(dict.fromkeys(found.mode for found in points))
+    for point in points:
+        groups.setdefault((point.mode, point.epsilon), []).append(point)
+    modes = list(dict.fromkeys(point.mode for point in points))
     keys = sorted(groups, key=lambda key: (modes.index(key[0]), _noise(key[1])))
     references = {
         key: keys[0]
@@ -189,7 +198,7 @@ def _cell(
 
 
 def _seeds(points: Sequence[SweepPoint]) -> tuple[int, ...]:
-    seeds = tuple(found.seed for found in points)
+    seeds = tuple(point.seed for point in points)
     if len(set(seeds)) < len(seeds):
         raise ConfigError(
             f"The cell {points[0].mode!r} at epsilon {in_words(points[0].epsilon)} "

@@ -97,7 +97,15 @@ class SweepPlan(BaseModel):
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of a sweep, to be run with every seed."""
+    """One combination of a sweep, to be run with every seed.
+
+    Attributes:
+        label: Of its curve.
+        trainer: Its name.
+        epsilon: None is no noise.
+        settings: The trainer's parameters.
+        fields: Of the run's configuration, without the seed.
+    """
 
     label: str
     trainer: str
@@ -111,7 +119,11 @@ class Cell:
 
 
 def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
-    """Return a plan, with its entries checked one by one."""
+    """Return a plan, with its entries checked one by one.
+
+    Raises:
+        ConfigError: A name is unknown, or a value is none that it takes.
+    """
     try:
         return SweepPlan.model_validate(dict(entries))
     except ValidationError as error:
@@ -119,7 +131,12 @@ def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
 
 
 def read_sweep_plan(path: Path) -> dict[str, Any]:
-    """Return the entries of a TOML file, checked as :func:`make_plan` does."""
+    """Return the entries of a TOML file, checked as :func:`make_plan` does.
+
+    Raises:
+        MissingFileError: There is no such file.
+        ConfigError: It is no TOML, or a key or a value is not one of a sweep's.
+    """
     entries = read_toml(path)
     try:
         make_plan(entries)
@@ -129,7 +146,11 @@ def read_sweep_plan(path: Path) -> dict[str, Any]:
 
 
 def cells_of(plan: SweepPlan) -> list[Cell]:
-    """Return every combination of a plan, all of them valid and no two alike."""
+    """Return every combination of a plan, all of them valid and no two alike.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value.
+    """
     _refuse_copies(plan)
     _refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
     _refuse_swept("parameter", plan.settings, ("mode", "epsilon"))
@@ -148,15 +169,17 @@ def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
     modes = plan.modes if "mode" in known else (None,)
     varying = _varying(plan, known)
     for mode, epsilon, varied in itertools.product(modes, budgets, varying):
-        own = {"mode": mode, "epsilon": epsilon}
-        own = {name: value for name, value in own.items() if name in known}
+        privacy_settings = {"mode": mode, "epsilon": epsilon}
+        privacy_settings = {
+            name: value for name, value in privacy_settings.items() if name in known
+        }
         inner = {name: v for name, v in varied.items() if name in known}
         outer = {name: v for name, v in varied.items() if name not in known}
         yield Cell(
             _label(plan, trainer, mode, varied),
             trainer,
             epsilon,
-            {**shared, **inner, **own},
+            {**shared, **inner, **privacy_settings},
             {**plan.fields, **outer},
         )
 

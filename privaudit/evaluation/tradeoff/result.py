@@ -38,10 +38,14 @@ class Tradeoff:
         return tuple(self.cells[place] for place in self.front.not_dominated)
 
     def standing(self, place: int) -> str:
-        """Say where a cell stands."""
-        found = self.front.dominating(place)
-        if found:
-            return f"dominated by {self.cells[found[0].better].name}"
+        """Say where a cell stands.
+
+        Args:
+            place: Its position in ``cells``.
+        """
+        dominations = self.front.dominating(place)
+        if dominations:
+            return f"dominated by {self.cells[dominations[0].better].name}"
         level = f"not dominated by any, at level {100 * self.front.alpha:g} %"
         undecided = self.front.undecided[place]
         return f"{level}; undecided against {undecided}" if undecided else level
@@ -75,10 +79,10 @@ class Tradeoff:
         return describe(self.cost)
 
     def _sentence(self, place: int) -> str:
-        found = self.front.dominating(place)
-        if not found:
+        dominations = self.front.dominating(place)
+        if not dominations:
             return ""
-        best = found[0]
+        best = dominations[0]
         return (
             f"{self.cells[place].name} is dominated by {self.cells[best.better].name} "
             f"(p = {best.p_value:.2g} after Holm): its leak is greater by {best.leak}, "
@@ -140,13 +144,16 @@ def judge_sweep(
         margins: The largest differences that do not matter; 0.05 each by default.
         alpha: The chance of any false domination, in (0, 1).
         against_first: Whether all differences are to the first cell.
+
+    Raises:
+        ConfigError: There is no point, or a seed occurs twice in a cell.
     """
     cells = aggregate(points, against_first=against_first)
     replicates: Mapping[tuple[str, float | None], dict[int, tuple[float, float]]]
     replicates = {(cell.mode, cell.epsilon): {} for cell in cells}
     for point in points:
-        found = point.auroc.value, point.local.value
-        replicates[point.mode, point.epsilon][point.seed] = found
+        replicate = point.auroc.value, point.local.value
+        replicates[point.mode, point.epsilon][point.seed] = replicate
     front = find_front(list(replicates.values()), margins, alpha)
     return Tradeoff(tuple(points), tuple(cells), front)
 

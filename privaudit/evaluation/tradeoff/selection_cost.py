@@ -92,6 +92,10 @@ def search_cost(cells: int, spent: Sequence[Spent]) -> SearchCost:
     All are given away, or looked at, so they compose: picking one of them afterwards by
     what was given away costs nothing more, and nothing less. What has no proof is
     counted, not added up: with it nothing is proved for the whole.
+
+    Args:
+        cells: How many were tried.
+        spent: Of each run, at least one.
     """
     first = spent[0].seed
     return SearchCost(

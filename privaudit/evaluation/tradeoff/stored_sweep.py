@@ -54,11 +54,13 @@ def _sweep(said: Json) -> Tradeoff:
 def _replicates(
     cell: SweepCell, points: tuple[SweepPoint, ...]
 ) -> dict[int, tuple[float, float]]:
-    found = {
+    replicates = {
         point.seed: (point.auroc.value, point.local.value)
         for point in points
         if (point.mode, point.epsilon) == (cell.mode, cell.epsilon)
     }
-    if set(found) != set(cell.seeds):
-        raise ValueError(f"{cell.name} has the seeds {cell.seeds}, its runs {found}")
-    return found
+    if set(replicates) != set(cell.seeds):
+        raise ValueError(
+            f"{cell.name} has the seeds {cell.seeds}, its runs {replicates}"
+        )
+    return replicates

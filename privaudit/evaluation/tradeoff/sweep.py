@@ -120,21 +120,32 @@ def run_sweep(
     folder: Path | None = None,
     watcher: Watcher | None = None,
 ) -> Tradeoff:
-    """Return what a plan finds, as :func:`sweep` does."""
+    """Return what a plan finds, as :func:`sweep` does.
+
+    Args:
+        plan: What is trained, attacked and compared.
+        folder: Where runs are kept.
+        watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
+            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
+
+    Raises:
+        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+        UnknownNameError: The scenario has no such attack.
+    """
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
     work = _Work(plan, scenario, folder, watcher)
     work.total = len(cells) * len(plan.seeds)
     points = [work.run(cell, seed) for cell in cells for seed in plan.seeds]
-    found = judge_sweep(
+    tradeoff = judge_sweep(
         points,
         margins=Margins(plan.margin, plan.utility_margin),
         alpha=plan.alpha,
         against_first=plan.against_first,
     )
-    fresh = work.report(cells, found)
+    fresh = work.report(cells, tradeoff)
     return replace(
-        found,
+        tradeoff,
         cost=search_cost(len(cells), work.spent),
         report_points=tuple(fresh),
         reported=tuple(aggregate(fresh)) if fresh else (),

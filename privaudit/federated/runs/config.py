@@ -135,14 +135,14 @@ def _full(place: str | Path) -> str:
     try:
         if not str(place):
             raise ValueError("it is empty")
-        found = Path(place).expanduser().resolve()
-        _ = found.exists()
+        resolved = Path(place).expanduser().resolve()
+        _ = resolved.exists()
     except (OSError, RuntimeError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else error
         raise ConfigError(
             f"{shown(str(place))} is no place of data or weights: {reason}. Name one."
         ) from None
-    return str(found)
+    return str(resolved)
 
 
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
@@ -165,10 +165,19 @@ def _check_masking(config: RunConfig, trainer: Trainer) -> None:
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
-    """Return a trainer by name, with its parameters."""
+    """Return a trainer by name, with its parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+        ConfigError: A parameter is unknown or out of range.
+    """
     return build(f"trainer {name!r}", TRAINERS.find(name), settings)
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
-    """Return the names of a trainer's parameters."""
+    """Return the names of a trainer's parameters.
+
+    Raises:
+        UnknownNameError: No trainer has that name.
+    """
     return field_names(TRAINERS.find(trainer))

@@ -62,7 +62,13 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> "Ledger":
-        """Read a ledger."""
+        """Read a ledger.
+
+        Raises:
+            MissingFileError: There is none.
+            LimitError: It is larger than a bound.
+            TranscriptError: It was cut or altered.
+        """
         content = read_bytes(path, "arrays")
         try:
             stored = read_npz(content, str(path))

@@ -31,6 +31,10 @@ class Population:
     """Everything a configuration determines before anybody trains.
 
     Attributes:
+        dataset: The data set.
+        records: The same, encoded.
+        split: Who owns which record.
+        task: What every party knows.
         model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.
@@ -62,10 +66,10 @@ class Population:
         Planted canaries are none of the client's real records: without them an audit
         tells of those, and with them of epsilon.
         """
-        mine = self.indices(client)
+        positions = self.indices(client)
         if self.canaries is None or canaries:
-            return mine
-        return mine[~np.isin(mine, self.canaries.indices)]
+            return positions
+        return positions[~np.isin(positions, self.canaries.indices)]
 
     def candidates(self, client: ClientId) -> Records:
         """Return a client's candidates, members and others alike."""
@@ -73,10 +77,10 @@ class Population:
 
     def pick(self, indices: Int[np.ndarray, " some"]) -> Records:
         """Return some records, canaries as they are trained on."""
-        found = self.records.pick(torch.from_numpy(indices))
+        records = self.records.pick(torch.from_numpy(indices))
         if self.canaries is None:
-            return found
-        return replace(found, crafted=self.canaries.gradients(indices))
+            return records
+        return replace(records, crafted=self.canaries.gradients(indices))
 
     @cached_property
     def tests(self) -> Records:
@@ -90,12 +94,12 @@ class Population:
 
     def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:
         """Say which test records are of a client's own classes, and its own domains."""
-        mine, labels = torch.from_numpy(self.indices(client)), self.dataset.labels
-        own = torch.isin(labels[self._tests], labels[mine].unique())
+        positions, labels = torch.from_numpy(self.indices(client)), self.dataset.labels
+        is_own = torch.isin(labels[self._tests], labels[positions].unique())
         domains = self.dataset.domains
         if domains is not None:
-            own &= torch.isin(domains[self._tests], domains[mine].unique())
-        return own
+            is_own &= torch.isin(domains[self._tests], domains[positions].unique())
+        return is_own
 
     def mix(self, client: ClientId) -> Float[Tensor, " tests"]:
         """Return weights that mix test records as a client's candidates are mixed.
@@ -104,11 +108,11 @@ class Population:
         one without test records is left out. So an accuracy with these weights is that
         on test records dealt in the shares in which the candidates were.
         """
-        mine = torch.from_numpy(self.indices(client))
+        positions = torch.from_numpy(self.indices(client))
         kinds = int(self._kinds.max()) + 1
         have, there = (
             torch.bincount(self._kinds[chosen], minlength=kinds)
-            for chosen in (mine, self._tests)
+            for chosen in (positions, self._tests)
         )
         return (have / there.clamp(min=1))[self._kinds[self._tests]]
 
@@ -132,7 +136,13 @@ def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
 
 
 def populate(config: RunConfig) -> Population:
-    """Load, encode and deal a run's records."""
+    """Load, encode and deal a run's records.
+
+    Raises:
+        UnknownNameError: No data set or model has that name.
+        ConfigError: The data set cannot be used, or the partition is impossible.
+        MissingFileError: The data set or a checkpoint is missing.
+    """
     dataset = load_dataset(config.dataset, config.data)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
@@ -227,16 +237,19 @@ def records_elsewhere(
             not know; or, for a model that writes, it has no dialogues.
         MissingFileError: The data set is missing.
     """
-    found, own = load_dataset(dataset, data), load_dataset(config.dataset, config.data)
-    if found.hash == own.hash:
+    foreign, own_data = (
+        load_dataset(dataset, data),
+        load_dataset(config.dataset, config.data),
+    )
+    if foreign.hash == own_data.hash:
         raise ConfigError(
             f"{dataset} is what the run was trained on, so its records are no foreign "
             "non-members. Name another data set."
         )
-    refuse_mismatch(config, found)
+    refuse_mismatch(config, foreign)
     if config.task == "classification":
-        found = _with_classes_of(found, own, dataset)
-    return _encode(config, _load_frozen(config), found)
+        foreign = _with_classes_of(foreign, own_data, dataset)
+    return _encode(config, _load_frozen(config), foreign)
 
 
 def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
@@ -273,7 +286,11 @@ def _encode(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
 
 
 def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a trainer, a model and a data set that do not go together."""
+    """Refuse a trainer, a model and a data set that do not go together.
+
+    Raises:
+        ConfigError: They do not.
+    """
     task, family = config.build_trainer().task, find_family(config.model)
     if task not in (family.task, "either"):
         other = "tiny-llava" if task == "generation" else "tiny-clip"

@@ -107,13 +107,13 @@ def read_metrics(
     Raises:
         TranscriptError: Rounds are missing, or a line was altered.
     """
-    lines, found = _first_lines(path / "metrics.jsonl", rounds)
+    lines, digest = _first_lines(path / "metrics.jsonl", rounds)
     try:
         entries = [json.loads(line.decode()) for line in lines]
         numbers = [entry["round"] for entry in entries]
     except (ValueError, KeyError, TypeError, RecursionError):
         numbers = None
-    if numbers != list(range(rounds)) or (expected or found) != found:
+    if numbers != list(range(rounds)) or (expected or digest) != digest:
         raise TranscriptError(
             f"{path / 'metrics.jsonl'} does not hold its {rounds} rounds as they were "
             "written: it was cut or altered. Restore it from a copy, or train again."
@@ -143,8 +143,8 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
     """
     if not rounds:
         return []  # the first round makes the file
-    lines, found = _first_lines(path / TRACE, rounds)
-    if found != expected or len(lines) != rounds:
+    lines, digest = _first_lines(path / TRACE, rounds)
+    if digest != expected or len(lines) != rounds:
         raise TranscriptError(
             f"{path / TRACE} does not hold the notes on {rounds} rounds as they were "
             "written: it was cut or altered. Restore it from a copy, or train again."

@@ -38,6 +38,10 @@ _SHOWN = 3  # files that an error names
 def check_place(path: Path, *, fresh: bool) -> None:
     """Refuse to train in a folder whose files could be lost, before any is touched.
 
+    Args:
+        path: Where the run is to be.
+        fresh: Whether what an earlier run wrote there may go.
+
     Raises:
         ConfigError: It is not empty and no run; the text says what to do.
         StorageError: It cannot be read.
@@ -46,11 +50,11 @@ def check_place(path: Path, *, fresh: bool) -> None:
         refuse_link(folder)
     if fresh or (path / HEADER).exists() or (path / BEGUN).exists():
         return
-    foreign, own = _split(path)
-    own = [name for name in own if not name.endswith(UNFINISHED)]  # of no content
-    if own:
+    foreign, files = _split(path)
+    files = [name for name in files if not name.endswith(UNFINISHED)]  # of no content
+    if files:
         raise ConfigError(
-            f"{path} holds {some_files(own)} and no {HEADER}: a run that lost it. "
+            f"{path} holds {some_files(files)} and no {HEADER}: a run that lost it. "
             f"Restore {HEADER} from a copy, take another --name, or --fresh to remove "
             "what the run wrote and start over."
         )
@@ -96,8 +100,8 @@ def _split(path: Path) -> tuple[list[str], list[str]]:
     """Return the files that no run writes, and those that one does."""
     with storage_errors(path):
         names = sorted(_files(path)) if path.exists() else []
-    own = [name for name in names if _WRITTEN.fullmatch(name)]
-    return [name for name in names if name not in {*own, LOCK, OWNER}], own
+    written = [name for name in names if _WRITTEN.fullmatch(name)]
+    return [name for name in names if name not in {*written, LOCK, OWNER}], written
 
 
 def _files(path: Path) -> Iterator[str]:

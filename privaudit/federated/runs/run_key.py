@@ -24,7 +24,15 @@ UNLIKE = ("progress", "files", "python")
 
 
 def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
-    """Draw a run's key from the system if it wants one, and return the file's hash."""
+    """Draw a run's key from the system if it wants one, and return the file's hash.
+
+    Args:
+        path: The run directory.
+        config: Of the run.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
     if config.randomness == "seed":
         return {}
     write_bytes(path / RUN_KEY, os.urandom(KEY))
@@ -35,6 +43,10 @@ def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
     """Return where a run's noise and secret samples come from.
 
     Of a seed, they are the same in runs that differ otherwise, which can so be paired.
+
+    Args:
+        config: Of the run.
+        drawn: Reads the key that was drawn for it, and raises if it was altered.
     """
     if config.randomness == "system":
         return Seeds.of_key(drawn())
@@ -44,7 +56,13 @@ def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
 def masking_of(
     config: RunConfig, header: Mapping[str, Any], drawn: Callable[[], bytes]
 ) -> Masking | None:
-    """Return how a run's uploads are masked; None if they are sent in the clear."""
+    """Return how a run's uploads are masked; None if they are sent in the clear.
+
+    Args:
+        config: Of the run.
+        header: What its run.json says.
+        drawn: Reads the key that was drawn for it, and raises if it was altered.
+    """
     if not config.is_masked:
         return None
     system = config.randomness == "system"

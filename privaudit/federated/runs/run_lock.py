@@ -85,12 +85,12 @@ def _lock(handle: int, folder: Path) -> bool:
 
 def _owner_file(folder: Path) -> AbstractContextManager[None]:
     """Make the file that is a lock; only where there is none can it be made."""
-    path, mine = folder / OWNER, _about_me()
-    if not _make(path, mine):
+    path, owner = folder / OWNER, _about_me()
+    if not _make(path, owner):
         _take_away(path)
-        if not _make(path, mine):
+        if not _make(path, owner):
             raise _held(path)
-    return _removed_later(path, mine)
+    return _removed_later(path, owner)
 
 
 @contextmanager
@@ -134,8 +134,8 @@ def _take_away(path: Path) -> None:
     It is renamed first: of two who find it, one gets it, and who got another's new
     lock in its place puts it back.
     """
-    found = _read(path)
-    if _is_alive(found):
+    owner = _read(path)
+    if _is_alive(owner):
         raise _held(path)
     old = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with storage_errors(path):
@@ -143,7 +143,7 @@ def _take_away(path: Path) -> None:
             path.rename(old)
         except FileNotFoundError:
             return
-        if _read(old) != found:
+        if _read(old) != owner:
             os.link(old, path)
         old.unlink()
 

@@ -22,7 +22,11 @@ def is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return a run's name."""
+    """Return a run's name.
+
+    Raises:
+        ConfigError: It could be taken for a path, or is taken.
+    """
     if not is_name(name):
         raise ConfigError(
             f"A run cannot be called {shown(name)}: up to 200 letters, digits, '.', "
@@ -33,7 +37,11 @@ def check_name(name: str) -> str:
 
 
 def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
-    """Return where a run or a folder lies: among the runs by name, else as a path."""
+    """Return where a run or a folder lies: among the runs by name, else as a path.
+
+    Raises:
+        ConfigError: It has no name, or one that no system takes.
+    """
     if not str(name) or "\0" in str(name):
         raise ConfigError(
             f"{str(name)!r} is not the name of a run. Give a name or a folder, or "

@@ -107,7 +107,11 @@ class Run:
 
     @cached_property
     def population(self) -> Population:
-        """The encoded records and who owns them."""
+        """The encoded records and who owns them.
+
+        Raises:
+            TranscriptError: The model or the data set is not the one of the training.
+        """
         population = populate(self.config)
         if population.data_hash != self.header["data_hash"]:
             raise TranscriptError(
@@ -132,12 +136,20 @@ class Run:
 
     @cached_property
     def truth(self) -> Ledger:
-        """Who owned and who trained on which record; no data are read for it."""
+        """Who owned and who trained on which record; no data are read for it.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
         return self._checked_ledger(lambda _: True)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The truth about membership, held against the data set, too."""
+        """The truth about membership, held against the data set, too.
+
+        Raises:
+            TranscriptError: It is not the one that was trained on.
+        """
         return self._checked_ledger(lambda found: found.fits(self.population.split))
 
     def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
@@ -151,7 +163,11 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry for each round that counts."""
+        """One entry for each round that counts.
+
+        Raises:
+            TranscriptError: Rounds are missing, or a line is damaged.
+        """
         progress = self.header["progress"]
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
@@ -172,7 +188,11 @@ class Run:
 
     @cached_property
     def trace(self) -> list[RoundTrace] | None:
-        """What clients' mechanisms did in each round; None if nobody took notes."""
+        """What clients' mechanisms did in each round; None if nobody took notes.
+
+        Raises:
+            TranscriptError: It was cut or altered.
+        """
         progress = self.header["progress"]
         expected = progress.get("trace_hash")
         if expected is None:
@@ -181,12 +201,22 @@ class Run:
 
     @cached_property
     def masking(self) -> Masking | None:
-        """How uploads are masked; None if they are sent in the clear."""
+        """How uploads are masked; None if they are sent in the clear.
+
+        Raises:
+            MissingFileError: The run's key is gone.
+            TranscriptError: It was altered.
+        """
         return masking_of(self.config, self.header, self._read_key)
 
     @cached_property
     def secrets(self) -> Seeds:
-        """Where noise and secret samples come from."""
+        """Where noise and secret samples come from.
+
+        Raises:
+            MissingFileError: The run's key is gone.
+            TranscriptError: It was altered.
+        """
         return secrets_of(self.config, self._read_key)
 
     def _read_key(self) -> bytes:
@@ -256,7 +286,15 @@ class Run:
         return content
 
     def add(self, contents: Mapping[str, bytes]) -> None:
-        """Write files beside the others, and list them in the header: audits."""
+        """Write files beside the others, and list them in the header: audits.
+
+        Args:
+            contents: By path in the run.
+
+        Raises:
+            ConfigError: The run was trained anew since it was read.
+            StorageError: The folder cannot be written.
+        """
         add_files(self.path, self._signed.seal, contents)
 
     @property
@@ -270,7 +308,11 @@ class Run:
         return self.header["progress"]["rounds"] == self.config.rounds
 
     def require_complete(self) -> "Run":
-        """Return the run."""
+        """Return the run.
+
+        Raises:
+            ConfigError: It was interrupted.
+        """
         if not self.is_complete:
             raise ConfigError(
                 f"{self.path} stopped after {self.header['progress']['rounds']} of "
@@ -292,9 +334,9 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
     """
     if run is None:
         return latest_runs(folder)[-1]
-    found = Run(find_place(run, folder))
-    _ = found.header
-    return found
+    loaded = Run(find_place(run, folder))
+    _ = loaded.header
+    return loaded
 
 
 def chosen_runs(
@@ -305,7 +347,12 @@ def chosen_runs(
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:
-    """Return what the last ``train`` command made, in its order."""
+    """Return what the last ``train`` command made, in its order.
+
+    Raises:
+        MissingFileError: Nothing was trained yet.
+        TranscriptError: What remembers it was altered.
+    """
     marker = runs_folder(folder) / LATEST
     names = _read_names(marker) if marker.exists() else []
     if not names:

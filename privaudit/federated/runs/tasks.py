@@ -77,10 +77,10 @@ class RunTask:
 def _measure_classes(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> TaskScores:
-    told = ask_each(trainer, task, models, records).argmax(dim=-1).numpy()
+    predicted = ask_each(trainer, task, models, records).argmax(dim=-1).numpy()
     labels = records.labels.numpy()
-    right = (told == labels).astype(float)
-    return TaskScores("accuracy", right, macro_f1=macro_f1(told, labels))
+    right = (predicted == labels).astype(float)
+    return TaskScores("accuracy", right, macro_f1=macro_f1(predicted, labels))
 
 
 def _zero_shot_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
@@ -173,6 +173,14 @@ def macro_f1(
     record's on F1 is (2 T' - F1 (P' + A')) / (P + A) with its own part of each count.
     The interval says how the number would move with other test records.
 
+    Args:
+        predicted: Class indices that each model tells.
+        labels: Class indices.
+        confidence: Coverage, in (0, 1).
+
+    Raises:
+        ConfigError: There is no record, or no model.
+
     Example:
         >>> print(macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1])))
         0.733 [0.217, 1.000], n = 4
@@ -182,9 +190,9 @@ def macro_f1(
             f"There are {predicted.shape[0]} models and {predicted.shape[1]} test "
             "records, so that there is no F1. Give at least one of each."
         )
-    found = [_one(told, labels) for told in predicted]
-    value = float(np.mean([one for one, _ in found]))
-    influence = np.mean([each for _, each in found], axis=0)
+    per_model = [_one(row, labels) for row in predicted]
+    value = float(np.mean([one for one, _ in per_model]))
+    influence = np.mean([each for _, each in per_model], axis=0)
     records = len(labels)
     half = half_width(influence, records, confidence)
     low, high = max(value - half, 0.0), min(value + half, 1.0)

@@ -112,8 +112,10 @@ def train(
         >>> run.is_complete
         True
     """
-    own = {k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields}
-    config = make_config(trainer, {**(settings or {}), **own}, **fields)
+    parameters = {
+        k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields
+    }
+    config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
     run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
     if fresh or not _is_finished(run, config):
@@ -304,9 +306,9 @@ def _note_round(
     }
     if record.secure_sum is not None:
         line["secure_sum"] = record.secure_sum
-    asked = queries_of(training.trainer, training.federation.shards, record.at)
-    if asked is not None:
-        line["model_queries"] = asked
+    queries = queries_of(training.trainer, training.federation.shards, record.at)
+    if queries is not None:
+        line["model_queries"] = queries
     append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
     return line, utility
 
@@ -339,9 +341,9 @@ def _finish(training: _Training) -> None:
     training.record(config.rounds, messages)
     write_tensors(training.path / PERSONAL, join_names(models))
     written = [PERSONAL, "privacy.json"]
-    own = _own_model(training)
-    if own is not None:
-        write_tensors(training.path / OWN_MODEL, own)
+    own_model = _own_model(training)
+    if own_model is not None:
+        write_tensors(training.path / OWN_MODEL, own_model)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
     record = _certified(training.run, task, metrics, training.transcript)

@@ -74,21 +74,21 @@ def measure_clients(
     server: Tensors | None = None,
 ) -> Utility:
     """Return the utility of each client's personal model, and of the server's."""
-    found = measure_tests(trainer, population, list(models.values()))
-    correct = found.scores
+    measured = measure_tests(trainer, population, list(models.values()))
+    correct = measured.scores
     plain = np.broadcast_to(population.untrained_scores, correct.shape)
-    own = np.stack([population.own_records(client).numpy() for client in models])
+    is_own = np.stack([population.own_records(client).numpy() for client in models])
     mix = np.stack([population.mix(client).numpy() for client in models])
     return Utility(
-        local=mean_accuracy(correct, own),
-        neighbour=mean_accuracy(correct, ~own) if (~own).any() else None,
-        gain=mean_accuracy(correct - plain, own),
-        zero_shot=mean_accuracy(plain, own),
+        local=mean_accuracy(correct, is_own),
+        neighbour=mean_accuracy(correct, ~is_own) if (~is_own).any() else None,
+        gain=mean_accuracy(correct - plain, is_own),
+        zero_shot=mean_accuracy(plain, is_own),
         mix=mean_accuracy(correct, mix),
         all=mean_accuracy(correct, np.ones(correct.shape, dtype=bool)),
-        metric=found.metric,
-        macro_f1=found.macro_f1,
-        **_of_server(trainer, population, server, found),
+        metric=measured.metric,
+        macro_f1=measured.macro_f1,
+        **_of_server(trainer, population, server, measured),
     )
 
 
@@ -102,12 +102,12 @@ def _of_server(
     captions = {"clients": clients.captions} if clients.captions else {}
     if server is None:
         return {"captions": captions}
-    found = measure_tests(trainer, population, [server])
-    if found.captions:
-        captions["server"] = found.captions
-    everywhere = np.ones(found.scores.shape, dtype=bool)
+    measured = measure_tests(trainer, population, [server])
+    if measured.captions:
+        captions["server"] = measured.captions
+    everywhere = np.ones(measured.scores.shape, dtype=bool)
     return {
-        "server": mean_accuracy(found.scores, everywhere),
+        "server": mean_accuracy(measured.scores, everywhere),
         "everywhere": mean_accuracy(
             clients.scores, np.ones(clients.scores.shape, bool)
         ),
@@ -139,6 +139,9 @@ def mean_accuracy(
         counted: Which records count for which client, or how much: weights of 0 or
             more, of any sum.
         confidence: Coverage, in (0, 1).
+
+    Raises:
+        TooFewRecordsError: No record counts for any client.
     """
     used = counted.any(axis=1)
     if not used.any():
@@ -164,19 +167,19 @@ def logged(utility: Utility | None) -> dict[str, Any]:
         for name in ("local", "neighbour", "mix", "all")
     }
     estimates["macro_f1"] = utility and utility.macro_f1
-    found = {name: one and one.value for name, one in estimates.items()}
-    return found | _captions(utility) if utility else found
+    values = {name: one and one.value for name, one in estimates.items()}
+    return values | _captions(utility) if utility else values
 
 
 def _captions(utility: Utility) -> dict[str, float]:
     """Return caption metrics as "server BLEU-1", and a writing server's own score."""
-    found = {
+    values = {
         f"{who} {name}": estimate.value
         for who, metrics in utility.captions.items()
         for name, estimate in metrics.items()
     }
     if utility.server is not None and utility.metric != "accuracy":
-        found[f"server {utility.metric}"] = utility.server.value
+        values[f"server {utility.metric}"] = utility.server.value
     if utility.everywhere is not None and utility.metric != "accuracy":
-        found[f"clients {utility.metric}"] = utility.everywhere.value
-    return found
+        values[f"clients {utility.metric}"] = utility.everywhere.value
+    return values

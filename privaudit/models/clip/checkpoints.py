@@ -40,24 +40,24 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     """
     wanted = model.state_dict()
     size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
-    found = _named_as(wanted, _read(path, LARGER * size + EXTRA))
+    tensors = _named_as(wanted, _read(path, LARGER * size + EXTRA))
     for name, tensor in wanted.items():
-        if name not in found:
+        if name not in tensors:
             raise ConfigError(
                 f"{path} has no tensor {name!r}, which the model has with shape "
                 f"{list(tensor.shape)}. {_ADVICE}"
             )
-        if found[name].shape != tensor.shape:
+        if tensors[name].shape != tensor.shape:
             raise ConfigError(
-                f"Tensor {name!r} of {path} has shape {list(found[name].shape)}, and "
+                f"Tensor {name!r} of {path} has shape {list(tensors[name].shape)}, and "
                 f"the model's {list(tensor.shape)}. {_ADVICE}"
             )
-    extra = sorted(found.keys() - wanted.keys())
+    extra = sorted(tensors.keys() - wanted.keys())
     if extra:
         raise ConfigError(
             f"{path} has a tensor {extra[0]!r}, which the model has not. {_ADVICE}"
         )
-    model.load_state_dict(found)
+    model.load_state_dict(tensors)
 
 
 LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names

@@ -43,6 +43,9 @@ class PicturePreparation:
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1.
+
+        Raises:
+            ConfigError: Another number of channels, or floats beyond 0 to 1.
         """
         resized = self._crop(self._resize(as_rgb(pictures))).clamp(0, 1)
         mean, std = (resized.new_tensor(x).view(3, 1, 1) for x in (self.mean, self.std))

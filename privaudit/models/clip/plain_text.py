@@ -24,6 +24,11 @@ def plain_text_features(
     open_clip's ``encode_text`` runs unmodified; only what its token embedding returns
     is changed on the way, so every kind of tower and pooling is served.
 
+    Args:
+        clip: An open_clip model.
+        tokens: One row for each text.
+        contexts: One context for each text; gradients flow to them.
+
     Returns:
         Features before l2-normalisation.
     """

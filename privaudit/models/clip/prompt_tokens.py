@@ -51,6 +51,9 @@ def prompt_tokens(
         texts: At least one; none may be empty.
         context_tokens: Context vectors to make room for; 0 for a plain text.
         length: Positions the text tower has.
+
+    Raises:
+        ConfigError: A text is empty or does not fit beside the context.
     """
     if not texts or context_tokens < 0:
         raise ConfigError(
@@ -69,7 +72,11 @@ def prompt_tokens(
 
 
 def word_ids(tokenizer: Tokenizer, text: str, length: int) -> Int[Tensor, " words"]:
-    """Return the token ids of a text, without start, end and padding."""
+    """Return the token ids of a text, without start, end and padding.
+
+    Raises:
+        ConfigError: The text is empty or longer than ``length``.
+    """
     tokens = prompt_tokens(tokenizer, [text], 0, length)
     start, end, padding = _specials(tokenizer, length)
     return tokens.ids[0, start : _lengths(tokens.ids, padding)[0] - end]

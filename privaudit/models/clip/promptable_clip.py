@@ -35,6 +35,12 @@ class ClassPrompts:
     """The frozen text tower bound to class names: contexts in, text features out.
 
     Made by :meth:`PromptableCLIP.prompts`.
+
+    Attributes:
+        class_names: In the order of the features.
+        context_tokens: Vectors in a context.
+        width: Size of a context vector.
+        dim: Size of a text feature.
     """
 
     def __init__(
@@ -66,6 +72,9 @@ class ClassPrompts:
 
         Differentiable in ``contexts``; works under ``torch.func.vmap`` and with
         ``is_grads_batched``.
+
+        Raises:
+            ConfigError: The contexts have another shape than the prompts were made for.
         """
         expected = (self.context_tokens, self.width)
         if contexts.shape[1:] != expected:
@@ -150,6 +159,9 @@ class PromptableCLIP(FeatureModel):
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
+
+        Raises:
+            ConfigError: Another number of channels, or floats beyond 0 to 1.
         """
         return self._prepare(pictures)
 
@@ -157,7 +169,12 @@ class PromptableCLIP(FeatureModel):
     def encode_images(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 256
     ) -> Float[Tensor, "n dim"]:
-        """Return l2-normalised image features, without gradient."""
+        """Return l2-normalised image features, without gradient.
+
+        Args:
+            pictures: As :meth:`preprocess_batch` returns them.
+            batch: Pictures encoded at a time; more is faster and takes more memory.
+        """
         features = [torch.empty(0, self.dim, device=self.device)]
         for part in pictures.split(batch) if len(pictures) else ():
             features.append(self.clip.encode_image(part.to(self.device)))
@@ -171,6 +188,13 @@ class PromptableCLIP(FeatureModel):
 
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; how each kind of tower
         makes them is told by :func:`~privaudit.models.language.image_tokens.image_tokens`.
+
+        Args:
+            pictures: As :meth:`preprocess_batch` returns them.
+            batch: Pictures encoded at a time.
+
+        Raises:
+            ConfigError: The image tower is of a kind that has no tokens.
         """
         parts = [
             tokens_of(self.clip, part.to(self.device)) for part in pictures.split(batch)
@@ -191,6 +215,9 @@ class PromptableCLIP(FeatureModel):
         A model that was aligned with a bank projects its embeddings. Any other takes
         embeddings that its own image tower made, and only normalises them; that they
         come from that very tower cannot be seen in them.
+
+        Raises:
+            ConfigError: The embeddings have another size.
         """
         if embeddings.shape[1] != self.bank_width:
             raise ConfigError(
@@ -221,6 +248,10 @@ class PromptableCLIP(FeatureModel):
                 does not. On ViT-B-16's text tower at random weights features then
                 differ by at most 0.002 (cosine at least 0.9999) and gradients by 1.3
                 percent of their norm.
+
+        Raises:
+            ConfigError: A name is empty or does not fit beside the context, or the
+                tower cannot run in that precision.
         """
         texts = [f"{_spoken(name)}." for name in class_names]
         tokens = self._tokens(texts, context_tokens)
@@ -230,13 +261,25 @@ class PromptableCLIP(FeatureModel):
     def template_features(
         self, class_names: Sequence[str], template: str = "a photo of a {}."
     ) -> Float[Tensor, "classes dim"]:
-        """Return l2-normalised features of a hand-written prompt for each class."""
+        """Return l2-normalised features of a hand-written prompt for each class.
+
+        Args:
+            class_names: At least one; underscores count as blanks.
+            template: With ``{}`` where the name goes.
+
+        Raises:
+            ConfigError: The template has no ``{}``, or a text does not fit.
+        """
         texts = _filled(template, class_names)
         prompts = ClassPrompts(self.clip, self._tokens(texts, 0), class_names)
         return prompts(torch.empty(1, 0, self.width, device=self.device))[0]
 
     def tower(self, class_names: Sequence[str], template: str) -> ClipTextTower:
-        """Return the text tower on hand-written prompts, to be tuned as a whole."""
+        """Return the text tower on hand-written prompts, to be tuned as a whole.
+
+        Raises:
+            ConfigError: As :meth:`template_features`, or the tower cannot be tuned.
+        """
         tokens = self._tokens(_filled(template, class_names), 0)
         return ClipTextTower(self.clip, tokens, self.logit_scale)
 
@@ -244,6 +287,9 @@ class PromptableCLIP(FeatureModel):
         """Return the token embeddings of a text, without start and end token.
 
         Use them to begin a context at words.
+
+        Raises:
+            ConfigError: The text is empty or longer than the tower takes.
         """
         ids = word_ids(self.tokenizer, text, int(self.clip.context_length))
         return self._tower.token_embedding(ids.to(self.device)).detach().clone()

@@ -64,8 +64,8 @@ class Packing:
             parts.append(pad(causal, (0, self.longest), value=blocked))
         for count, length in self.groups:
             causal = torch.full((length, length), blocked).triu(1)
-            own = pad(causal, (0, self.longest - length), value=blocked)
-            rows = pad(own[-1:] if ends_only else own, (self.prefix, 0))
+            own_mask = pad(causal, (0, self.longest - length), value=blocked)
+            rows = pad(own_mask[-1:] if ends_only else own_mask, (self.prefix, 0))
             parts.append(rows.repeat(count, 1))
         return torch.cat(parts)
 
@@ -99,9 +99,9 @@ class SharedPrefixText:
         with torch.no_grad():
             positions = tower.positional_embedding.detach()
             embedded = tower.token_embedding(tokens.ids) + positions
-            own = [embedded[i, prefix : prefix + lengths[i]] for i in order]
+            suffixes = [embedded[i, prefix : prefix + lengths[i]] for i in order]
             self._start = embedded[0, :start]
-            self._suffix = torch.cat(own)
+            self._suffix = torch.cat(suffixes)
             self._context_positions = positions[start:prefix]
             masks = (self._packing.mask(ends_only=last) for last in (False, True))
             self._mask, self._end_mask = (mask.to(positions) for mask in masks)
@@ -146,8 +146,10 @@ class _Block:
         normed = self.block.ln_1(states).to(self.weight.dtype)
         mixed = linear(normed, self.weight[width:], self.bias[width:])
         keys, values = self._split(mixed.to(states.dtype), 2)
-        asked = linear(_ends(normed, packing), self.weight[:width], self.bias[:width])
-        (queries,) = self._split(asked.to(states.dtype), 1)
+        projected = linear(
+            _ends(normed, packing), self.weight[:width], self.bias[:width]
+        )
+        (queries,) = self._split(projected.to(states.dtype), 1)
         attended = _attend(queries, keys, values, packing, mask)
         return self._finish(_ends(states, packing), attended)
 
@@ -187,8 +189,8 @@ def _own_scores(queries: Tensor, keys: Tensor, packing: Packing) -> Tensor:
     """Return scores of each row with its class's tokens, padded to the longest."""
     parts = []
     for rows, (count, length, first, end) in _rows(queries, packing):
-        own = torch.unflatten(keys[:, :, first:end], 2, (count, length))
-        scores = torch.unflatten(rows, 2, (count, -1)) @ own.transpose(-1, -2)
+        own_keys = torch.unflatten(keys[:, :, first:end], 2, (count, length))
+        scores = torch.unflatten(rows, 2, (count, -1)) @ own_keys.transpose(-1, -2)
         parts.append(pad(scores.flatten(2, 3), (0, packing.longest - length)))
     return _after_prefix(parts, queries, packing)
 
@@ -197,8 +199,8 @@ def _own_values(weights: Tensor, values: Tensor, packing: Packing) -> Tensor:
     """Return what each row takes from its class's tokens."""
     parts = []
     for rows, (count, length, first, end) in _rows(weights, packing):
-        own = torch.unflatten(values[:, :, first:end], 2, (count, length))
-        taken = torch.unflatten(rows[..., :length], 2, (count, -1)) @ own
+        own_values = torch.unflatten(values[:, :, first:end], 2, (count, length))
+        taken = torch.unflatten(rows[..., :length], 2, (count, -1)) @ own_values
         parts.append(taken.flatten(2, 3))
     return _after_prefix(parts, weights, packing)
 

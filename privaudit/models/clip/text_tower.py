@@ -81,7 +81,11 @@ class TextTower:
 
 
 def text_tower(clip: nn.Module) -> TextTower:
-    """Find the text tower of an open_clip ``CLIP``, ``CustomTextCLIP`` or ``CoCa``."""
+    """Find the text tower of an open_clip ``CLIP``, ``CustomTextCLIP`` or ``CoCa``.
+
+    Raises:
+        ConfigError: The text tower is no open_clip transformer.
+    """
     parts: Any = getattr(clip, "text", clip)
     if not isinstance(getattr(parts, "token_embedding", None), nn.Embedding):
         raise ConfigError(

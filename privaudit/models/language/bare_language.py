@@ -9,6 +9,14 @@ def load_language(source: str) -> tuple[Any, Any]:
     """Return a causal language model of transformers and its tokenizer.
 
     Code that comes with it is not run, and only safetensors weights are read.
+
+    Args:
+        source: A folder of transformers, or a name on the hub.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be used: see
+            :func:`~privaudit.models.hugging_face.loading_errors`.
     """
     what = "language model"
     tokenizer = load_reader("AutoTokenizer", what, source)

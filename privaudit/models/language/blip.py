@@ -23,6 +23,17 @@ def load_blip(
 
     The query tokens' transformer does not see the question, so a picture's tokens are
     computed once, as for LLaVA.
+
+    Args:
+        name: As ``--model`` takes it.
+        model: ``Blip2ForConditionalGeneration``, frozen.
+        processor: Its image processor.
+        tokenizer: Its tokenizer.
+        targets: The language model's layers that may be changed.
+
+    Raises:
+        ConfigError: The processor makes pictures of another size than the model takes,
+            or a target fits no layer.
     """
     eye = _picture_tower(model, processor)
     inner = model.language_model

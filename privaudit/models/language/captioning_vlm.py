@@ -22,7 +22,16 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 
 @dataclass(frozen=True)
 class PictureTower:
-    """Makes pictures into tokens of the language model."""
+    """Makes pictures into tokens of the language model.
+
+    Attributes:
+        encode: From prepared pictures to tokens, the projector included.
+        prepare: From pictures (grey or RGB, bytes or floats from 0 to 1) to what
+            ``encode`` takes.
+        image_size: Side of a prepared picture.
+        parts: Tokens of a picture.
+        description: What beside the weights decides about a picture's tokens.
+    """
 
     encode: Callable[[Tensor], Tensor]
     prepare: Callable[[Pictures], Tensor]
@@ -33,7 +42,13 @@ class PictureTower:
 
 @dataclass(frozen=True)
 class VectorProjector:
-    """Makes an embedding that an image tower made elsewhere into such tokens."""
+    """Makes an embedding that an image tower made elsewhere into such tokens.
+
+    Attributes:
+        project: From embeddings to tokens.
+        bank_width: Size of an embedding.
+        parts: Tokens of each.
+    """
 
     project: Callable[[Tensor], Tensor]
     bank_width: int
@@ -117,6 +132,10 @@ class CaptioningVLM(PictureModel):
 
         Args:
             pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
+
+        Raises:
+            ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
+                or the model reads embeddings.
         """
         if 0 in pictures.shape[1:]:
             raise ConfigError(
@@ -129,7 +148,15 @@ class CaptioningVLM(PictureModel):
     def encode_tokens(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 64
     ) -> Float[Tensor, "n parts width"]:
-        """Return each picture's tokens as the language model reads them."""
+        """Return each picture's tokens as the language model reads them.
+
+        Args:
+            pictures: As :meth:`preprocess_batch` returns them.
+            batch: Pictures encoded at a time.
+
+        Raises:
+            ConfigError: The model reads embeddings.
+        """
         encode = self._tower().encode
         if not len(pictures):
             return torch.empty(0, self.parts, self.width, device=self.device)
@@ -169,7 +196,16 @@ class CaptioningVLM(PictureModel):
     def words(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
     ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`DialogueTokens`."""
+        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
+
+        Args:
+            dialogues: One for each record.
+            with_answers: Whether the first answer follows each prompt.
+
+        Raises:
+            ConfigError: A row is longer than the context, an answer is empty, or a
+                question holds the tokenizer's own mark for pictures.
+        """
         return self._dialogue_tokens(dialogues, with_answers)
 
     def decode(self, ids: Sequence[int]) -> str:

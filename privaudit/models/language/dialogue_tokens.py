@@ -92,13 +92,22 @@ class DialogueTokens:
     @property
     def padding(self) -> int:
         """The token behind the end."""
-        own = self.tokenizer.pad_token_id
-        return int(self._end if own is None else own)
+        pad_id = self.tokenizer.pad_token_id
+        return int(self._end if pad_id is None else pad_id)
 
     def __call__(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
     ) -> TokenSequences:
-        """Return rows of tokens, padded at the right to the longest."""
+        """Return rows of tokens, padded at the right to the longest.
+
+        Args:
+            dialogues: One for each record; the first answer counts.
+            with_answers: Whether answers follow the prompts, each with an end token.
+
+        Raises:
+            ConfigError: A row does not fit into the context, an answer is empty, or a
+                question holds the tokenizer's own mark for pictures.
+        """
         rows = [self._row(i, each, with_answers) for i, each in enumerate(dialogues)]
         longest = max((len(ids) for ids, _ in rows), default=0)
         ids = torch.full((len(rows), longest), self.padding)
@@ -133,9 +142,9 @@ class DialogueTokens:
             return ids, kinds
         ids = self._encode(before + self.image_token * self.parts + after, True)
         kinds = [PICTURE if each == self._image else INSTRUCTION for each in ids]
-        if (found := kinds.count(PICTURE)) != self.parts:
+        if (places := kinds.count(PICTURE)) != self.parts:
             raise ConfigError(
-                f"Record {record} has {found} places for a picture of {self.parts} "
+                f"Record {record} has {places} places for a picture of {self.parts} "
                 f"tokens: its question holds {self.image_token!r}. Take that out."
             )
         return ids, kinds

@@ -38,17 +38,17 @@ def prompt_groups(lengths: Int[Tensor, "k rows"]) -> Iterator[PromptGroup]:
     numbers = torch.arange(models * rows, device=lengths.device).view(models, rows)
     at_once = max(1, _PROMPTS_AT_ONCE // models)
     for length in sorted(set(lengths[lengths > 0].tolist())):
-        own = [numbers[i][lengths[i] == length] for i in range(models)]
-        stand_in = torch.cat(own)[0]
-        width = max(map(len, own))
+        by_model = [numbers[i][lengths[i] == length] for i in range(models)]
+        stand_in = torch.cat(by_model)[0]
+        width = max(map(len, by_model))
         source = stand_in.repeat(models, width)
         real = torch.zeros_like(source, dtype=torch.bool)
-        for i, mine in enumerate(own):
-            source[i, : len(mine)], real[i, : len(mine)] = mine, True
-        for some, which in zip(
+        for i, prompts in enumerate(by_model):
+            source[i, : len(prompts)], real[i, : len(prompts)] = prompts, True
+        for chunk, which in zip(
             source.split(at_once, 1), real.split(at_once, 1), strict=True
         ):
-            yield PromptGroup(length, some, which)
+            yield PromptGroup(length, chunk, which)
 
 
 def greedy(

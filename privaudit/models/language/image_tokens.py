@@ -27,6 +27,9 @@ def image_tokens(
     labels from CLIP", ECCV 2022, section 3.2; here with the positions' embeddings, so
     that the pooled feature is made of these tokens. FedOTP's published code instead
     lets every position attend to all of them and takes all outputs.
+
+    Raises:
+        ConfigError: The tower is of another kind, or pools through queries.
     """
     tower: Any = clip.visual
     kind = type(tower).__name__

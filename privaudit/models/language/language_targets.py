@@ -37,16 +37,18 @@ def linear_targets(
     Raises:
         ConfigError: A name fits no layer, or fits one that is not linear.
     """
-    found = [
+    targets = [
         name for name in _chosen_by_peft(model, names, part) if is_part(name, part)
     ]
     if not isinstance(names, str):
         for wanted in names:
-            if not any(name == wanted or name.endswith(f".{wanted}") for name in found):
+            if not any(
+                name == wanted or name.endswith(f".{wanted}") for name in targets
+            ):
                 raise _no_such_layer(model, wanted, part)
-    if not found:
+    if not targets:
         raise _no_such_layer(model, _joined(names), part)
-    return dict(_described(model, found, part))
+    return dict(_described(model, targets, part))
 
 
 def is_part(name: str, part: str) -> bool:

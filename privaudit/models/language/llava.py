@@ -58,7 +58,11 @@ class ProcessorPreparation:
     processor: Any
 
     def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 height width"]:
-        """Prepare a batch of pictures of one size."""
+        """Prepare a batch of pictures of one size.
+
+        Raises:
+            ConfigError: Another number of channels, or floats beyond 0 to 1.
+        """
         # In floats, resizing would overshoot black and white; in bytes it cannot.
         in_bytes = (as_rgb(pictures) * 255).round().to(torch.uint8)
         made = self.processor(
@@ -69,7 +73,11 @@ class ProcessorPreparation:
         return made["pixel_values"].float()
 
     def example(self, size: int) -> Float[Tensor, "1 3 size size"]:
-        """Return a black picture, prepared."""
+        """Return a black picture, prepared.
+
+        Raises:
+            ConfigError: It is not of the size that the image tower takes.
+        """
         made = self(torch.zeros(1, 3, size, size, dtype=torch.uint8))
         if tuple(made.shape[2:]) != (size, size):
             raise ConfigError(
@@ -99,7 +107,7 @@ def _picture_tower(model: Any, processor: Any) -> PictureTower:
 def _encoder(model: Any) -> Callable[[Tensor], Tensor]:
     @torch.no_grad()
     def encode(pictures: Tensor) -> Tensor:
-        found = model.get_image_features(pictures.to(model.dtype), return_dict=True)
-        return torch.stack(list(found.pooler_output))
+        output = model.get_image_features(pictures.to(model.dtype), return_dict=True)
+        return torch.stack(list(output.pooler_output))
 
     return encode

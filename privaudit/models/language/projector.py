@@ -54,7 +54,14 @@ class ProjectorSettings:
 
 @options(frozen=True)
 class ProjectorLogLine:
-    """One line of the log."""
+    """One line of the log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Mean since the line before, in nats per token.
+        held_out: On the public captions that are held out.
+        seconds: Since the start.
+    """
 
     step: int
     loss: float
@@ -104,7 +111,18 @@ def learn_projector(
     settings: ProjectorSettings,
     progress: Progress | None = None,
 ) -> Learned:
-    """Learn a projector. The same settings, threads and versions give the same."""
+    """Learn a projector. The same settings, threads and versions give the same.
+
+    Args:
+        language: Frozen, and used without changes.
+        embeddings: Of public records.
+        words: Their dialogues with answers, with ``settings.parts`` places.
+        settings: How to learn.
+        progress: Called with every line of the log.
+
+    Raises:
+        TrainingError: The loss is not finite.
+    """
     learning = _Learning(language, embeddings, words, settings)
     log, losses, started = list[ProjectorLogLine](), list[float](), time.monotonic()
     for step, loss in learning.steps():
@@ -189,12 +207,12 @@ class _Learning:
     def folded(self) -> Projector:
         """Return the best map, for embeddings as they are, frozen."""
         self._projector.load_state_dict(self._best[1])
-        found = self._projector.cpu()
-        weight = found.weight.detach() / self._deviation
+        projector = self._projector.cpu()
+        weight = projector.weight.detach() / self._deviation
         with torch.no_grad():
-            found.bias.sub_(weight @ self._mean)
-            found.weight.copy_(weight)
-        return found.eval().requires_grad_(False).to(self._language.device)
+            projector.bias.sub_(weight @ self._mean)
+            projector.weight.copy_(weight)
+        return projector.eval().requires_grad_(False).to(self._language.device)
 
     def _draw(self) -> Int[Tensor, " batch"]:
         order = torch.randperm(len(self._rest), generator=self._generator)

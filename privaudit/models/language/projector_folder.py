@@ -55,6 +55,7 @@ class Losses:
     """What the projector reaches on records that it has not seen, in nats per token.
 
     Attributes:
+        records: How many.
         own: Each caption behind its own embedding.
         other: Each behind another record's: what is missing to ``own`` comes from the
             language alone.
@@ -108,7 +109,15 @@ def save_captioner(
     model: Any,
     words: Any,
 ) -> ProjectorDescription:
-    """Write a captioner to a folder, the description last."""
+    """Write a captioner to a folder, the description last.
+
+    Args:
+        out: Folder; made if missing, for its owner only.
+        description: What it is; the weights' hashes and versions are filled in.
+        projector: What was learned.
+        model: The language model, which is copied into the folder.
+        words: The language model's tokenizer.
+    """
     make_private_folder(out)
     content = save(dict(projector.cpu().state_dict()))
     described = replace(
@@ -132,14 +141,20 @@ def save_captioner(
 def load_captioner_folder(
     folder: Path, device: str = "cpu", targets: TargetNames = "all-linear"
 ) -> CaptioningVLM:
-    """Load a captioner for embeddings, frozen; it says which records it has seen."""
+    """Load a captioner for embeddings, frozen; it says which records it has seen.
+
+    Raises:
+        MissingFileError: One of its files is not there.
+        ConfigError: They are damaged, or do not belong together, or no layer fits
+            ``targets``.
+    """
     described = _FILE.read(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
-    found = hashlib.sha256(content).hexdigest()
-    check_hash(folder / WEIGHTS, found, described.sha256, _REMEDY)
+    digest = hashlib.sha256(content).hexdigest()
+    check_hash(folder / WEIGHTS, digest, described.sha256, _REMEDY)
     model, tokenizer = load_language(str(folder / LANGUAGE))
-    found = weights_hash(model)
-    check_hash(folder / LANGUAGE, found, described.language_hash, _REMEDY)
+    digest = weights_hash(model)
+    check_hash(folder / LANGUAGE, digest, described.language_hash, _REMEDY)
     language = StackedLanguageModel(model.to(device), tokenizer, targets)
     parts = described.settings.parts
     projector = Projector(described.bank_width, parts, language.width)
@@ -173,7 +188,23 @@ def make_captioner(
     settings: Mapping[str, Any] | None = None,
     progress: Callable[[ProjectorLogLine], None] | None = None,
 ) -> ProjectorDescription:
-    """Learn a projector on a data set's public part, and write a captioner."""
+    """Learn a projector on a data set's public part, and write a captioner.
+
+    Args:
+        source: The language model, as
+            :func:`~privaudit.models.language.bare_language.load_language` takes it.
+        dataset_name: From ``privaudit list datasets``: embeddings with captions.
+        out: The captioner's folder.
+        data: Where the data set lies; None looks in the usual places.
+        split: "validation"; None takes it where there is one.
+        share: Of the training records, to be public in place of a split.
+        template: The prompt, with {image} and {question}.
+        settings: Fields of :class:`~privaudit.models.language.projector.ProjectorSettings`.
+        progress: Called with every line of the log.
+
+    Raises:
+        PrivauditError: As the parts do.
+    """
     how = checked(ProjectorSettings, settings or {})
     dataset = load_dataset(dataset_name, data)
     public = public_part(dataset, split, share, how.seed)
@@ -192,7 +223,12 @@ def captioner_on(
     settings: ProjectorSettings | None = None,
     progress: Callable[[ProjectorLogLine], None] | None = None,
 ) -> ProjectorDescription:
-    """Learn on given public records of a data set in memory; see above."""
+    """Learn on given public records of a data set in memory; see above.
+
+    Raises:
+        ConfigError: It has pictures in place of embeddings, or no captions.
+        PrivauditError: As the parts do.
+    """
     how, bank = settings or ProjectorSettings(), _bank(dataset)
     model, tokenizer = load_language(source)
     language = StackedLanguageModel(model, tokenizer)

@@ -103,6 +103,12 @@ class StackedLanguageModel(TunedModules):
         Differentiable in what is added and in the pictures. At padding they mean
         nothing.
 
+        Args:
+            tokens: The pictures.
+            words: [k, rows, length].
+            tuning: What each model adds.
+            positions: Where logits are wanted; None is everywhere.
+
         Raises:
             ConfigError: A row's places for its picture are not as many as its parts,
                 or rows are longer than the model's context.
@@ -165,6 +171,9 @@ class StackedLanguageModel(TunedModules):
             words: [k, rows, length], prompts only; a row of padding gets no words.
             tuning: What each model adds.
             longest: Tokens at most; the end of the context ends an answer too.
+
+        Raises:
+            ConfigError: As :meth:`generate_ids`.
         """
         answers = self.generate_ids(tokens, words, tuning, longest)
         return [[self.decode(ids) for ids in rows] for rows in answers]
@@ -180,6 +189,10 @@ class StackedLanguageModel(TunedModules):
         """Return the same as token numbers, each with its end token if it has one.
 
         Prompts of one length run together, so that none needs padding at its left.
+
+        Raises:
+            ConfigError: Words hold answers, ``longest`` is not above 0, or as
+                :meth:`logits`.
         """
         check_prompts(words, longest)
         check_places(words, tokens.shape[2])
@@ -199,8 +212,8 @@ class StackedLanguageModel(TunedModules):
         """Let models that have all weights of their own answer one by one."""
 
         def said(number: int, rest: Tuning) -> list[list[int]]:
-            some = tokens[[number]], words[number : number + 1]
-            return self.generate_ids(*some, rest, longest)[0]
+            inputs = tokens[[number]], words[number : number + 1]
+            return self.generate_ids(*inputs, rest, longest)[0]
 
         numbers = range(len(tokens))
         return [self.one_alone(tuning, n, partial(said, n)) for n in numbers]
@@ -329,13 +342,13 @@ def check_prompts(words: TokenSequences, longest: int) -> None:
 
 def _context(config: Any) -> int | None:
     text = config.get_text_config()
-    found = (getattr(text, name, None) for name in _CONTEXT_NAMES)
-    return next((int(length) for length in found if length), None)
+    lengths = (getattr(text, name, None) for name in _CONTEXT_NAMES)
+    return next((int(length) for length in lengths if length), None)
 
 
 def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:
     """Return the tokenizer's end token, and those the model itself stops at."""
-    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    listed = own if isinstance(own, list) else [own]
+    stop_ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed = stop_ids if isinstance(stop_ids, list) else [stop_ids]
     ends = [token for token in (*listed, tokenizer.eos_token_id) if token is not None]
     return frozenset(map(int, ends))

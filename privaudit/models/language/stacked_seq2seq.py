@@ -94,8 +94,8 @@ class StackedSeq2Seq(StackedLanguageModel):
         order = torch.cat([order[..., 1:], torch.full_like(order[..., :1], -1)], -1)
         which = order[..., positions].flatten(0, 1)  # -1: nothing is expected
         index = which.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1])
-        found = logits.gather(1, index) * (which >= 0)[..., None]
-        return found.unflatten(0, (models, rows))
+        gathered = logits.gather(1, index) * (which >= 0)[..., None]
+        return gathered.unflatten(0, (models, rows))
 
     @torch.no_grad()
     def generate_ids(
@@ -105,7 +105,12 @@ class StackedSeq2Seq(StackedLanguageModel):
         tuning: Tuning,
         longest: int,
     ) -> list[list[list[int]]]:
-        """Return what each model says to each prompt, each with its end token if any."""
+        """Return what each model says to each prompt, each with its end token if any.
+
+        Raises:
+            ConfigError: Words hold answers, ``longest`` is not above 0, or as
+                :meth:`logits`.
+        """
         check_prompts(words, longest)
         check_places(words, tokens.shape[2])
         if tuning.weights:
@@ -114,14 +119,17 @@ class StackedSeq2Seq(StackedLanguageModel):
         answers: list[list[list[int]]] = [[] for _ in range(models)]
         at_once = max(1, _ROWS_AT_ONCE // models)
         for first in range(0, rows, at_once):
-            some = slice(first, first + at_once)
-            said = self._said(tokens[:, some], words[:, some], tuning, longest)
-            for own, part in zip(answers, said, strict=True):
-                own.extend(part)
-        asked = (words.kinds != PADDING).any(dim=-1).tolist()
+            selected = slice(first, first + at_once)
+            said = self._said(tokens[:, selected], words[:, selected], tuning, longest)
+            for model_answers, part in zip(answers, said, strict=True):
+                model_answers.extend(part)
+        has_prompt = (words.kinds != PADDING).any(dim=-1).tolist()
         return [
-            [ids if real else [] for ids, real in zip(own, some, strict=True)]
-            for own, some in zip(answers, asked, strict=True)
+            [
+                ids if real else []
+                for ids, real in zip(model_answers, selected, strict=True)
+            ]
+            for model_answers, selected in zip(answers, has_prompt, strict=True)
         ]
 
     def _said(
@@ -179,11 +187,11 @@ def _answers(
     The first are the start token and all of the answer but its last token, padded at
     the right with the start token; the second counts from 0, and is -1 elsewhere.
     """
-    mine = words.kinds == ANSWER
-    order = torch.where(mine, mine.cumsum(dim=-1) - 1, -1)
+    in_answer = words.kinds == ANSWER
+    order = torch.where(in_answer, in_answer.cumsum(dim=-1) - 1, -1)
     longest = max(1, int(order.max()) + 1)
     # One column more, for what is written nowhere.
     given = words.ids.new_full((*words.ids.shape[:-1], longest + 1), start)
-    place = torch.where(mine & (order + 1 < longest), order + 1, longest)
+    place = torch.where(in_answer & (order + 1 < longest), order + 1, longest)
     given.scatter_(-1, place, words.ids)
     return given[..., :longest], order

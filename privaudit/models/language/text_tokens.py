@@ -31,7 +31,12 @@ class TextTokens:
     separator: int | None = None
 
     def __call__(self, texts: Texts) -> TokenSequences:
-        """Return rows of tokens, padded at the right to the longest."""
+        """Return rows of tokens, padded at the right to the longest.
+
+        Raises:
+            ConfigError: A text does not fit into the context, or holds the tokenizer's
+                own mark between two texts.
+        """
         rows = [self._row(number, parts) for number, parts in enumerate(texts.texts)]
         ids = pad_sequence(rows, batch_first=True, padding_value=self._padding)
         lengths = torch.tensor([len(row) for row in rows])[:, None]
@@ -48,10 +53,10 @@ class TextTokens:
             )
         if self.separator is None:
             return ids
-        found = second_texts(
+        type_ids = second_texts(
             TokenSequences(ids, torch.full_like(ids, INSTRUCTION)), self.separator
         )
-        if found.tolist() != made["token_type_ids"]:
+        if type_ids.tolist() != made["token_type_ids"]:
             raise ConfigError(
                 f"Record {record} holds {self.tokenizer.sep_token!r}, the tokenizer's "
                 "own mark between two texts. Take that out of it."
@@ -60,5 +65,5 @@ class TextTokens:
 
     @property
     def _padding(self) -> int:
-        own = self.tokenizer.pad_token_id
-        return 0 if own is None else int(own)
+        pad_id = self.tokenizer.pad_token_id
+        return 0 if pad_id is None else int(pad_id)

@@ -77,7 +77,12 @@ class DrawingSettings:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Drawn pictures and the truth about them."""
+    """Drawn pictures and the truth about them.
+
+    Attributes:
+        pixels: Values in [0, 1].
+        attributes: See ``captions``.
+    """
 
     pixels: Float[Tensor, "n 3 h w"]
     attributes: Int[Tensor, "n attributes"]
@@ -89,7 +94,14 @@ def draw(
     generator: torch.Generator,
     settings: DrawingSettings | None = None,
 ) -> Pictures:
-    """Draw a batch of pictures of 32x32."""
+    """Draw a batch of pictures of 32x32.
+
+    Args:
+        marks: The stock to draw from.
+        count: Number of pictures.
+        generator: Source of every choice.
+        settings: What to draw.
+    """
     settings = settings or DrawingSettings()
     table = _choose(count, generator, settings)
     groups = 2 * table[:, KIND] + table[:, MANNER].clamp_min(0)

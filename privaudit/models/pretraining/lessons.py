@@ -150,10 +150,10 @@ def _row(
     start = tokenizer.sot_token_id
     row = [(start if n == 0 else 0, n, 0, 0) for n in range(_PREFIX)]
     for number, (question, answer) in enumerate(dialogues, 1):
-        asked = tokenizer.encode(question)
-        told = [*tokenizer.encode(answer), tokenizer.eot_token_id]
-        parts = [(token, 0) for token in asked] + [(token, 1) for token in told]
-        row += [(t, _PREFIX + n, number, told) for n, (t, told) in enumerate(parts)]
+        prompt = tokenizer.encode(question)
+        reply = [*tokenizer.encode(answer), tokenizer.eot_token_id]
+        parts = [(token, 0) for token in prompt] + [(token, 1) for token in reply]
+        row += [(t, _PREFIX + n, number, reply) for n, (t, reply) in enumerate(parts)]
     return row
 
 

@@ -51,7 +51,11 @@ class TinyClipSettings:
     """How to pretrain.
 
     Attributes:
+        steps: Number of batches.
         batch: Pictures in a batch, each with one caption.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
         average: Decay per step of the moving average of the weights, which is what
             is kept.
         chatter: Share of captions with words without meaning in front.
@@ -59,6 +63,8 @@ class TinyClipSettings:
         precision: Of the image tower's arithmetic in training.
         log_every: Steps between validations; each also writes a checkpoint.
         validate: Number of pictures of each validation set.
+        seed: Of everything random.
+        drawing: What the pictures show.
     """
 
     steps: Annotated[int, Field(ge=1)] = 2000
@@ -88,8 +94,16 @@ def pretrain(
     anew at every validation, each atomically. The same settings, threads and versions
     give the same bytes.
 
+    Args:
+        settings: How to pretrain.
+        out: Folder to write to; made if missing.
+        progress: Called after every validation with its line of the log.
+
     Returns:
         The log's last line.
+
+    Raises:
+        TrainingError: When the loss is not finite.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     marks = build_marks(generator, copies=settings.copies)
@@ -100,10 +114,10 @@ def pretrain(
     for step, loss in _train(model, average, marks, settings, generator):
         if step % settings.log_every == 0 or step == settings.steps:
             seconds = time.monotonic() - started
-            kept = rounded(average.module)
-            calibrate(kept, marks, settings)
-            log.append(_record(kept, validation, step, loss, seconds))
-            save_weights(kept, out, settings, log[-1])
+            snapshot = rounded(average.module)
+            calibrate(snapshot, marks, settings)
+            log.append(_record(snapshot, validation, step, loss, seconds))
+            save_weights(snapshot, out, settings, log[-1])
             write_log(log, out)
             if progress is not None:
                 progress(log[-1])

@@ -51,7 +51,12 @@ class TinyClipValidation:
 
 
 def build_validation(count: int, seed: int) -> TinyClipValidation:
-    """Draw the validation sets."""
+    """Draw the validation sets.
+
+    Args:
+        count: Pictures in each.
+        seed: Other than training's.
+    """
     generator = torch.Generator().manual_seed(seed)
     unseen = build_marks(generator, held_out=True, copies=60)
     sloppy = build_marks(generator, copies=20, jitter=0.075)
@@ -76,5 +81,11 @@ def zero_shot_accuracy(
     texts: Float[Tensor, "classes d"],
     labels: Int[Tensor, " n"],
 ) -> float:
-    """Tell the share of pictures whose nearest text is the right one."""
+    """Tell the share of pictures whose nearest text is the right one.
+
+    Args:
+        features: Of the pictures; their lengths do not matter.
+        texts: Of the classes, normalised.
+        labels: Right class of each picture.
+    """
     return ((features @ texts.T).argmax(1) == labels).float().mean().item()

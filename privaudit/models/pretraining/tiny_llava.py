@@ -103,7 +103,16 @@ def look(
     *,
     half: bool,
 ) -> Iterator[float]:
-    """Train the tower on ordinary scenes, and yield every step's loss."""
+    """Train the tower on ordinary scenes, and yield every step's loss.
+
+    Args:
+        encoder: Whose tower is trained; its projector is not.
+        steps: Batches.
+        batch: Pictures in each.
+        learning_rate: At the start; falls as a cosine to 0.
+        rng: Source of scenes and pictures.
+        half: Compute in bfloat16.
+    """
     head = nn.utils.skip_init(nn.Linear, CHANNELS, PAIRS + len(SHAPES))
     nn.init.zeros_(head.weight)
     nn.init.constant_(head.bias, -6.0)  # most of it is not there
@@ -134,10 +143,14 @@ class TinyLlavaSettings:
         looking: Number of batches for the image tower alone.
         steps: Number of batches for all of the model.
         batch: Pictures in a batch, each with four dialogues.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
         tower: What the image tower starts from.
         precision: Of the arithmetic in training.
         log_every: Steps between validations; each also writes a checkpoint.
         validate: Number of validation scenes.
+        seed: Of everything random.
     """
 
     looking: Annotated[int, Field(ge=0)] = 1500
@@ -165,8 +178,16 @@ def pretrain(
     written anew at every validation, each atomically. The same settings, threads,
     versions and kind of processor give the same bytes.
 
+    Args:
+        settings: How to pretrain.
+        out: Folder to write to; made if missing.
+        progress: Called after every validation with its line of the log.
+
     Returns:
         The log's last line.
+
+    Raises:
+        TrainingError: When the loss is not finite.
     """
     validation = _validation(settings)
     model = starting_model(settings)
@@ -178,11 +199,11 @@ def pretrain(
     for step, loss in _train(model, settings):
         losses.append(loss)
         if step % settings.log_every == 0 or step == settings.steps:
-            kept = rounded(model)
-            found = validation.accuracies(kept)
-            log.append(_line("speaking", step, losses, started, found))
+            snapshot = rounded(model)
+            accuracies = validation.accuracies(snapshot)
+            log.append(_line("speaking", step, losses, started, accuracies))
             losses.clear()
-            save_weights(kept, out, settings, log[-1])
+            save_weights(snapshot, out, settings, log[-1])
             write_log(log, out)
             if progress is not None:
                 progress(log[-1])
@@ -193,6 +214,13 @@ def steps_within(minutes: float, settings: TinyLlavaSettings) -> int:
     """Estimate how many steps fit into a time, from a few steps on this machine.
 
     At least one; the image tower's own steps come first.
+
+    Args:
+        minutes: Time for all of pretraining, above 0.
+        settings: How to pretrain; its number of steps does not matter.
+
+    Raises:
+        ConfigError: When the time is not above 0.
     """
     require_time(minutes)
     model = starting_model(settings)
@@ -207,8 +235,8 @@ def starting_model(settings: TinyLlavaSettings) -> Model:
     model = build_model(settings.seed)
     if settings.tower == "tiny-clip":
         known = tiny_clip.load().model.visual.state_dict()
-        own = model.encoder.tower.state_dict()
-        model.encoder.tower.load_state_dict({name: known[name] for name in own})
+        tower_state = model.encoder.tower.state_dict()
+        model.encoder.tower.load_state_dict({name: known[name] for name in tower_state})
     return model
 
 

@@ -43,7 +43,14 @@ _COUNTS = {name: n for n, name in enumerate(NUMBERS)} | {"a": 1, "an": 1}
 
 @dataclass(frozen=True)
 class TinyLlavaValidation:
-    """Drawn scenes, with two questions each: a short one and one of choice."""
+    """Drawn scenes, with two questions each: a short one and one of choice.
+
+    Attributes:
+        scenes: What the pictures show.
+        pictures: As the image tower takes them.
+        questions: By scene.
+        topics: Of each scene's questions.
+    """
 
     scenes: list[Scene]
     pictures: Float[Tensor, "n 3 64 64"]
@@ -69,10 +76,10 @@ class TinyLlavaValidation:
         means = {k: _mean([x for j in judged for x in j[k]]) for k in judged[0]}
         lessons = pack(self.questions, tokenizer)
         short, choice = right_answers(model.language, tokens, lessons).T.tolist()
-        asked = list(zip(self.topics, short, strict=True))
+        graded = list(zip(self.topics, short, strict=True))
         by_topic = {
             f"question {topic}": _mean(
-                [right for name, right in asked if name == topic]
+                [right for name, right in graded if name == topic]
             )
             for topic in TOPICS
             if topic in self.topics
@@ -84,7 +91,13 @@ class TinyLlavaValidation:
 def build_validation(
     count: int, seed: int, distribution: Distribution = ORDINARY
 ) -> TinyLlavaValidation:
-    """Draw validation scenes."""
+    """Draw validation scenes.
+
+    Args:
+        count: How many.
+        seed: Other than training's.
+        distribution: What is drawn.
+    """
     rng = np.random.default_rng(seed)
     scenes = [draw_scene(distribution, rng) for _ in range(count)]
     pictures = prepare(torch.from_numpy(draw_pictures(scenes, rng)))
@@ -105,8 +118,8 @@ def describe(
 ) -> list[str]:
     """Write a caption for each picture, word by word the likeliest."""
     embed = language.get_input_embeddings()
-    start, *asked = [tokenizer.sot_token_id, *tokenizer.encode(DESCRIBE)]
-    words = embed(torch.tensor([start, *asked])).expand(len(tokens), -1, -1)
+    start, *prompt_ids = [tokenizer.sot_token_id, *tokenizer.encode(DESCRIBE)]
+    words = embed(torch.tensor([start, *prompt_ids])).expand(len(tokens), -1, -1)
     states = torch.cat([words[:, :1], tokens, words[:, 1:]], dim=1)
     written: list[Int[Tensor, " n"]] = []
     cache = None
@@ -128,31 +141,31 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
         scene; "orders": whether shapes come in one of the two true orders; "captions":
         whether all is right.
     """
-    told = _told(text)
+    by_shape = _told(text)
     result: dict[str, list[bool]] = {
         name: [] for name in ("shapes", "counts", "colours", "textures")
     }
     for group in scene.groups:
-        words = told.get(group.shape)
+        words = by_shape.get(group.shape)
         result["shapes"].append(words is not None)
         result["counts"].append(words is not None and _count(words) == group.count)
         result["colours"].append(words is not None and _colour_is(words, group))
         result["textures"].append(words is not None and _texture_is(words, group))
-    result["orders"] = [_in_order(text, told, scene)]
+    result["orders"] = [_in_order(text, by_shape, scene)]
     return result | {"captions": [all(all(values) for values in result.values())]}
 
 
 def _told(text: str) -> dict[int, list[str]]:
     """Return the words in front of each shape's name, by shape, as they come."""
-    told: dict[int, list[str]] = {}
+    by_shape: dict[int, list[str]] = {}
     words: list[str] = []
     for piece in pieces(text):
         if piece in _SHAPES:
-            told[_SHAPES[piece]] = words
+            by_shape[_SHAPES[piece]] = words
             words = []
         else:
             words.append(piece)
-    return told
+    return by_shape
 
 
 def _count(words: list[str]) -> int | None:

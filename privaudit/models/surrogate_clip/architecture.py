@@ -108,6 +108,12 @@ def build_model(
     """Build the model at random weights.
 
     open_clip draws them from torch's global state, which is put back afterwards.
+
+    Args:
+        shape: Its sizes.
+        vocabulary_size: Of the tokenizer.
+        context_length: Positions of the text tower.
+        seed: Of the weights.
     """
     text = {
         "context_length": context_length,

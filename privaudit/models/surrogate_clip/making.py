@@ -53,7 +53,22 @@ def make_surrogate(
     settings: Mapping[str, Any] | None = None,
     progress: Callable[[SurrogateLogLine], None] | None = None,
 ) -> SurrogateDescription:
-    """Pretrain a surrogate on a data set's public part, and write it to a folder."""
+    """Pretrain a surrogate on a data set's public part, and write it to a folder.
+
+    Args:
+        dataset_name: From ``privaudit list datasets``.
+        out: The surrogate's folder.
+        data: Where the data set lies; None looks in the usual places.
+        split: "validation"; None takes it where there is one.
+        share: Of the training records, to be public in place of a split.
+        minutes: How long to train; None takes the steps of ``settings``.
+        picture: Fields of :class:`ResNetShape`, for a data set of pictures.
+        settings: Fields of :class:`SurrogateSettings`.
+        progress: Called with every line of the log.
+
+    Raises:
+        PrivauditError: As the parts do.
+    """
     dataset = load_dataset(dataset_name, data)
     how = checked(SurrogateSettings, settings or {})
     public = public_part(dataset, split, share, how.seed)
@@ -76,6 +91,9 @@ def public_part(
         share: Above 0 and below 1, or None. Where both are None it is the validation
             split, or a fifth of the records where there is none.
         seed: Of the draw.
+
+    Raises:
+        ConfigError: Both are given, the split is another, or there is no such part.
     """
     if split is not None and share is not None:
         raise ConfigError(
@@ -116,7 +134,11 @@ def _keep(
 
 
 def checked(kind: type[Options], fields: Mapping[str, Any]) -> Options:
-    """Build options from their fields."""
+    """Build options from their fields.
+
+    Raises:
+        ConfigError: A field is unknown or out of its range.
+    """
     try:
         return TypeAdapter(kind).validate_python(dict(fields))
     except ValidationError as error:

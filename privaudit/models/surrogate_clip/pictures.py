@@ -50,7 +50,12 @@ class PublicImages(Protocol):
 
 
 class PublicBank:
-    """Embeddings of the public records, of which some numbers drop out."""
+    """Embeddings of the public records, of which some numbers drop out.
+
+    Attributes:
+        mean: Of each number.
+        deviation: Of each number; 1 where it is always the same.
+    """
 
     def __init__(
         self, bank: FeatureBank, indices: Int[Tensor, " n"], settings: VariationSettings
@@ -68,8 +73,8 @@ class PublicBank:
     ) -> Float[Tensor, "n width"]:
         """Return embeddings, with dropout around the mean."""
         embeddings, dropout = self._embeddings[rows], self._settings.dropout
-        kept = torch.rand(embeddings.shape, generator=generator) >= dropout
-        return self.mean + kept * (embeddings - self.mean) / (1 - dropout)
+        mask = torch.rand(embeddings.shape, generator=generator) >= dropout
+        return self.mean + mask * (embeddings - self.mean) / (1 - dropout)
 
 
 class PublicPictures:
@@ -135,7 +140,12 @@ def public_images(
     shape: SurrogateShape,
     variation: VariationSettings,
 ) -> PublicImages:
-    """Return the public records' image side, as the shape reads it."""
+    """Return the public records' image side, as the shape reads it.
+
+    Raises:
+        ConfigError: The data set holds pictures and the shape reads a bank, or the
+            other way round, or a bank of another width.
+    """
     images, wanted = dataset.pictures, shape.image
     if isinstance(images, FeatureBank):
         width = images.embeddings.shape[1]

@@ -14,25 +14,43 @@ _TEST_SEED, _TEST_RECORDS = 0, 5000
 
 @dataclass(frozen=True)
 class PublicRecords:
-    """The records that a surrogate sees, which no client may own afterwards."""
+    """The records that a surrogate sees, which no client may own afterwards.
+
+    Attributes:
+        split: "validation", or None where a share of the others was drawn.
+        indices: In the data set, rising.
+    """
 
     split: str | None
     indices: Int[Tensor, " n"]
 
 
 def validation_records(dataset: Dataset) -> PublicRecords:
-    """Return the validation split."""
-    found = _of_split(dataset, VALIDATION)
-    if not len(found):
+    """Return the validation split.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    indices = _of_split(dataset, VALIDATION)
+    if not len(indices):
         raise ConfigError(
             "The validation split was requested, but this data set has none. Make a "
             "share of its training records public instead: --share 0.2."
         )
-    return PublicRecords("validation", found)
+    return PublicRecords("validation", indices)
 
 
 def drawn_records(dataset: Dataset, share: float, seed: int) -> PublicRecords:
-    """Draw a share of the training records."""
+    """Draw a share of the training records.
+
+    Args:
+        dataset: Without splits, all records are training records.
+        share: Above 0 and below 1.
+        seed: Of the draw.
+
+    Raises:
+        ConfigError: The share is not between 0 and 1, or makes no record public.
+    """
     everything = torch.arange(len(dataset))
     among = everything if dataset.split is None else _of_split(dataset, TRAIN)
     count = round(share * len(among)) if 0 < share < 1 else 0
@@ -47,15 +65,15 @@ def drawn_records(dataset: Dataset, share: float, seed: int) -> PublicRecords:
 
 def unseen_records(dataset: Dataset, public: PublicRecords) -> Int[Tensor, " n"]:
     """Return the test split, or at most 5,000 of all records that are not public."""
-    found = _of_split(dataset, TEST_SPLIT)
-    if not len(found):
+    indices = _of_split(dataset, TEST_SPLIT)
+    if not len(indices):
         unseen = torch.ones(len(dataset), dtype=torch.bool)
         unseen[public.indices] = False
-        found = unseen.nonzero()[:, 0]
+        indices = unseen.nonzero()[:, 0]
     order = torch.randperm(
-        len(found), generator=torch.Generator().manual_seed(_TEST_SEED)
+        len(indices), generator=torch.Generator().manual_seed(_TEST_SEED)
     )
-    return found[order[:_TEST_RECORDS]].sort().values
+    return indices[order[:_TEST_RECORDS]].sort().values
 
 
 def _of_split(dataset: Dataset, split: int) -> Int[Tensor, " n"]:

@@ -38,10 +38,20 @@ class SurrogateDescription:
 
     Attributes:
         sha256: Of the file with the weights.
+        dataset: Name of the data set.
+        data_hash: Of the data set.
         class_names: That it has seen, by index.
+        template: Hand-written prompt of the data set.
         public_split: The split it has seen; None where ``settings`` drew a share.
         public_indices: The records that it has seen; no client may own them.
+        shape: How it is built.
+        settings: How it was trained.
+        threads: That torch trained with.
+        versions: Of what it was trained with.
+        vocabulary: Of its tokenizer.
+        context_length: Positions of its text tower.
         accuracies: Zero-shot, on records that it has not seen.
+        log: How the training went.
     """
 
     sha256: str
@@ -78,7 +88,16 @@ def save_surrogate(
     name: str,
     out: Path,
 ) -> SurrogateDescription:
-    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``."""
+    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
+
+    Args:
+        done: What was trained.
+        dataset: On which.
+        public: On which of its records.
+        accuracies: What it reaches.
+        name: The data set's.
+        out: Folder; made if missing, for its owner only.
+    """
     make_private_folder(out)
     state = done.model.state_dict()
     content = save({key: value.contiguous() for key, value in state.items()})
@@ -105,17 +124,27 @@ def save_surrogate(
 
 
 def read_description(folder: Path) -> SurrogateDescription:
-    """Read what a surrogate is."""
+    """Read what a surrogate is.
+
+    Raises:
+        MissingFileError: There is none in the folder.
+        ConfigError: The file is damaged, or another version's.
+    """
     return _FILE.read(folder)
 
 
 def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
-    """Load a surrogate, frozen; it says which records it has seen."""
+    """Load a surrogate, frozen; it says which records it has seen.
+
+    Raises:
+        MissingFileError: One of its files is not there.
+        ConfigError: They are damaged, or do not belong together.
+    """
     description = read_description(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
-    found = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(content).hexdigest()
     remedy = "Restore both files from one pretraining run."
-    check_hash(folder / WEIGHTS, found, description.sha256, remedy)
+    check_hash(folder / WEIGHTS, digest, description.sha256, remedy)
     shape, length = description.shape, description.context_length
     model = build_model(shape, len(description.vocabulary), length)
     model.load_state_dict(load(content))

@@ -62,8 +62,17 @@ class SurrogateSettings:
     """How to pretrain.
 
     Attributes:
+        steps: Number of batches.
+        batch: Pictures in a batch.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
         tokens: Weight of the same loss on the mean of a picture's tokens, beside the
             loss on its pooled feature. Without it tokens say little of the class.
+        log_every: Steps between lines of the log.
+        seed: Of everything random.
+        texts: What the text tower reads.
+        variation: What the image tower reads.
     """
 
     steps: Annotated[int, Field(ge=1)] = 600
@@ -80,7 +89,14 @@ class SurrogateSettings:
 
 @options(frozen=True)
 class SurrogateLogLine:
-    """One line of the training log."""
+    """One line of the training log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Mean since the line before.
+        seconds: Since the start.
+        logit_scale: The temperature's inverse, after exp.
+    """
 
     step: int
     loss: float
@@ -93,7 +109,15 @@ Progress = Callable[[SurrogateLogLine], None]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that was just trained, in evaluation mode, and frozen."""
+    """A model that was just trained, in evaluation mode, and frozen.
+
+    Attributes:
+        model: open_clip's ``CustomTextCLIP``.
+        tokenizer: Its tokenizer.
+        shape: How it is built.
+        settings: How it was trained.
+        log: How that went.
+    """
 
     model: Model
     tokenizer: WordTokenizer
@@ -109,7 +133,19 @@ def pretrain(
     settings: SurrogateSettings,
     progress: Progress | None = None,
 ) -> Pretrained:
-    """Pretrain a surrogate. The same settings, threads and versions give the same."""
+    """Pretrain a surrogate. The same settings, threads and versions give the same.
+
+    Args:
+        dataset: Of which nothing but the public records and the names is used.
+        public: What it may see.
+        shape: How it is built.
+        settings: How to pretrain.
+        progress: Called with every line of the log.
+
+    Raises:
+        ConfigError: The shape does not fit the data set.
+        TrainingError: The loss is not finite.
+    """
     alignment = _Alignment(dataset, public, shape, settings)
     started, log, losses = time.monotonic(), [], []
     for step, loss in alignment.train():
@@ -137,7 +173,11 @@ def steps_within(
     shape: SurrogateShape,
     settings: SurrogateSettings,
 ) -> int:
-    """Estimate how many steps fit into a time, from a few steps on this machine."""
+    """Estimate how many steps fit into a time, from a few steps on this machine.
+
+    Raises:
+        ConfigError: The time is not above 0.
+    """
     require_time(minutes)
     trial = replace(settings, steps=TRIAL_STEPS)
     training = _Alignment(dataset, public, shape, trial).train()
@@ -241,7 +281,14 @@ class Accuracies:
 def measure(
     model: PromptableCLIP, dataset: Dataset, indices: Int[Tensor, " n"], seed: int = 0
 ) -> Accuracies:
-    """Classify records by hand-written prompts and behind random contexts."""
+    """Classify records by hand-written prompts and behind random contexts.
+
+    Args:
+        model: The surrogate.
+        dataset: Of which only the records at ``indices`` are read.
+        indices: At least one.
+        seed: Of the random contexts.
+    """
     features = encoded_features(model, dataset.pictures, indices.tolist())
     labels = dataset.labels[indices]
     texts = model.template_features(dataset.class_names, dataset.template)

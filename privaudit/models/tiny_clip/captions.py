@@ -94,7 +94,12 @@ CHATTER = (
 
 @dataclass(frozen=True)
 class Captions:
-    """One caption per picture."""
+    """One caption per picture.
+
+    Attributes:
+        texts: The captions.
+        said: The attributes that each of them names, ``NOT_SAID`` elsewhere.
+    """
 
     texts: list[str]
     said: Int[Tensor, "n attributes"]
@@ -115,7 +120,13 @@ def write_captions(
     *,
     chatter: int = 0,
 ) -> Captions:
-    """Write one caption for every picture."""
+    """Write one caption for every picture.
+
+    Args:
+        pictures: Attributes of the pictures.
+        generator: Source of the choice of words.
+        chatter: Number of words without meaning in front of each caption.
+    """
     chances = torch.rand(len(pictures), 10 + chatter, generator=generator).tolist()
     rows = pictures.tolist()
     written = [_write(*pair) for pair in zip(rows, chances, strict=True)]

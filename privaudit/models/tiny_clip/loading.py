@@ -19,6 +19,14 @@ class TinyClip(NamedTuple):
 
 
 def load(folder: Path | None = None) -> TinyClip:
-    """Load ``tiny-clip``: an ``open_clip.model.CLIP``, frozen, in evaluation mode."""
+    """Load ``tiny-clip``: an ``open_clip.model.CLIP``, frozen, in evaluation mode.
+
+    Args:
+        folder: Where its files are; by default those that came with privaudit.
+
+    Raises:
+        MissingFileError: When one of them is not there.
+        ConfigError: When the weights do not have the hash that belongs to them.
+    """
     model = load_weights(folder or Path(__file__).parent)
     return TinyClip(model, TinyTokenizer())

@@ -121,7 +121,14 @@ def build_marks(
     copies: int = 250,
     jitter: float = 0.05,
 ) -> Marks:
-    """Draw the stock."""
+    """Draw the stock.
+
+    Args:
+        generator: Source of the handwriting's jitter.
+        held_out: Use the fonts and writing variants that training never sees.
+        copies: How often each writing variant is written.
+        jitter: See ``write_variant``.
+    """
     fonts = HELD_OUT_FONTS if held_out else FONTS
     parts = [*_printed(fonts), *_shapes()]
     for digit in range(len(DIGITS)):

@@ -12,7 +12,15 @@ _VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy
 
 @dataclass(frozen=True)
 class TinyClipLogLine:
-    """One line of the training log."""
+    """One line of the training log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Of the last batch.
+        seconds: Since the start.
+        logit_scale: The temperature's inverse, after exp.
+        accuracies: Zero-shot on drawn validation pictures, by set and template.
+    """
 
     step: int
     loss: float
@@ -26,5 +34,10 @@ save_weights, rounded, write_log = WEIGHTS.save, WEIGHTS.rounded, WEIGHTS.write_
 
 
 def load_weights(folder: Path) -> Model:
-    """Read the model from a folder: in evaluation mode, frozen, float32."""
+    """Read the model from a folder: in evaluation mode, frozen, float32.
+
+    Raises:
+        MissingFileError: When one of its files is not there.
+        ConfigError: When the weights are not those that the description names.
+    """
     return WEIGHTS.load(folder)[0]

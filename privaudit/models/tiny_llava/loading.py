@@ -43,7 +43,15 @@ class TinyLlava:
 
 
 def load(folder: Path | None = None) -> TinyLlava:
-    """Load ``tiny-llava``, frozen, in evaluation mode, on the CPU."""
+    """Load ``tiny-llava``, frozen, in evaluation mode, on the CPU.
+
+    Args:
+        folder: Where its files are; by default those that came with privaudit.
+
+    Raises:
+        MissingFileError: When one of them is not there.
+        ConfigError: When the weights do not have the hash that belongs to them.
+    """
     model, model_hash = load_weights(folder or Path(__file__).parent)
     return in_parts(model, model_hash)
 

@@ -19,6 +19,7 @@ class TinyLlavaLogLine:
         step: Batches seen in this stage.
         loss: Mean over the steps since the last line, in nats per word; of
             "looking", see its module.
+        seconds: Since the start.
         accuracies: On drawn validation scenes, by question; none for "looking".
     """
 

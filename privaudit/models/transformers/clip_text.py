@@ -59,7 +59,11 @@ class ClipTextTower(TunedModules):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return scaled cosines between pictures and each model's class texts."""
+        """Return scaled cosines between pictures and each model's class texts.
+
+        Raises:
+            ConfigError: The prompt is longer than the tower's context allows.
+        """
         count = len(features)
         if tuning.weights:
             text = self.each_alone(tuning, lambda n, rest: self._text_features(rest, 1))

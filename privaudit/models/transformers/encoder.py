@@ -70,7 +70,12 @@ class TextEncoderTower(RowTower):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model's head says to the texts; zeros without a head."""
+        """Return what each model's head says to the texts; zeros without a head.
+
+        Raises:
+            ConfigError: Records have no texts, or texts and prompt are longer than the
+                encoder's context.
+        """
         if words is None:
             raise ConfigError(
                 "A model that reads texts was given records without any. Use a data "

@@ -123,7 +123,11 @@ class PictureClassifier(TunableClassifier, FeatureModel):
     def encode_bank(
         self, embeddings: Float[Tensor, "n bank_dim"]
     ) -> Float[Tensor, "n dim"]:
-        """Refuse embeddings that an image tower made elsewhere."""
+        """Refuse embeddings that an image tower made elsewhere.
+
+        Raises:
+            ConfigError: Always: they have no patches.
+        """
         raise ConfigError(
             f"{self.name} looks at pictures, and was given {len(embeddings)} pooled "
             "embeddings. Give it the pictures."

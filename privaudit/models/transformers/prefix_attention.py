@@ -31,7 +31,15 @@ _SEEN: ContextVar[dict[nn.Module, Site] | None] = ContextVar("seen", default=Non
 def prefixed(
     modules: Mapping[str, nn.Module], prefix: Mapping[str, Prefix]
 ) -> Iterator[None]:
-    """Put keys and values in front of layers' own as long as the context is open."""
+    """Put keys and values in front of layers' own as long as the context is open.
+
+    Args:
+        modules: The layers of self-attention, by site.
+        prefix: By site; a site without one is as it was.
+
+    Raises:
+        ConfigError: A prefix has no such site.
+    """
     unknown = set(prefix) - set(modules)
     if unknown:
         raise ConfigError(
@@ -58,15 +66,15 @@ def self_attention(model: Any, run: Callable[[], object]) -> dict[str, Site]:
         model.set_attn_implementation(NAME)
     except ValueError:  # attention that nothing can stand in for
         return {}
-    found: dict[nn.Module, Site] = {}
-    token = _SEEN.set(found)
+    sites: dict[nn.Module, Site] = {}
+    token = _SEEN.set(sites)
     try:
         with torch.no_grad():
             run()
     finally:
         _SEEN.reset(token)
     names = {module: name for name, module in model.named_modules()}
-    return {names[module]: site for module, site in found.items() if module in names}
+    return {names[module]: site for module, site in sites.items() if module in names}
 
 
 def _register() -> None:
@@ -98,10 +106,10 @@ def _attention(
         if options.get("position_bias") is not None:  # a prefix is at no distance
             options["position_bias"] = pad(options["position_bias"], (keys.shape[2], 0))
         key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
-    found: tuple[Tensor, None] = sdpa_attention_forward(
+    output: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, **options
     )
-    return found
+    return output
 
 
 def _expanded(prefix: Prefix, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,8 +121,8 @@ def _expanded(prefix: Prefix, key: Tensor) -> tuple[Tensor, Tensor]:
 
 def _is_causal(module: nn.Module, query: Tensor, options: dict[str, Any]) -> bool:
     """Say whether a pass without a mask hides later positions, as transformers does."""
-    told = options.get("is_causal")
-    causal = getattr(module, "is_causal", True) if told is None else told
+    option = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if option is None else option
     return bool(causal) and query.shape[2] > 1
 
 

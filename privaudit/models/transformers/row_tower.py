@@ -14,7 +14,11 @@ POSITIONS_AT_ONCE = 2**15  # of all models together, where nothing is learned
 
 
 class RowTower(TunedModules):
-    """What towers have in common that read records, not class names."""
+    """What towers have in common that read records, not class names.
+
+    Attributes:
+        head: The head that each model trains for itself; None where nothing is.
+    """
 
     head: Head | None = None
 
@@ -30,6 +34,10 @@ class RowTower(TunedModules):
         """Return each record's vector under each model.
 
         Where no gradient is asked for, records are taken some at a time.
+
+        Args:
+            rows: Of all models, [k, rows, positions, ...].
+            tuning: What each model adds.
         """
         if not tuning.weights:
             return self._in_parts(rows, tuning)

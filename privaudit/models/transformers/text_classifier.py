@@ -90,7 +90,7 @@ class TextClassifier(TunableClassifier):
 def _separator(model: Any, tokenizer: Any) -> int | None:
     """Return the token behind which a second text stands, if the model is told so."""
     kinds = int(getattr(model.config, "type_vocab_size", 0) or 0)
-    told = "token_type_ids" in tokenizer.model_input_names
-    if not told or kinds < 2 or tokenizer.sep_token_id is None:
+    uses_types = "token_type_ids" in tokenizer.model_input_names
+    if not uses_types or kinds < 2 or tokenizer.sep_token_id is None:
         return None
     return int(tokenizer.sep_token_id)

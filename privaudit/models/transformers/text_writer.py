@@ -47,7 +47,11 @@ class TextWriter(FrozenModel):
     def words(
         self, dialogues: Sequence[Dialogue], with_answers: bool = True
     ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`DialogueTokens`."""
+        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
+
+        Raises:
+            ConfigError: A row is longer than the context, or an answer is empty.
+        """
         return self._dialogue_tokens(dialogues, with_answers)
 
     @torch.no_grad()

@@ -24,7 +24,11 @@ class NoPrompts:
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
-        """Refuse."""
+        """Refuse.
+
+        Raises:
+            ConfigError: Always.
+        """
         raise ConfigError(
             "This model has no prompts before class names: it has a transformer of its "
             "own. Train it with fedpt."

@@ -30,6 +30,9 @@ class TunedModules:
         targets: Layers that may be changed: "all-linear", or endings of names.
         part: Name of the part that is tuned, if the model has other parts.
 
+    Attributes:
+        targets: By name, in the model's order.
+
     Raises:
         ConfigError: A target fits no linear layer.
     """
@@ -60,7 +63,13 @@ class TunedModules:
 
     @contextmanager
     def tuned(self, tuning: Tuning, models: int, *positions: int) -> Iterator[None]:
-        """Tune the model as long as the context is open."""
+        """Tune the model as long as the context is open.
+
+        Args:
+            tuning: What each of the models adds to linear layers and attention.
+            models: k; the first part of the batch is the first model's.
+            *positions: That a linear layer may see, in the whole batch.
+        """
         sites = {n: self.model.get_submodule(n) for n in tuning.prefix and self.sites}
         with (
             changed(self._modules, tuning.changes, models, *positions),
@@ -71,7 +80,13 @@ class TunedModules:
     def each_alone(
         self, tuning: Tuning, run: Callable[[int, Tuning], Tensor]
     ) -> Float[Tensor, "k ..."]:
-        """Run models that have all weights of their own, one after the other."""
+        """Run models that have all weights of their own, one after the other.
+
+        Args:
+            tuning: With weights.
+            run: From a model's number, and what of its tuning is left, to its output
+                with a leading axis of 1.
+        """
         count = len(next(iter(tuning.weights.values())))
         outputs = [self.one_alone(tuning, n, partial(run, n)) for n in range(count)]
         return torch.cat(outputs)
@@ -80,11 +95,11 @@ class TunedModules:
         self, tuning: Tuning, number: int, run: Callable[[Tuning], Result]
     ) -> Result:
         """Run one of several models that have all weights of their own."""
-        own = {f"model.{n}": t[number] for n, t in tuning.weights.items()}
+        model_weights = {f"model.{n}": t[number] for n, t in tuning.weights.items()}
         head = {name: tensor[[number]] for name, tensor in tuning.head.items()}
         rest = replace(tuning, weights={}, head=head)
         called: Result = torch.func.functional_call(
-            _Calling(self.model), own, (lambda: run(rest),)
+            _Calling(self.model), model_weights, (lambda: run(rest),)
         )
         return called
 

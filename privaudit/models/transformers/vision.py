@@ -73,7 +73,11 @@ class VisionTower(RowTower):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model says to the pictures."""
+        """Return what each model says to the pictures.
+
+        Raises:
+            ConfigError: Records have no pictures.
+        """
         if tokens is None:
             raise ConfigError(
                 "A model that looks at pictures was given records without their "
@@ -183,12 +187,12 @@ class ClipVisionTower(VisionTower):
 
 def _layers_of(model: Any) -> nn.ModuleList:
     """Return the layers of ViT and its relatives; transformers has two places."""
-    found = getattr(model, "layers", None)
-    if found is None:
-        found = getattr(getattr(model, "encoder", None), "layer", None)
+    tower_layers = getattr(model, "layers", None)
+    if tower_layers is None:
+        tower_layers = getattr(getattr(model, "encoder", None), "layer", None)
     plain = hasattr(model, "embeddings") and hasattr(model, "layernorm")
-    if isinstance(found, nn.ModuleList) and plain:
-        return found
+    if isinstance(tower_layers, nn.ModuleList) and plain:
+        return tower_layers
     raise ConfigError(
         f"An image tower of type {model.config.model_type!r} was given, and only "
         "those built as ViT can be tuned: embeddings, layers, one layernorm. Use one "

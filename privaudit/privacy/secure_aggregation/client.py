@@ -138,6 +138,11 @@ class Client:
     ) -> Arrays:
         """Return an update under its own mask, and one with each who shared secrets.
 
+        Args:
+            codes: The update.
+            sealed: What the others sealed for it.
+            digests: Theirs of that, for the same clients.
+
         Raises:
             FaultError: A share was not sealed by whom it is from, or its digests are
                 those of another; or too few shared out; or a key is of low order.
@@ -154,6 +159,9 @@ class Client:
 
     def sign(self, survivors: Sequence[Party]) -> Arrays:
         """Return its signature on the lists of keys, of sharers and of survivors.
+
+        Args:
+            survivors: Whose masked updates arrived, in rising order.
 
         Raises:
             FaultError: The list is too short, without the client, or with others than

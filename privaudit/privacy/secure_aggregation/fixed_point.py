@@ -76,6 +76,10 @@ class FixedPoint:
         Args:
             numbers: Finite.
             whose: For the error.
+
+        Raises:
+            TrainingError: A number is out of range. Clipping it would change the sum
+                without a word.
         """
         extreme = float(np.abs(numbers).max(initial=0.0))
         if not extreme <= self.largest:

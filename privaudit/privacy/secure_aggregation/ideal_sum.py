@@ -21,6 +21,9 @@ def secure_sum(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     Args:
         messages: One per client. A tensor that a client does not send counts as
             zeros; in a protocol it would send masked ones.
+
+    Raises:
+        ConfigError: There is no message, or the shapes of one tensor differ.
     """
     if not messages:
         raise ConfigError("There is no message to sum. Pass at least one.")

@@ -77,8 +77,17 @@ class Roster:
         shared: Sequence[Party],
         survivors: Sequence[Party],
     ) -> bytes:
-        """Return what a client signs before it helps to unmask: all that it was told."""
-        who = [positions(sorted(some)).tobytes() for some in (keys, shared, survivors)]
+        """Return what a client signs before it helps to unmask: all that it was told.
+
+        Args:
+            keys: Who advertised what.
+            shared: Who shared out secrets.
+            survivors: Whose masked updates arrived.
+        """
+        who = [
+            positions(sorted(parties)).tobytes()
+            for parties in (keys, shared, survivors)
+        ]
         advertised = [keys[client] for client in sorted(keys)]
         return _digest(b"lists", self._context, *who, *advertised)
 

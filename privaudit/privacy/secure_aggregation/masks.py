@@ -21,6 +21,13 @@ def pair_mask(
 
     The pair is part of it. One X25519 key can be written in two ways, so a client may
     advertise another one's; what it agrees on is then the same, and would cancel.
+
+    Args:
+        shared: What they agreed on.
+        like: Gives number and type.
+        label: Of the round.
+        one: Either of them.
+        other: The other.
     """
     pair = f"{min(one, other)}|{max(one, other)}"
     return _stream(derive(shared, f"pair mask|{label}|{pair}", KEY), like)

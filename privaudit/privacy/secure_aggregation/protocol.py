@@ -67,6 +67,9 @@ def threshold_of(parties: int) -> int:
 
     Two groups of that size have more than a third of all in common. So if at most a
     third break the rules, an honest client is in both, and signs one list only.
+
+    Raises:
+        ConfigError: There are fewer than two parties: a sum over one is its update.
     """
     if parties < 2:
         raise ConfigError(
@@ -106,6 +109,9 @@ def aggregate(
         label: Of the run and the round.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
+
+    Raises:
+        ConfigError: There are fewer than two clients.
     """
     threshold = threshold_of(len(codes))
     roster = Roster(tuple(identity.public for identity in identities), label)

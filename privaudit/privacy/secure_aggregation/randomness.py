@@ -43,7 +43,13 @@ class RunKey:
 
 @dataclass(frozen=True)
 class KeyedSecrets:
-    """Bytes that follow from a run's key: the same at every call."""
+    """Bytes that follow from a run's key: the same at every call.
+
+    Attributes:
+        key: Of the run.
+        round: The round.
+        party: Whose they are.
+    """
 
     key: RunKey
     round: int

@@ -179,9 +179,9 @@ class Server:
         return total
 
     def _secret(self, purpose: str, client: Party) -> bytes:
-        found = self._revealed[purpose, client]
-        some = sorted(found)[: self.threshold]
-        return combine({holder: found[holder] for holder in some})
+        shares = self._revealed[purpose, client]
+        holders = sorted(shares)[: self.threshold]
+        return combine({holder: shares[holder] for holder in holders})
 
     @cached_property
     def _lists_text(self) -> bytes:
@@ -192,7 +192,7 @@ class Server:
         there = self.survivors
         gone = [peer for peer in sorted(self.shares) if peer not in self.masked]
         dealers = {"self_masks": there, "mask_keys": gone}
-        forms = {n: (np.uint8, (len(some), SEED)) for n, some in dealers.items()}
+        forms = {n: (np.uint8, (len(parties), SEED)) for n, parties in dealers.items()}
         if not has_form(arrays, **forms):
             return None
         return {

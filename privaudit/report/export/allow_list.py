@@ -92,8 +92,8 @@ def sentence(*patterns: str) -> FieldRule:
     matching = text(*patterns)
 
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
-        kept = matching(sieve, value, place)
-        return LEFT_OUT if kept is OMITTED else kept
+        sieved = matching(sieve, value, place)
+        return LEFT_OUT if sieved is OMITTED else sieved
 
     return rule
 
@@ -127,22 +127,27 @@ def entries(rules: Mapping[str, FieldRule]) -> FieldRule:
             return None
         if not isinstance(value, Mapping):
             return _refuse(sieve, place)
-        found = {}
+        fields = {}
         for key, one in value.items():
             below = f"{place}/{key}"
             if key not in rules:
                 sieve.unknown.append(below)
                 continue
-            kept = rules[key](sieve, one, below)
-            if kept is not OMITTED:
-                found[key] = kept
-        return found
+            sieved = rules[key](sieve, one, below)
+            if sieved is not OMITTED:
+                fields[key] = sieved
+        return fields
 
     return rule
 
 
 def each(pattern: str, rule_of_each: FieldRule) -> FieldRule:
-    """Return a rule for an object whose keys match a pattern; other keys are unknown."""
+    """Return a rule for an object whose keys match a pattern; other keys are unknown.
+
+    Args:
+        pattern: Of whole keys.
+        rule_of_each: Of their values.
+    """
     known = re.compile(pattern, re.ASCII)
 
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
@@ -160,10 +165,10 @@ def listed(rule_of_each: FieldRule) -> FieldRule:
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
         if not isinstance(value, list):
             return _refuse(sieve, place)
-        found = [
+        sieved = [
             rule_of_each(sieve, one, f"{place}/{i}") for i, one in enumerate(value)
         ]
-        return [one for one in found if one is not OMITTED]
+        return [one for one in sieved if one is not OMITTED]
 
     return rule
 
@@ -173,9 +178,9 @@ def either(*rules: FieldRule) -> FieldRule:
 
     def rule(sieve: AllowList, value: Any, place: str) -> Any:
         for one in rules:
-            kept = one(AllowList(), value, place)
-            if kept is not OMITTED:
-                return kept
+            sieved = one(AllowList(), value, place)
+            if sieved is not OMITTED:
+                return sieved
         return _refuse(sieve, place)
 
     return rule

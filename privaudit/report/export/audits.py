@@ -56,25 +56,25 @@ def recorded(
 
     No scores are kept for it, so only an attack that is played again can check it.
     """
-    found: dict[str, Any] = AUDIT(sieve, contents, place)
-    found["rounds"] = [
+    public: dict[str, Any] = AUDIT(sieve, contents, place)
+    public["rounds"] = [
         one
-        for index, one in enumerate(found.get("rounds", []))
+        for index, one in enumerate(public.get("rounds", []))
         if _all_large(
             one.get("by_round", {}).values(), sieve, f"{place}/rounds/{index}"
         )
     ]
     for part, names in (("source", ("members", "others")), ("one_run", ("bound",))):
-        entry = found.get(part)
+        entry = public.get(part)
         figures = [entry.get(name) or {} for name in names] if entry else []
         if not _all_large(figures, sieve, f"{place}/{part}"):
-            found[part] = None
-    return found
+            public[part] = None
+    return public
 
 
 def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
     """Return what each attack found, by clients' models and by the server's own."""
-    found: dict[str, Any] = {"leaks": {}, "server_model": {}}
+    results: dict[str, Any] = {"leaks": {}, "server_model": {}}
     unknown = 0
     for attack in stored.attacks:
         name = attack.removeprefix(SERVER)
@@ -92,8 +92,8 @@ def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
                 "`privaudit attack`."
             ) from None
         if leak is not None:
-            found[part][name] = leak
-    return {**found, **({"unknown_attacks": unknown} if unknown else {})}
+            results[part][name] = leak
+    return {**results, **({"unknown_attacks": unknown} if unknown else {})}
 
 
 def _leak(
@@ -105,9 +105,9 @@ def _leak(
         name, entry["settings"], entry["threshold"], stored.clients(attack)
     )
     again = leak.to_dict()
-    public, kept = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)
+    public, stored_leak = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)
     for key in public:
-        if kept.get(key) != public[key]:
+        if stored_leak.get(key) != public[key]:
             raise TranscriptError(
                 f"{place}/{key} is not what the scores beside it give: one of the two "
                 "was altered, or written by another version. Make the audit again with "
@@ -151,7 +151,7 @@ def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
 
 def _trained(run: Run) -> list[int]:
     """Return the clients that took part in a round, by number."""
-    seen = {client for some in run.participants for client in some}
+    seen = {client for clients in run.participants for client in clients}
     return [n for n in range(run.config.clients) if f"client-{n}" in seen]
 
 

@@ -94,7 +94,15 @@ def with_hash(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_card(path: str | Path) -> tuple[dict[str, Any], bool]:
-    """Return a card, and whether its text is as it was written."""
+    """Return a card, and whether its text is as it was written.
+
+    Args:
+        path: The file, or the folder of an export.
+
+    Raises:
+        MissingFileError: There is none.
+        ConfigError: It is no card, or one of another version.
+    """
     place = Path(path)
     place = place / CARD if place.is_dir() else place
     text = read_bytes(place)

@@ -72,12 +72,12 @@ def export_public(
         TranscriptError: The run or an audit is damaged.
         StorageError: A folder cannot be written.
     """
-    found = run if isinstance(run, Run) else load_run(run, folder=runs)
-    found.require_complete()
+    loaded = run if isinstance(run, Run) else load_run(run, folder=runs)
+    loaded.require_complete()
     place, sieve = Path(folder), AllowList()
-    _check_free(place, found)
-    scenarios = audited_scenarios(found)
-    parts = card_parts(found, scenarios, lambda: make_key(found), sieve)
+    _check_free(place, loaded)
+    scenarios = audited_scenarios(loaded)
+    parts = card_parts(loaded, scenarios, lambda: make_key(loaded), sieve)
     card: dict[str, Any] = {
         "card": {"format": FORMAT, "privaudit": version("privaudit")},
         AUDITS: {},
@@ -86,11 +86,11 @@ def export_public(
         above, _, below = name.partition("/")
         (card[above] if below else card)[below or above] = part()
     card = with_hash(card)
-    files = _files_behind(found)
+    files = _files_behind(loaded)
     texts = {CARD: render(card), README: readme(card, sieve, files)}
-    _refuse_secrets("".join(texts.values()), found)
+    _refuse_secrets("".join(texts.values()), loaded)
     _write(place, texts)
-    return Export(place, card, sieve, files, found.config.seed < GUESSABLE)
+    return Export(place, card, sieve, files, loaded.config.seed < GUESSABLE)
 
 
 def _check_free(place: Path, run: Run) -> None:
@@ -173,11 +173,11 @@ def _refuse_secrets(text: str, run: Run) -> None:
     if str(config.seed) in run.name:
         secrets.append(run.name)
     seeds = [str(config.seed)] if config.seed >= 10**6 else []
-    found = [secret for secret in secrets if len(secret) > 1 and secret in text]
-    found += [s for s in seeds if re.search(rf"(?<![\d.]){s}(?!\d)", text)]
-    if found:
+    leaked = [secret for secret in secrets if len(secret) > 1 and secret in text]
+    leaked += [s for s in seeds if re.search(rf"(?<![\d.]){s}(?!\d)", text)]
+    if leaked:
         raise TranscriptError(
-            f"The export of {run.name} would hold {found[0]!r}, a path, name or seed "
+            f"The export of {run.name} would hold {leaked[0]!r}, a path, name or seed "
             "that is to stay here: a text in its files was altered. Nothing was "
             "written. Restore the run from a copy, or make its audits again."
         )

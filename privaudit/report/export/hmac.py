@@ -31,17 +31,22 @@ def make_key(run: Run) -> bytes:
 
 
 def read_key(run: Run) -> bytes:
-    """Return the key that a run has."""
+    """Return the key that a run has.
+
+    Raises:
+        MissingFileError: It has none.
+        TranscriptError: It was altered, or put there by somebody else.
+    """
     path: Path = run.path / KEY
     try:
-        found = run.read(KEY)
+        encoded = run.read(KEY)
     except MissingFileError:
         raise MissingFileError(
             f"There is no {KEY} in {run.path}, so no sealed hash of a card can be "
             "checked. Restore it from a copy of the run, or export the run again."
         ) from None
     try:
-        key = bytes.fromhex(found.decode())
+        key = bytes.fromhex(encoded.decode())
     except ValueError:
         key = b""
     if len(key) != _SIZE:

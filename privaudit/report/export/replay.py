@@ -102,18 +102,20 @@ def _attacked(run: Run, stored: StoredAudit) -> int | Literal["all"]:
 
 def _shadows(stored: StoredAudit) -> int:
     """Return how many shadow models the scenario's own attacks had; 0 without any."""
-    own = SCENARIOS.find(stored.scenario)().attacks
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
     settings = [
-        stored.leak(attack)["settings"] for attack in stored.attacks if attack in own
+        stored.leak(attack)["settings"]
+        for attack in stored.attacks
+        if attack in own_attacks
     ]
-    found = re.findall(r"\bshadows=(\d+)", " ".join(settings))
-    return int(found[0]) if found else 0
+    counts = re.findall(r"\bshadows=(\d+)", " ".join(settings))
+    return int(counts[0]) if counts else 0
 
 
 def _named(stored: StoredAudit) -> dict[str, Attack]:
     """Return the attacks that were asked for by name, besides the scenario's own."""
-    own = SCENARIOS.find(stored.scenario)().attacks
-    others = [name for name in stored.contents["leaks"] if name not in own]
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
+    others = [name for name in stored.contents["leaks"] if name not in own_attacks]
     return {
         name: restore_attack(name, stored.leak(name)["settings"])
         for name in others
@@ -129,11 +131,11 @@ def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list
         return 0, math.nan, [f"other attacks are played by this version: {odd}"]
     count, largest, why = 0, 0.0, []
     for attack in stored.attacks:
-        kept, new = stored.clients(attack), again[attack].clients
-        if not _same_candidates(kept, new):
+        old, new = stored.clients(attack), again[attack].clients
+        if not _same_candidates(old, new):
             why.append(f"{attack} was made on other candidates")
             continue
-        before = np.concatenate([one.scores for one in kept])
+        before = np.concatenate([one.scores for one in old])
         after = np.concatenate([one.scores for one in new])
         gap = float((np.abs(after - before) / np.maximum(1, np.abs(before))).max())
         count, largest = count + len(before), max(largest, gap)

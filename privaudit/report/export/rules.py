@@ -93,8 +93,8 @@ def model(sieve: AllowList, value: object, place: str) -> str | Omitted:
     kind = str(value).partition(":")[0]
     if kind in FOLDER_MODELS:
         return kind
-    kept: str | Omitted = MODELS(sieve, value, place)
-    return kept
+    sieved: str | Omitted = MODELS(sieve, value, place)
+    return sieved
 
 
 SETTING = either(flag, number, SLUG)

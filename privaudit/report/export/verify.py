@@ -94,10 +94,10 @@ def verify_card(
     """
     content, as_written = read_card(card)
     if run is not None:
-        found = [run if isinstance(run, Run) else load_run(run, folder=runs)]
+        candidates = [run if isinstance(run, Run) else load_run(run, folder=runs)]
     else:
-        found = _runs_of(content, runs_folder(runs))
-    tried = [_compare(content, as_written, one) for one in found]
+        candidates = _runs_of(content, runs_folder(runs))
+    tried = [_compare(content, as_written, one) for one in candidates]
     best = next((one for one in tried if one.matches), tried[0])
     return _again(best, content, watcher) if again else best
 
@@ -130,21 +130,21 @@ def _plain(content: Mapping[str, Any]) -> Any:
 
 def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
     """Return the runs whose transcript ends as the card's."""
-    head, found, refused = card["run"]["progress"]["head"], [], []
+    head, runs, refused = card["run"]["progress"]["head"], [], []
     for path in sorted(folder.glob("*/run.json")):
         run = Run(path.parent)
         try:
             if run.header["progress"]["head"] == head:
-                found.append(run)
+                runs.append(run)
         except PrivauditError as error:
             refused.append(f" {run.name} there was refused: {error}")
-    if not found:
+    if not runs:
         raise MissingFileError(
             f"No run in {folder} has the card's transcript, which ends in {head}: its "
             "run is elsewhere, or run.json was altered. Name the run, or say with "
             f"--runs where it is kept.{''.join(refused[:1])}"
         )
-    return found
+    return runs
 
 
 def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verification:
@@ -177,8 +177,8 @@ def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mi
     """Yield where two sets of leaves differ, in value or in type."""
     for place in {**card, **run}:
         one, other = (
-            json.dumps(some[place]) if place in some else "nothing"
-            for some in (card, run)
+            json.dumps(contents[place]) if place in contents else "nothing"
+            for contents in (card, run)
         )
         if one != other:
             yield Mismatch(place, f"the card says {one}, the run gives {other}")
@@ -203,7 +203,12 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def is_on_trust(place: str, *, again: bool = False) -> bool:
-    """Say whether a value stands in a signed file only: nothing gives it again."""
+    """Say whether a value stands in a signed file only: nothing gives it again.
+
+    Args:
+        place: In the card.
+        again: Whether attacks were played, and mechanisms certified, anew.
+    """
     parts = place.split("/")
     if parts[0] == AUDITS:
         return len(parts) > 2 and parts[2] not in _MADE_AGAIN and not again

@@ -59,10 +59,10 @@ def _dots(
     index: int,
     label: str,
 ) -> None:
-    found = [leak.auroc for leak in results.values()]
-    errors = [(auroc.value - auroc.low, auroc.high - auroc.value) for auroc in found]
+    aurocs = [leak.auroc for leak in results.values()]
+    errors = [(auroc.value - auroc.low, auroc.high - auroc.value) for auroc in aurocs]
     axes.errorbar(
-        np.array([auroc.value for auroc in found]),
+        np.array([auroc.value for auroc in aurocs]),
         np.array([names.index(name) + shift for name in results]),
         xerr=np.array(errors).T,
         fmt="o",
@@ -87,14 +87,14 @@ def _rows(axes: Axes, names: Sequence[str]) -> None:
 
 def _counts(name: str, runs: Sequence[Leaks]) -> str:
     """Say on how many clients and records an attack was made, if alike in all runs."""
-    told = {
+    sizes = {
         (len(results[name].clients), results[name].auroc.n)
         for results in runs
         if name in results
     }
-    if len(told) > 1:
+    if len(sizes) > 1:
         return "n differs: see the table"
-    ((clients, n),) = told
+    ((clients, n),) = sizes
     return f"{clients} client{'s' * (clients > 1)}, n = {n[0]} + {n[1]}"
 
 

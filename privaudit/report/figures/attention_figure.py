@@ -38,6 +38,9 @@ def attention_shares(run: Run) -> list[Estimate]:
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
     for vision-language models", ICLR 2025, figure 6.
+
+    Raises:
+        ConfigError: The run has no model with experts and a trained gate.
     """
     means = _client_means(run)
     longest = max(map(len, means))
@@ -66,13 +69,17 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
 
 
 def attention_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the shares of each run's experts, a panel for each run."""
+    """Draw the shares of each run's experts, a panel for each run.
+
+    Args:
+        runs: At least one, with experts.
+    """
     shares = [attention_shares(run) for run in runs]
     with house_style():
         figure = new_figure(1.2 + 3.2 * len(runs), 3.0)
         panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
-        for run, some, axes in zip(runs, shares, panels, strict=True):
-            _draw(axes, some)
+        for run, run_shares, axes in zip(runs, shares, panels, strict=True):
+            _draw(axes, run_shares)
             axes.set_title(run.name, fontsize=9)
         panels[0].set_ylabel("Mixture weight")
     return figure
@@ -94,7 +101,12 @@ def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
 
 
 def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
-    """Write the figure as SVG, or as PNG if the name ends so."""
+    """Write the figure as SVG, or as PNG if the name ends so.
+
+    Raises:
+        ConfigError: No run, one without experts, or another ending.
+        StorageError: The file cannot be written.
+    """
     if not runs or path.suffix not in (".svg", ".png"):
         raise ConfigError(
             f"A figure of {len(runs)} runs was requested in {path.name}. Give at least "

@@ -35,17 +35,17 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
         audits: Those that did not ask for epsilon are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    asked = [(label, audit) for label, audit in pairs if audit.part(ONE_RUN)]
-    if not asked:
+    rows = [(label, audit) for label, audit in pairs if audit.part(ONE_RUN)]
+    if not rows:
         return None
     with house_style():
-        figure = new_figure(7.6, 1.5 + 0.6 * len(asked))
+        figure = new_figure(7.6, 1.5 + 0.6 * len(rows))
         axes = figure.subplots()
         light_grid(axes)
-        for place, (label, audit) in enumerate(asked):
+        for place, (label, audit) in enumerate(rows):
             _bar(axes, label, audit, place)
-        _epsilon_axis(axes, [audit for _, audit in asked])
-        name_rows(axes, [shortened(label, _LONGEST) for label, _ in asked])
+        _epsilon_axis(axes, [audit for _, audit in rows])
+        name_rows(axes, [shortened(label, _LONGEST) for label, _ in rows])
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(
             entries.values(), entries.keys(), loc="outside upper center", ncols=4
@@ -55,9 +55,9 @@ def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
 
 def _bar(axes: Axes, label: str, audit: Audit, place: int) -> None:
     """Draw one run: a bar to what is shown, on a paler one to the ceiling."""
-    found = audit.part(ONE_RUN)
-    assert found is not None
-    bound = found.bound
+    one_run = audit.part(ONE_RUN)
+    assert one_run is not None
+    bound = one_run.bound
     axes.barh(place, bound.ceiling, 0.5, color=PALE, label="could have been shown")
     ends = [place - 0.25, place + 0.25]
     axes.plot([bound.ceiling] * 2, ends, color=FAINT, linewidth=2, zorder=3)
@@ -104,7 +104,7 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
         for value in (audit.claimed_epsilon, audit.certified_epsilon)
         if value is not None
     ]
-    ceilings = [found.bound.ceiling for a in audits if (found := a.part(ONE_RUN))]
+    ceilings = [one_run.bound.ceiling for a in audits if (one_run := a.part(ONE_RUN))]
     top = 1.15 * max(values + ceilings + [1.0])
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(0, top)
@@ -117,10 +117,10 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
 def epsilon_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`epsilon_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: shown {found.bound.value:.2f}, ceiling "
-        f"{found.bound.ceiling:.2f}, claimed {epsilon(audit.claimed_epsilon)}, "
+        f"{label}: shown {one_run.bound.value:.2f}, ceiling "
+        f"{one_run.bound.ceiling:.2f}, claimed {epsilon(audit.claimed_epsilon)}, "
         f"certified {epsilon(audit.certified_epsilon)}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (found := audit.part(ONE_RUN))
+        if (one_run := audit.part(ONE_RUN))
     ]
     return f"Epsilon from one run. {'; '.join(parts)}."

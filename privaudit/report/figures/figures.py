@@ -34,7 +34,11 @@ _MOST = 4  # attacks of one run in a picture: more are not told apart
 
 
 def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw utility against leakage, one point with both intervals for each run."""
+    """Draw utility against leakage, one point with both intervals for each run.
+
+    Args:
+        audits: At least one, under one scenario.
+    """
     with house_style():
         figure = new_figure(7.6, 4.6)
         axes = figure.subplots()

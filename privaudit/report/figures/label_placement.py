@@ -27,6 +27,13 @@ def label_points(
 
     Greedy, in the order given: every place is tried, and the one that covers least is
     taken, so the result depends on nothing but the arguments. The layout is frozen.
+
+    Args:
+        figure: Complete but for the labels.
+        axes: Where the points are.
+        points: In data coordinates.
+        labels: One for each.
+        crosses: Each point's intervals, as (low, high) in x and in y.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -33,6 +33,8 @@ class FigurePanel:
     """One picture of a row.
 
     Attributes:
+        label: What its numbers are.
+        pairs: Two numbers for each run.
         lines: Where nothing is known, or all is: drawn black.
         least: What the axis shows at least.
     """
@@ -46,7 +48,13 @@ class FigurePanel:
 def pair_plot(
     names: Sequence[str], series: tuple[str, str], panels: Sequence[FigurePanel]
 ) -> Figure:
-    """Draw each panel's two numbers, a line for each run."""
+    """Draw each panel's two numbers, a line for each run.
+
+    Args:
+        names: Of the runs, from top to bottom.
+        series: Names of the two numbers.
+        panels: From left to right.
+    """
     with house_style():
         figure = new_figure(7.6, 1.5 + 0.5 * len(names))
         figure.set_layout_engine("constrained", w_pad=0.15)  # ticks of neighbours
@@ -101,22 +109,22 @@ def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
     Runs in which no model was an estimate are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    found = [(label, c) for label, a in pairs if (c := a.part(CLOSENESS).closeness)]
-    if not found:
+    rows = [(label, c) for label, a in pairs if (c := a.part(CLOSENESS).closeness)]
+    if not rows:
         return None
     distance = FigurePanel(
         "Relative L2 distance of the weight changes\n(0: equal; 1: as far as no change)",
-        [(close.distance, close.distance_null) for _, close in found],
+        [(close.distance, close.distance_null) for _, close in rows],
         (0.0, 1.0),
         (0.0, 1.0),
     )
     agreement = FigurePanel(
         "Same most likely next token\n(1: always)",
-        [(close.agreement, close.agreement_null) for _, close in found],
+        [(close.agreement, close.agreement_null) for _, close in rows],
         (1.0,),
         (0.8, 1.0),
     )
-    names = [label for label, _ in found]
+    names = [label for label, _ in rows]
     series = ("to the same client's true model", "to other clients' (baseline)")
     return pair_plot(names, series, [distance, agreement])
 
@@ -127,26 +135,26 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
     Runs in which the server's model was not attacked are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    found = [(label, a) for label, a in pairs if gain_of_rebuilding(a) is not None]
-    if not found:
+    rows = [(label, a) for label, a in pairs if gain_of_rebuilding(a) is not None]
+    if not rows:
         return None
     panel = FigurePanel(
         "AUROC of the attack   (0.5: chance; right: leaks more)",
-        [(a.auroc, a.part(SERVER_MODEL)[a.headline.attack].auroc) for _, a in found],
+        [(a.auroc, a.part(SERVER_MODEL)[a.headline.attack].auroc) for _, a in rows],
         (0.5,),
         (0.48, 0.56),
     )
     series = ("on the reconstructed clients", "on the server's own model")
-    return pair_plot([label for label, _ in found], series, [panel])
+    return pair_plot([label for label, _ in rows], series, [panel])
 
 
 def closeness_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`closeness_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: distance {found.distance}, of other clients {found.distance_null}; "
-        f"agreement {found.agreement}, of other clients {found.agreement_null}"
+        f"{label}: distance {close.distance}, of other clients {close.distance_null}; "
+        f"agreement {close.agreement}, of other clients {close.agreement_null}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (found := audit.part(CLOSENESS).closeness)
+        if (close := audit.part(CLOSENESS).closeness)
     ]
     return f"Reconstruction quality. {'. '.join(parts)}."
 

@@ -110,10 +110,10 @@ def _draw_curve(
     sides = zip(*(client.groups for client in leak.clients), strict=True)
     members, others = (np.concatenate(side) for side in sides)
     for fpr in _TOLD_AT:
-        found = tpr_at_fpr(members, others, fpr)
-        if not found.unresolved:
-            height = max(found.value, floor)
-            spot(axes, fpr, height, told(label, f"TPR at FPR {fpr:g}", found))
+        tpr = tpr_at_fpr(members, others, fpr)
+        if not tpr.unresolved:
+            height = max(tpr.value, floor)
+            spot(axes, fpr, height, told(label, f"TPR at FPR {fpr:g}", tpr))
 
 
 def _draw_band(
@@ -150,8 +150,8 @@ def _label_axes(axes: Axes) -> None:
 def roc_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`roc_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: TPR {found} at FPR {fpr:g}"
+        f"{label}: TPR {tpr} at FPR {fpr:g}"
         for label, leak in series_of(audits)
-        for fpr, found in leak.tpr_at_fpr.items()
+        for fpr, tpr in leak.tpr_at_fpr.items()
     ]
     return f"ROC curves with logarithmic axes. {'; '.join(parts)}."

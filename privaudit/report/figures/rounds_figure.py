@@ -31,20 +31,20 @@ def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
         audits: Those without rounds are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    asked = [(label, audit) for label, audit in pairs if audit.part(LEAKAGE_BY_ROUND)]
-    if not asked:
+    panels = [(label, audit) for label, audit in pairs if audit.part(LEAKAGE_BY_ROUND)]
+    if not panels:
         return None
     with house_style():
-        figure = new_figure(7.6, 0.9 + 2.6 * len(asked))
+        figure = new_figure(7.6, 0.9 + 2.6 * len(panels))
         column: list[Axes] = list(
-            figure.subplots(len(asked), 1, squeeze=False, sharex=True, sharey=True)[
+            figure.subplots(len(panels), 1, squeeze=False, sharex=True, sharey=True)[
                 :, 0
             ]
         )
-        for axes, (label, audit) in zip(column, asked, strict=True):
+        for axes, (label, audit) in zip(column, panels, strict=True):
             _panel(axes, audit)
             axes.set_ylabel(
-                f"{shortened(label, _LONGEST)}\nAUROC" if len(asked) > 1 else "AUROC"
+                f"{shortened(label, _LONGEST)}\nAUROC" if len(panels) > 1 else "AUROC"
             )
         column[-1].set_xlabel("Round")
         column[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -58,11 +58,11 @@ def _panel(axes: Axes, audit: Audit) -> None:
     axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
     for index, told_of in enumerate(audit.part(LEAKAGE_BY_ROUND)):
         rounds = sorted(told_of.by_round)
-        found = [told_of.by_round[number] for number in rounds]
+        aurocs = [told_of.by_round[number] for number in rounds]
         axes.fill_between(
             rounds,
-            np.array([estimate.low for estimate in found]),
-            np.array([estimate.high for estimate in found]),
+            np.array([estimate.low for estimate in aurocs]),
+            np.array([estimate.high for estimate in aurocs]),
             color=colour(index),
             alpha=0.16,
             linewidth=0,
@@ -70,7 +70,7 @@ def _panel(axes: Axes, audit: Audit) -> None:
         )
         axes.plot(
             rounds,
-            [estimate.value for estimate in found],
+            [estimate.value for estimate in aurocs],
             color=colour(index),
             linestyle=line_style(index),
             marker=_MARKERS[index % len(_MARKERS)],
@@ -79,7 +79,7 @@ def _panel(axes: Axes, audit: Audit) -> None:
             label=f"{told_of.attack}: {told_of.meaning}",
             zorder=3,
         )
-        for number, estimate in zip(rounds, found, strict=True):
+        for number, estimate in zip(rounds, aurocs, strict=True):
             text = told(f"{told_of.attack}, round {number}", "AUROC", estimate)
             spot(axes, number, estimate.value, text)
 

@@ -29,7 +29,11 @@ Classes = Sequence[Sequence[ClassLeak]]
 
 
 def client_plot(audits: Sequence[Audit]) -> Figure:
-    """Draw each client's AUROC with its interval, and below them the average."""
+    """Draw each client's AUROC with its interval, and below them the average.
+
+    Args:
+        audits: At least one, under one scenario.
+    """
     series: list[tuple[str, Rows]] = [
         (label, {**leak.by_client, AVERAGE: leak.auroc})
         for label, leak in series_of(audits)
@@ -43,11 +47,15 @@ def class_plot(audits: Sequence[Audit], classes: Classes) -> Figure | None:
 
     A class without enough records has a row and no dot. Of many classes those with the
     most records are drawn, whatever their scores are.
+
+    Args:
+        audits: At least one, under one scenario.
+        classes: Of each audit.
     """
-    rows = _largest([one for found in classes for one in found])
+    rows = _largest([one for leaks in classes for one in leaks])
     series: list[tuple[str, Rows]] = [
-        (label, {one.name: one.auroc for one in found if one.auroc is not None})
-        for label, found in zip(run_labels(audits), classes, strict=True)
+        (label, {one.name: one.auroc for one in leaks if one.auroc is not None})
+        for label, leaks in zip(run_labels(audits), classes, strict=True)
     ]
     if not any(set(drawn) & set(rows) for _, drawn in series):
         return None
@@ -59,8 +67,8 @@ def _largest(classes: Sequence[ClassLeak]) -> list[str]:
     sizes: dict[str, int] = {}
     for one in classes:
         sizes[one.name] = max(sizes.get(one.name, 0), min(one.n))
-    kept = sorted(sizes, key=lambda name: -sizes[name])[:MOST_CLASSES]
-    return [name for name in sizes if name in kept]
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:MOST_CLASSES]
+    return [name for name in sizes if name in largest]
 
 
 def _row_plot(
@@ -75,9 +83,9 @@ def _row_plot(
         axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
         if rows[-1] == AVERAGE:
             axes.axhspan(len(rows) - 1.5, len(rows) - 0.5, color=PALE, zorder=0)
-        for index, (label, found) in enumerate(series):
+        for index, (label, aurocs) in enumerate(series):
             shift = (index - (len(series) - 1) / 2) * step
-            _dots(axes, found, rows, shift, index, shortened(label))
+            _dots(axes, aurocs, rows, shift, index, shortened(label))
         _mark_unresolved(axes, series, rows)
         name_rows(axes, [shortened(row, 24) for row in rows])
         axes.set_xlabel(f"AUROC of the attack within a {what}'s records")
@@ -111,7 +119,7 @@ def _mark_unresolved(
 ) -> None:
     """Write of rows without any dot that nothing can be said."""
     for number, row in enumerate(rows):
-        if not any(row in found for _, found in series):
+        if not any(row in aurocs for _, aurocs in series):
             axes.text(
                 0.5,
                 number,
@@ -135,7 +143,7 @@ def classes_alt(audits: Sequence[Audit], classes: Classes) -> str:
     """Say what :func:`class_plot` shows, for those who do not see it."""
     parts = [
         f"{label}: "
-        + ", ".join(f"{one.name} {one.auroc}" for one in found if one.auroc)
-        for label, found in zip(run_labels(audits), classes, strict=True)
+        + ", ".join(f"{one.name} {one.auroc}" for one in leaks if one.auroc)
+        for label, leaks in zip(run_labels(audits), classes, strict=True)
     ]
     return f"AUROC of the attack for each class. {'; '.join(parts)}."

@@ -39,6 +39,10 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
 
     Where every client owns all classes there are no others': the gain over zero-shot
     stands in that place.
+
+    Args:
+        cells: At least one, in the order of ``aggregate``.
+        metric: What utility is measured by.
     """
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     positions = _positions(cells)
@@ -50,8 +54,8 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
         for axes, (measure, title) in zip(grid, panels, strict=True):
             axes.set_ylabel(title.format(heading(metric)))
             for index, mode in enumerate(modes):
-                own = [cell for cell in cells if cell.mode == mode]
-                _draw_series(axes, own, measure, positions, index, len(modes))
+                mode_cells = [cell for cell in cells if cell.mode == mode]
+                _draw_series(axes, mode_cells, measure, positions, index, len(modes))
             light_grid(axes)
             if measure in _LINES:
                 axes.axhline(_LINES[measure], color=INK, linewidth=1, zorder=1)
@@ -84,16 +88,16 @@ def _draw_series(
 ) -> None:
     """Draw one mode, a little aside so that its intervals cover no other's."""
     aside = (index - (modes - 1) / 2) * 0.035
-    found: list[tuple[float, Estimate]] = [
+    points: list[tuple[float, Estimate]] = [
         (positions[cell.epsilon] + aside, getattr(cell, measure))
         for cell in reversed(cells)
         if getattr(cell, measure) is not None
     ]
-    if not found:
+    if not points:
         return
-    x = [place for place, _ in found]
-    values = np.array([estimate.value for _, estimate in found])
-    bars = np.hstack([errors(estimate) for _, estimate in found])
+    x = [place for place, _ in points]
+    values = np.array([estimate.value for _, estimate in points])
+    bars = np.hstack([errors(estimate) for _, estimate in points])
     axes.errorbar(
         x,
         values,
@@ -108,7 +112,7 @@ def _draw_series(
         label=cells[0].mode,
         zorder=3,
     )
-    for place, estimate in found:
+    for place, estimate in points:
         text = told(cells[0].mode, axes.get_ylabel(), estimate)
         spot(axes, place, estimate.value, text)
 

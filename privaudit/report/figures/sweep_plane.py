@@ -126,13 +126,15 @@ def _legend(modes: Sequence[str]) -> list[Line2D]:
 def _label(figure: Figure, axes: Axes, cells: Sequence[SweepCell]) -> None:
     """Write epsilons beside the cells of modes that have several."""
     modes = [cell.mode for cell in cells]
-    some = [c for c in cells if c.epsilon is not None or modes.count(c.mode) > 1]
-    if not some:
+    labelled = [c for c in cells if c.epsilon is not None or modes.count(c.mode) > 1]
+    if not labelled:
         return
-    points = [(cell.auroc.value, cell.local.value) for cell in some]
-    labels = ["no ε" if c.epsilon is None else f"ε {epsilon(c.epsilon)}" for c in some]
-    crosses = [(ends(cell.auroc), ends(cell.local)) for cell in some]
+    points = [(cell.auroc.value, cell.local.value) for cell in labelled]
+    labels = [
+        "no ε" if c.epsilon is None else f"ε {epsilon(c.epsilon)}" for c in labelled
+    ]
+    crosses = [(ends(cell.auroc), ends(cell.local)) for cell in labelled]
     label_points(figure, axes, points, labels, crosses)
     shown = list(dict.fromkeys(modes))
-    for text, cell in zip(axes.texts, some, strict=True):
+    for text, cell in zip(axes.texts, labelled, strict=True):
         text.set_color(colour(shown.index(cell.mode)))

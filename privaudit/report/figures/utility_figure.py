@@ -118,11 +118,11 @@ def _points(
 
 
 def _draw_ours(axes: Axes, points: Sequence[Point], row: TableRow, index: int) -> None:
-    found = [(x, c.mean.value, c.spread) for x, c in points if c.mean and c.is_whole]
+    plotted = [(x, c.mean.value, c.spread) for x, c in points if c.mean and c.is_whole]
     axes.errorbar(
-        [x for x, _, _ in found],
-        [mean for _, mean, _ in found],
-        yerr=[spread or 0.0 for _, _, spread in found],
+        [x for x, _, _ in plotted],
+        [mean for _, mean, _ in plotted],
+        yerr=[spread or 0.0 for _, _, spread in plotted],
         fmt=_MARKERS[index % len(_MARKERS)],
         linestyle=line_style(index),
         color=colour(index),
@@ -136,10 +136,10 @@ def _draw_ours(axes: Axes, points: Sequence[Point], row: TableRow, index: int) -
 
 
 def _draw_paper(axes: Axes, points: Sequence[Point], index: int) -> None:
-    found = [(x, cell.paper.mean) for x, cell in points if cell.paper]
+    plotted = [(x, cell.paper.mean) for x, cell in points if cell.paper]
     axes.plot(
-        [x for x, _ in found],
-        [mean for _, mean in found],
+        [x for x, _ in plotted],
+        [mean for _, mean in plotted],
         _MARKERS[index % len(_MARKERS)],
         linestyle=(0, (1, 3)),
         linewidth=0.9,

@@ -61,14 +61,14 @@ def caption_texts(
 ) -> list[ColouredText]:
     """Return the texts of :func:`exposed_captions`, the most exposed first."""
     clients, named = audit.headline.clients, {t.client: t for t in targets}
-    found = []
+    texts = []
     for title, chosen in _ends(ranked(clients)):
         for place, record in enumerate(chosen, 1):
             client = clients[record.client]
             target = named[client.client]
             one = target.candidates.pick(torch.tensor([record.row]))
             table = table_of(adversary, one, target.reconstructed.model)
-            found.append(
+            texts.append(
                 ColouredText(
                     f"{title} {place} · {client.client}, "
                     f"{abs(record.height):.1f} standard deviations "
@@ -80,17 +80,17 @@ def caption_texts(
                     picture=picture_of(audit, int(client.records[record.row])),
                 )
             )
-    return found
+    return texts
 
 
 def ranked(clients: Sequence[ClientScores]) -> list[ScoredRecord]:
     """Return all candidates, the most exposed first; equal ones in their order."""
-    found = [
+    records = [
         ScoredRecord(number, row, float(height))
         for number, client in enumerate(clients)
         for row, height in enumerate(_heights(client))
     ]
-    return sorted(found, key=lambda record: -record.height)
+    return sorted(records, key=lambda record: -record.height)
 
 
 def _heights(client: ClientScores) -> list[float]:
@@ -144,14 +144,14 @@ def pieces(language: LanguageModel, ids: Int[Tensor, " tokens"]) -> tuple[str, .
 
     Blanks belong to a text and not to a token, so each beginning is written out.
     """
-    found, before = [], ""
+    parts, before = [], ""
     for count in range(1, len(ids) + 1):
         text = language.decode(ids[:count].tolist())
-        found.append(text[_alike(before, text) :])
+        parts.append(text[_alike(before, text) :])
         before = text
-    if found and not found[-1]:
-        found[-1] = END
-    return tuple(found)
+    if parts and not parts[-1]:
+        parts[-1] = END
+    return tuple(parts)
 
 
 def _alike(first: str, second: str) -> int:

@@ -29,14 +29,21 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
 
     plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
     .png show both against epsilon.
+
+    Args:
+        found: A finished sweep.
+        path: The folder to write to; it is created if need be.
+
+    Raises:
+        StorageError: The folder cannot be written.
     """
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     figures = {"plane": _save(tradeoff_plane(found), path, "plane", plane_alt(found))}
     if any(cell.epsilon is not None for cell in found.cells):
-        told = "Utility and leakage against epsilon"
+        alt_text = "Utility and leakage against epsilon"
         curves = epsilon_curves(found.cells, found.points[0].metric)
-        figures["curves"] = _save(curves, path, "sweep", told)
+        figures["curves"] = _save(curves, path, "sweep", alt_text)
     remarks = _remarks(found)
     write_json(path / "sweep.json", {"remarks": remarks, **found.to_dict()})
     write_bytes(path / "sweep.csv", _as_csv(found).encode())
@@ -187,12 +194,12 @@ def _whose(first: SweepPoint) -> list[str]:
 
 
 def _about_differences(cells: Sequence[SweepCell]) -> list[str]:
-    own = [c.mode for c in cells if c.reference and _has_own_reference(c)]
+    own_modes = [c.mode for c in cells if c.reference and _has_own_reference(c)]
     rest = [c.mode for c in cells if c.reference and not _has_own_reference(c)]
     first = f"the first row, {cells[0].mode} at ε {epsilon(cells[0].epsilon)}"
     references = []
-    if own:
-        references.append(f"of {_names(own)} to the same mode without noise")
+    if own_modes:
+        references.append(f"of {_names(own_modes)} to the same mode without noise")
     if rest:
         references.append(f"of {_names(rest)} to {first}")
     if not references:
@@ -208,7 +215,9 @@ def _names(modes: Sequence[str]) -> str:
 
 
 def _for_what(points: Sequence[SweepPoint]) -> str:
-    guarantees = dict.fromkeys(found.guarantee for found in points if found.guarantee)
+    guarantees = dict.fromkeys(
+        sweep_point.guarantee for sweep_point in points if sweep_point.guarantee
+    )
     return f", for {' or '.join(guarantees)}" if guarantees else ""
 
 

@@ -35,11 +35,16 @@ class ClassTable:
 def classes_of(
     audits: Sequence[Audit], names: Sequence[Sequence[str]] | None = None
 ) -> list[list[ClassLeak]]:
-    """Return the headline attack's leak per class, of each audit."""
+    """Return the headline attack's leak per class, of each audit.
+
+    Args:
+        audits: Whose data sets name their classes.
+        names: Of each audit's classes, where the data set is not to be loaded.
+    """
     if names is None:
         names = [audit.run.population.dataset.class_names for audit in audits]
     pairs = zip(audits, names, strict=True)
-    return [leak_by_class(audit.headline, some) for audit, some in pairs]
+    return [leak_by_class(audit.headline, class_names) for audit, class_names in pairs]
 
 
 def class_tables(
@@ -49,10 +54,10 @@ def class_tables(
     return [
         ClassTable(
             label,
-            class_sentence(found),
-            [ClassRow(one.name, one.n, _cell(one), one.standing) for one in found],
+            class_sentence(leaks),
+            [ClassRow(one.name, one.n, _cell(one), one.standing) for one in leaks],
         )
-        for label, found in zip(labels, classes, strict=True)
+        for label, leaks in zip(labels, classes, strict=True)
     ]
 
 
@@ -62,7 +67,7 @@ def _cell(one: ClassLeak) -> TableCell | None:
 
 def drawn_sentence(classes: Sequence[Sequence[ClassLeak]]) -> str:
     """Say which classes have no row in the picture; nothing if all have."""
-    count = len({one.name for found in classes for one in found})
+    count = len({one.name for leaks in classes for one in leaks})
     if count <= MOST_CLASSES:
         return ""
     return (

@@ -35,15 +35,15 @@ def gate_row(check: GateCheck | GuaranteeCheck) -> GateRow:
     """Return a check's cells."""
     if isinstance(check, GuaranteeCheck):
         now, before = check.now.short, check.before.short
-        found = f"{before} to {now}"
-        return GateRow(check.name, now, before, "no rise", found, "", check.outcome)
-    asked, estimate = check.question, check.estimate
+        change = f"{before} to {now}"
+        return GateRow(check.name, now, before, "no rise", change, "", check.outcome)
+    question, estimate = check.question, check.estimate
     return GateRow(
-        name=asked.name,
-        now=f"{asked.now:.3f}",
-        before="" if asked.before is None else f"{asked.before:.3f}",
-        line=f"{asked.setting} {asked.limit:g}",
-        found=f"{point(estimate, signed=asked.before is not None)} "
+        name=question.name,
+        now=f"{question.now:.3f}",
+        before="" if question.before is None else f"{question.before:.3f}",
+        line=f"{question.setting} {question.limit:g}",
+        found=f"{point(estimate, signed=question.before is not None)} "
         f"{interval(estimate)}",
         counts=" + ".join(map(str, estimate.n)),
         outcome=check.outcome,

@@ -42,8 +42,8 @@ class ClassLeak:
         if self.auroc is None:
             members, others = self.n
             return f"unresolved: needs {FEWEST} + {FEWEST}, has {members} + {others}"
-        found = "above 0.5" if self.results else "not distinguishable from 0.5"
-        return f"{found}, p {p_value(self.p_value)}"
+        finding = "above 0.5" if self.results else "not distinguishable from 0.5"
+        return f"{finding}, p {p_value(self.p_value)}"
 
 
 def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLeak]:
@@ -57,13 +57,13 @@ def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLe
         names: Of the classes; a class without one is called by its number.
     """
     labels = sorted({int(label) for c in leak.clients for label in c.labels})
-    found = [_of_class(leak.clients, label, names) for label in labels]
-    resolved = [one for one in found if one.auroc is not None]
+    class_leaks = [_of_class(leak.clients, label, names) for label in labels]
+    resolved = [one for one in class_leaks if one.auroc is not None]
     adjusted = holm([p_above_chance(one.auroc) for one in resolved if one.auroc])
     corrected = {one.name: float(p) for one, p in zip(resolved, adjusted, strict=True)}
     return [
         ClassLeak(one.name, one.n, one.auroc, corrected.get(one.name, 1.0))
-        for one in found
+        for one in class_leaks
     ]
 
 
@@ -72,9 +72,9 @@ def _of_class(
 ) -> ClassLeak:
     groups = []
     for client in clients:
-        own = client.labels == label
-        members = client.scores[own & client.is_member]
-        groups.append((members, client.scores[own & ~client.is_member]))
+        in_class = client.labels == label
+        members = client.scores[in_class & client.is_member]
+        groups.append((members, client.scores[in_class & ~client.is_member]))
     n = tuple(int(np.sum([len(group[side]) for group in groups])) for side in (0, 1))
     usable = [group for group in groups if all(map(len, group))]
     counted = [sum(len(group[side]) for group in usable) for side in (0, 1)]

@@ -14,9 +14,13 @@ class BoundRow:
     """One lower bound on epsilon.
 
     Attributes:
+        run: The run's name.
+        method: How it was found.
         named: Whether the verdict is about it.
         value: Epsilon is at least this.
         ceiling: The most that it could have shown.
+        confidence: Of the bound.
+        delta: At which epsilon is meant.
         counts: Canaries in + out.
         holds: For which mechanisms.
     """
@@ -35,9 +39,9 @@ class BoundRow:
 def bound_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[BoundRow]:
     """Return every bound of each run, the one named beforehand first."""
     return [
-        _row(label, bound, named=bound is found.bound)
-        for label, found in _asked(audits, labels)
-        for bound in (found.bound, *found.others)
+        _row(label, bound, named=bound is one_run.bound)
+        for label, one_run in _asked(audits, labels)
+        for bound in (one_run.bound, *one_run.others)
     ]
 
 
@@ -64,16 +68,16 @@ def _asked(
 
 def claim_kind(audit: Audit) -> str:
     """Return the verdict on the claimed epsilon; nothing where that was not asked."""
-    found = audit.part(ONE_RUN)
-    return found.verdict.kind if found else ""
+    one_run = audit.part(ONE_RUN)
+    return one_run.verdict.kind if one_run else ""
 
 
 def one_run_sentences(audit: Audit) -> list[str]:
     """Return the verdict on the claim, and what the canaries were."""
-    found = audit.part(ONE_RUN)
-    if found is None:
+    one_run = audit.part(ONE_RUN)
+    if one_run is None:
         return []
     return [
-        found.verdict.sentence,
-        f"Canaries: {found.canaries}. Scored by: {found.scored_by}.",
+        one_run.verdict.sentence,
+        f"Canaries: {one_run.canaries}. Scored by: {one_run.scored_by}.",
     ]

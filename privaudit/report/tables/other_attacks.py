@@ -47,18 +47,18 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
 
 def others_sentence(audit: Audit) -> str:
     """Say which other attack shows a leak, and how surely; nothing if none does."""
-    found = strongest_other(audit)
-    if found is None:
+    leading = strongest_other(audit)
+    if leading is None:
         return ""
-    auroc = found.leak.auroc
+    auroc = leading.leak.auroc
     members, others = auroc.n
-    clients = len(found.leak.clients)
+    clients = len(leading.leak.clients)
     which, corrected = "the other attack", ""
-    if found.tried > 1:
-        which = f"strongest of the {found.tried} other attacks"
-        corrected = f", Holm-corrected over {found.tried}"
+    if leading.tried > 1:
+        which = f"strongest of the {leading.tried} other attacks"
+        corrected = f", Holm-corrected over {leading.tried}"
     return (
-        f"{which}, {found.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
+        f"{which}, {leading.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
         f"client{'s' * (clients > 1)} (n = {members} + {others}); "
-        f"above 0.5 at p {p_value(found.p_value)}{corrected}."
+        f"above 0.5 at p {p_value(leading.p_value)}{corrected}."
     )

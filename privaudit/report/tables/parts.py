@@ -31,10 +31,10 @@ def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
     Epsilon from one run is none of them: it leads the card.
     """
     return [
-        (part.title, heading(told))
+        (part.title, heading(sentence))
         for part in audit_parts()
         if part.name in _SENTENCES and part.name != ONE_RUN.name
-        for told in _SENTENCES[part.name](audit)
+        for sentence in _SENTENCES[part.name](audit)
     ]
 
 
@@ -45,8 +45,8 @@ def part_remarks(audit: Audit) -> list[str]:
         if part.name in _SENTENCES:
             remarks += _SENTENCES[part.name](audit)
         elif part.name in audit.parts:
-            told = [f"{name} {value}" for name, value in _leaves(audit.part(part))]
-            remarks.append(f"{part.title}: {'; '.join(told)}")
+            numbers = [f"{name} {value}" for name, value in _leaves(audit.part(part))]
+            remarks.append(f"{part.title}: {'; '.join(numbers)}")
     return remarks
 
 
@@ -87,7 +87,9 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def round_sentences(audit: Audit) -> list[str]:
     """Say of each attack when it leaked; nothing where single rounds were not asked."""
-    return [_when(told) for told in audit.part(LEAKAGE_BY_ROUND) if told.by_round]
+    return [
+        _when(leakage) for leakage in audit.part(LEAKAGE_BY_ROUND) if leakage.by_round
+    ]
 
 
 def first_round_above(told: LeakageByRound) -> int | None:
@@ -128,25 +130,25 @@ def _when(told: LeakageByRound) -> str:
 
 def source_sentences(audit: Audit) -> list[str]:
     """Say how often the right client is named; nothing where that was not asked."""
-    found = audit.part(SOURCE_INFERENCE)
-    if found is None:
+    inference = audit.part(SOURCE_INFERENCE)
+    if inference is None:
         return []
     return [
-        f"The right client is guessed for {rate(found.members)} of "
-        f"{found.members.n[0]} members, and for {rate(found.others)} of "
-        f"{found.others.n[0]} candidates that no client trained on (by chance "
-        f"{100 * found.chance:.1f} %). Training adds "
-        f"{point(found.beyond, signed=True)} {interval(found.beyond)}: "
-        f"{found.sentence}."
+        f"The right client is guessed for {rate(inference.members)} of "
+        f"{inference.members.n[0]} members, and for {rate(inference.others)} of "
+        f"{inference.others.n[0]} candidates that no client trained on (by chance "
+        f"{100 * inference.chance:.1f} %). Training adds "
+        f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
+        f"{inference.sentence}."
     ]
 
 
 def linkage_sentences(audit: Audit) -> list[str]:
     """State what anonymous prompts reveal beyond the average; empty without any."""
-    found = audit.part(LINKAGE_GAIN)
-    if found is None:
+    links = audit.part(LINKAGE_GAIN)
+    if links is None:
         return []
-    gain = found.headline.estimate
+    gain = links.headline.estimate
     if not gain.excludes(0):
         learned = "no clear difference from"
     else:
@@ -154,13 +156,13 @@ def linkage_sentences(audit: Audit) -> list[str]:
     peer = audit.scenario.threat.partition(":")[2]
     return [
         f"The adversary is {peer}. A PromptFL client receives only the average, on "
-        f"which “{found.attack}” has an AUROC of {point(found.auroc_without)} "
-        f"{interval(found.auroc_without)}. This one also received {found.suspects} "
+        f"which “{links.attack}” has an AUROC of {point(links.auroc_without)} "
+        f"{interval(links.auroc_without)}. This one also received {links.suspects} "
         "anonymous prompts; using the likeliest one for each client changes the AUROC "
         f"by {point(gain, signed=True)} {interval(gain)}: {learned} what a PromptFL "
         "client learns. The prompt was linked to the right client in "
-        f"{rate(found.linked_right)} of {sum(found.linked_right.n)} cases (by chance "
-        f"{100 * found.linked_right_by_chance:.1f} %)."
+        f"{rate(links.linked_right)} of {sum(links.linked_right.n)} cases (by chance "
+        f"{100 * links.linked_right_by_chance:.1f} %)."
     ]
 
 
@@ -194,7 +196,9 @@ def gain_of_rebuilding(audit: Audit) -> Estimate | None:
     if common is None:
         return None
     both = zip(audit.headline.clients, common.clients, strict=True)
-    groups = [(own.scores, server.scores, own.is_member) for own, server in both]
+    groups = [
+        (client.scores, server.scores, client.is_member) for client, server in both
+    ]
     if not any(truth.any() and not truth.all() for *_, truth in groups):
         return None
     return pooled_paired_auroc_difference(groups).estimate

@@ -17,7 +17,12 @@ HEADINGS = {
 
 
 def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
-    """Return a Markdown table, a row for each run and attack, with intervals."""
+    """Return a Markdown table, a row for each run and attack, with intervals.
+
+    Args:
+        found: What :func:`~privaudit.evaluation.distribution_shift.measure_shift`
+            returned, by name of the run.
+    """
     heads = ["run", "attack", *HEADINGS.values(), "n", "says"]
     rows = []
     for run, shifts in found.items():

@@ -61,6 +61,7 @@ class TradeoffRow:
     """A run in the trade-off table.
 
     Attributes:
+        run: Its name among the others.
         confidence: Coverage of all intervals.
         verdict: "Leaks", "No leak found" or "Undecided"; on a second line what is not
             proved, where nothing was found.
@@ -141,13 +142,13 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
 
 def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
-    told = [
+    remarks = [
         audit.scenario.note,
         repeatable(audit),
         others_sentence(audit),
         *part_remarks(audit),
     ]
-    return [remark for remark in told if remark]
+    return [remark for remark in remarks if remark]
 
 
 Column = tuple[str, list[str]]

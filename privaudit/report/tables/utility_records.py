@@ -74,7 +74,9 @@ def _of_run(table: UtilityTable, planned: PlannedRun, outcome: TableOutcome) -> 
         for metric in table.plan.wanted
         for over in OVERS
     }
-    views = {f"certified_{view}": found for view, found in outcome.certified.items()}
+    views = {
+        f"certified_{view}": epsilon for view, epsilon in outcome.certified.items()
+    }
     return {
         "trainer": planned.trainer,
         "digest": planned.digest,

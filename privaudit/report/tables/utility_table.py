@@ -26,7 +26,11 @@ VIEWS = ("server", "server-aggregate", "peer", "released")
 
 
 def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
-    """Write NAME.md, .json, .png, .csv and -runs.csv, and return the Markdown."""
+    """Write NAME.md, .json, .png, .csv and -runs.csv, and return the Markdown.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     text = as_markdown(table)
@@ -82,8 +86,8 @@ def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:
 def _over(table: UtilityTable, over: Over) -> str:
     if over == "last" or table.averaged <= 1:
         return "last round"
-    some = "all" if table.rounds == {table.averaged} else "the last"
-    return f"mean of {some} {table.averaged} rounds"
+    which_rounds = "all" if table.rounds == {table.averaged} else "the last"
+    return f"mean of {which_rounds} {table.averaged} rounds"
 
 
 def _metric_table(table: UtilityTable, group: Sequence[Column], metric: Metric) -> str:
@@ -125,14 +129,16 @@ def _order(table: UtilityTable, metric: Metric) -> str:
 
 def _pairs(counts: Sequence[tuple[str, int, int]]) -> str:
     """Say how far the order of rows is the paper's."""
-    found = [
+    agreements = [
         f"{agree} of {pairs}" + (f" ({name})" if len(counts) > 1 else "")
         for name, agree, pairs in counts
         if pairs
     ]
-    if not found:
+    if not agreements:
         return ""
-    return f"Pairs of rows in the paper's order, by means alone: {', '.join(found)}."
+    return (
+        f"Pairs of rows in the paper's order, by means alone: {', '.join(agreements)}."
+    )
 
 
 def _privacy(table: UtilityTable) -> str:
@@ -217,12 +223,12 @@ def _about_rounds(table: UtilityTable) -> list[str]:
 
 
 def _differences(table: UtilityTable) -> list[float]:
-    found = []
+    differences = []
     for row, column in table.plan.cells:
         for metric in table.plan.measured:
             pair: list[Any] = [
                 table.cell(row, column, metric, over) for over in ("last10", "last")
             ]
             if all(cell and cell.mean for cell in pair):
-                found.append(abs(pair[0].mean.value - pair[1].mean.value))
-    return found
+                differences.append(abs(pair[0].mean.value - pair[1].mean.value))
+    return differences

@@ -58,26 +58,26 @@ def unit(metric: Metric) -> str:
 
 def about_units(plan: TablePlan) -> list[str]:
     """Return a sentence for each kind of number that is no share of right answers."""
-    found = []
+    sentences = []
     if any(metric.endswith(CIDER) for metric in plan.measured):
-        found.append(
+        sentences.append(
             "CIDEr-D is coco-caption's CIDEr times 100, as in papers: from 0 to 1,000."
         )
     if plan.results:
-        found.append(
+        sentences.append(
             "Attacks: AUROC in per cent, members against non-members of the same "
             "distribution; 50 is random guessing. Means over the reconstructed "
             "clients; the server's model is attacked on each client's records too "
             f"(scenario {plan.scenario}, no shadow models)."
         )
     if MEGABYTES in plan.measured:
-        found.append(
+        sentences.append(
             "Megabytes (10⁶ bytes), up plus down: sum over the clients of a round, "
             "mean over rounds."
         )
     if plan.goes_elsewhere and plan.elsewhere:
-        found.append(
+        sentences.append(
             f"On {plan.elsewhere.dataset}, which no client trains on, the final server "
             "model is evaluated, on the same records in all runs."
         )
-    return found
+    return sentences

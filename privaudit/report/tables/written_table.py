@@ -26,7 +26,12 @@ class WrittenRow:
 
 @dataclass(frozen=True)
 class WrittenTable:
-    """How well models write, on all test records."""
+    """How well models write, on all test records.
+
+    Attributes:
+        heads: The metrics.
+        rows: Two for each run.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[WrittenRow, ...]
@@ -35,18 +40,18 @@ class WrittenTable:
 def written_table(audits: Sequence[Audit], labels: Sequence[str]) -> WrittenTable:
     """Return how well models write, without a row where none does."""
     each = [
-        (label, who, found)
+        (label, who, estimates)
         for label, audit in zip(labels, audits, strict=True)
         if writes(audit)
-        for who, found in _measured(audit).items()
-        if found
+        for who, estimates in _measured(audit).items()
+        if estimates
     ]
-    known = dict.fromkeys(name for *_, found in each for name in found)
+    known = dict.fromkeys(name for *_, estimates in each for name in estimates)
     heads = [name for name in METRICS if name in known]
     heads += [name for name in known if name not in heads]
     rows = [
-        WrittenRow(label, who, tuple(_cell(found.get(name)) for name in heads))
-        for label, who, found in each
+        WrittenRow(label, who, tuple(_cell(estimates.get(name)) for name in heads))
+        for label, who, estimates in each
     ]
     return WrittenTable(tuple(map(heading, heads)), tuple(rows))
 
@@ -69,6 +74,10 @@ class TrafficRow:
     """What a run sends in a round, on average, to and from all that take part.
 
     Attributes:
+        run: The run's name.
+        up: From clients to the server.
+        down: From the server to clients.
+        both: Their sum.
         change: Of the sum, against the first run: "-24.6 %"; empty for the first.
     """
 

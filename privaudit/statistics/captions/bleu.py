@@ -75,8 +75,8 @@ def bleu(counts: BleuCounts) -> Float[np.ndarray, "*images 4"]:
 
 
 def _matches(candidate: Counts, references: list[Counts]) -> list[float]:
-    found = [0.0] * ORDERS
+    matches = [0.0] * ORDERS
     for ngram, count in candidate.items():
         most = max(reference.get(ngram, 0) for reference in references)
-        found[len(ngram) - 1] += min(count, most)
-    return found
+        matches[len(ngram) - 1] += min(count, most)
+    return matches

@@ -29,7 +29,13 @@ Statistic = Callable[
 
 @dataclass(frozen=True)
 class Intervals:
-    """Numbers of a corpus, each with its interval, which holds it."""
+    """Numbers of a corpus, each with its interval, which holds it.
+
+    Attributes:
+        values: Of the corpus as it is.
+        low: Lower ends.
+        high: Upper ends.
+    """
 
     values: Float[np.ndarray, " numbers"]
     low: Float[np.ndarray, " numbers"]
@@ -63,8 +69,8 @@ def bootstrap_estimates(
             name: unresolved(reason, (count,), method, CONFIDENCE, value)
             for name, value in values.items()
         }
-    found = bootstrap_sums(columns, statistic, rng)
-    ends = np.stack([found.values, found.low, found.high], axis=1).tolist()
+    intervals = bootstrap_sums(columns, statistic, rng)
+    ends = np.stack([intervals.values, intervals.low, intervals.high], axis=1).tolist()
     return {
         name: Estimate(value, low, high, (count,), method, CONFIDENCE)
         for name, (value, low, high) in zip(values, ends, strict=True)

@@ -47,9 +47,11 @@ def cider_d(corpus: Corpus) -> Float[np.ndarray, " images"]:
     for candidate, references in zip(
         corpus.candidate_counts, corpus.reference_counts, strict=True
     ):
-        own = rarity.weigh(candidate)
-        found = [_similarity(own, rarity.weigh(other)) for other in references]
-        scores.append(SCALE * sum(found) / len(found))
+        weighted = rarity.weigh(candidate)
+        similarities = [
+            _similarity(weighted, rarity.weigh(other)) for other in references
+        ]
+        scores.append(SCALE * sum(similarities) / len(similarities))
     return np.array(scores)
 
 

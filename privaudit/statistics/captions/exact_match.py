@@ -37,8 +37,8 @@ def normalise(answer: str) -> Tokens:
         ('2', 'dogs')
     """
     words = [word for word in tokenise(answer) if word not in BRACKETS.values()]
-    kept = [word for word in words if word not in ARTICLES] or words
-    return tuple(NUMBERS.get(word, word) for word in kept)
+    without_articles = [word for word in words if word not in ARTICLES] or words
+    return tuple(NUMBERS.get(word, word) for word in without_articles)
 
 
 def chosen(answer: str, choices: Sequence[str]) -> int | None:
@@ -77,6 +77,9 @@ def exact_match(
         references: Right answers; with choices, by letter or text.
         choices: The possible answers of a multiple-choice question.
 
+    Raises:
+        ConfigError: There are choices, and a reference is none of them.
+
     Example:
         >>> exact_match("Red.", ["red"])
         True
@@ -101,14 +104,24 @@ def exact_matches(
     references: Sequence[Sequence[str]],
     choices: Sequence[Sequence[str]],
 ) -> Bool[np.ndarray, " records"]:
-    """Return which answers are right."""
+    """Return which answers are right.
+
+    Args:
+        answers: One a question.
+        references: The right answers of each question.
+        choices: What each question offers.
+
+    Raises:
+        ConfigError: There are not as many answers as questions, or as
+            :func:`exact_match`.
+    """
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "
             "for each."
         )
-    asked = zip(answers, references, choices, strict=True)
-    return np.array([exact_match(*one) for one in asked], bool)
+    questions = zip(answers, references, choices, strict=True)
+    return np.array([exact_match(*one) for one in questions], bool)
 
 
 def _place(letter: str, choices: Sequence[str]) -> int | None:

@@ -116,5 +116,5 @@ def _metrics(sums: Float[np.ndarray, "*samples 13"]) -> Float[np.ndarray, "*samp
     matches, totals = sums[..., :ORDERS], sums[..., ORDERS : 2 * ORDERS]
     length, closest = sums[..., 2 * ORDERS], sums[..., 2 * ORDERS + 1]
     means = sums[..., -3:-1] / sums[..., -1:]
-    found = bleu(BleuCounts(matches, totals, length, closest))
-    return np.concatenate([found, means], axis=-1)
+    bleu_scores = bleu(BleuCounts(matches, totals, length, closest))
+    return np.concatenate([bleu_scores, means], axis=-1)

@@ -74,7 +74,11 @@ def same_words(answer: str, references: Sequence[str]) -> bool:
 def short_answer_scores(
     answers: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "2 records"]:
-    """Return F1 and exact match of each answer."""
+    """Return F1 and exact match of each answer.
+
+    Raises:
+        ConfigError: There are not as many answers as questions.
+    """
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "

@@ -73,8 +73,8 @@ def tokenise(caption: str) -> Tokens:
         ('the', 'dog', "'s", 't-shirt', '-lrb-', 'red', '-rrb-', 'is', "n't", 'clean')
     """
     text = html.unescape(caption).translate(PLAIN)
-    found = map(str.lower, TOKEN.findall(CLITIC.sub(" ", text)))
-    words = (part for token in found for part in JOINED.get(token, (token,)))
+    tokens = map(str.lower, TOKEN.findall(CLITIC.sub(" ", text)))
+    words = (part for token in tokens for part in JOINED.get(token, (token,)))
     return tuple(
         BRACKETS.get(word, word)
         for word in words

@@ -142,7 +142,11 @@ class ManyRunsMethod(EpsilonMethod):
     design: ClassVar[Design] = "many runs"
 
     def __call__(self, scores: IndependentRuns) -> EpsilonBound:
-        """Return the bound."""
+        """Return the bound.
+
+        Raises:
+            ConfigError: The scores are of one run.
+        """
         return self._bound(scores)
 
 
@@ -152,7 +156,11 @@ class OneRunMethod(EpsilonMethod):
     design: ClassVar[Design] = "one run"
 
     def __call__(self, scores: OneRunCanaries) -> EpsilonBound:
-        """Return the bound."""
+        """Return the bound.
+
+        Raises:
+            ConfigError: The scores are of many runs, or of fewer canaries than guesses.
+        """
         return self._bound(scores)
 
 

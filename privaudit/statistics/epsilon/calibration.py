@@ -35,6 +35,9 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     Args:
         n: At least 10.
         delta: Above 0, for the two that assume a Gaussian mechanism.
+
+    Raises:
+        TooFewRecordsError: n is too small.
     """
     if n < 10:
         raise TooFewRecordsError(
@@ -77,6 +80,13 @@ def coverage(
     """Return the share of audits whose bound is beyond the truth: the fewer the better.
 
     The truth is the mechanism's epsilon at the bound's delta.
+
+    Args:
+        bound: Fixed in all respects.
+        mechanism: With an epsilon at the bound's delta.
+        n: Canaries, or runs, in each audit.
+        audits: How many to simulate.
+        rng: Of coins and noise.
     """
     truth = mechanism.epsilon_at(bound.delta)
     # Bounds are found by halving, so equality is only meant to 1e-9.

@@ -72,8 +72,7 @@ def f_dp_one_run_p_value(
 ) -> Float[np.ndarray, " counts"]:
     """Return the chance, at the most, of so many right guesses or more under DP; O(1).
 
-    Let p_i be the chance of i right guesses of r at m canaries, v of them here, and
-    epsilon at least 0. For every i
+    Let p_i be the chance of i right guesses of r at m canaries. For every i
 
         sum over j > i of j p_j <= e^epsilon sum over j >= i of (r - j) p_j + delta m.
 
@@ -82,6 +81,13 @@ def f_dp_one_run_p_value(
     the mass below v is p_{v-1} P[X < v] / P[X = v - 1], with p_{v-1} from the first
     equality, all linear in p_v. (The other branch of the trade-off function begins
     where that mass is 1 already.)
+
+    Args:
+        correct: v, from 0 to ``guesses``.
+        guesses: r.
+        canaries: m, at least r.
+        epsilon: At least 0, for each count.
+        delta: In [0, 1).
     """
     v = np.maximum(correct, 1)
     share = _share_at(v - 1, guesses, epsilon) * (guesses - v + 1)

@@ -82,7 +82,11 @@ class RankedGuesses(OneRunMethod):
         scores: Shaped[np.ndarray, "audits canaries"],
         is_member: Bool[np.ndarray, "audits canaries"],
     ) -> Int[np.ndarray, " audits"]:
-        """Return how many guesses are right."""
+        """Return how many guesses are right.
+
+        Raises:
+            ConfigError: There are fewer canaries than guesses.
+        """
         canaries = scores.shape[1]
         self._check(canaries)
         shuffle = np.random.default_rng(self.tie_seed).permutation(canaries)

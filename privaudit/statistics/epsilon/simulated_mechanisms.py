@@ -52,7 +52,12 @@ class Silence:
 
 @options(frozen=True)
 class GaussianCanaries:
-    """The Gaussian mechanism: standard normal noise, and mu more for a member."""
+    """The Gaussian mechanism: standard normal noise, and mu more for a member.
+
+    Attributes:
+        epsilon: At ``delta``.
+        delta: In (0, 1).
+    """
 
     epsilon: Annotated[float, Field(gt=0)]
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
@@ -69,7 +74,11 @@ class GaussianCanaries:
         return is_member * self.mu + rng.standard_normal(is_member.shape)
 
     def epsilon_at(self, delta: float) -> float:
-        """Return epsilon by the analytic Gaussian."""
+        """Return epsilon by the analytic Gaussian.
+
+        Raises:
+            ConfigError: ``delta`` is 0, where no epsilon is enough.
+        """
         return gaussian_epsilon(self.mu, delta)
 
 
@@ -78,6 +87,9 @@ class RandomisedResponse:
     """Each coin, turned over with a chance of 1 / (1 + e^epsilon).
 
     No (epsilon, 0)-DP mechanism says more about a coin.
+
+    Attributes:
+        epsilon: At delta = 0.
     """
 
     epsilon: Annotated[float, Field(ge=0)]
@@ -86,8 +98,8 @@ class RandomisedResponse:
         self, is_member: Bool[np.ndarray, "audits canaries"], rng: np.random.Generator
     ) -> Float[np.ndarray, "audits canaries"]:
         """Return answers of 0 and 1."""
-        kept = rng.random(is_member.shape) < expit(self.epsilon)
-        return (is_member == kept).astype(np.float64)
+        truthful = rng.random(is_member.shape) < expit(self.epsilon)
+        return (is_member == truthful).astype(np.float64)
 
     def epsilon_at(self, delta: float) -> float:
         """Return log((q - delta) / (1 - q)), at least 0, q the chance of the truth."""

@@ -32,7 +32,12 @@ class PrefixTuning:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PrefixTuningConfig``."""
+        """Return peft's ``PrefixTuningConfig``.
+
+        Raises:
+            ConfigError: The model has no self-attention that takes a prefix, or layers
+                of different sizes.
+        """
         site = _one_size(model)
         return import_peft().PrefixTuningConfig(
             num_virtual_tokens=self.options.virtual_tokens,

@@ -46,7 +46,11 @@ class PeftMethod(Protocol):
         ...
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
-        """Return the parameters before training; equal streams, equal numbers."""
+        """Return the parameters before training; equal streams, equal numbers.
+
+        Raises:
+            ConfigError: The model has no place for it.
+        """
         ...
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:

@@ -35,6 +35,12 @@ def contrast(
 
     Source: Cui et al., "Harmonizing generalization and personalization in federated
     prompt learning", ICML 2024, equation 9.
+
+    Args:
+        hand: Text features of the hand-written prompt.
+        shared: Of each client's global prompt.
+        personal: Of its global and low-rank prompt together.
+        temperature: Above 0.
     """
     positive = cosine_similarity(hand, shared, dim=-1)
     negative = cosine_similarity(shared, personal, dim=-1)
@@ -72,10 +78,12 @@ def contrasted_losses(
     if not weight:
         return prompt_losses(task, personal, batch)
     texts = task.prompts(torch.cat([parameters["context"], personal]))
-    shared, own = texts.split(len(personal))
-    logits = logits_of(task, own, batch.features)
+    shared, personal_texts = texts.split(len(personal))
+    logits = logits_of(task, personal_texts, batch.features)
     losses = mean_losses(logits, batch.labels, batch.mask)
-    return losses + weight * contrast(task.zero_shot, shared, own, temperature)
+    return losses + weight * contrast(
+        task.zero_shot, shared, personal_texts, temperature
+    )
 
 
 def prompts_contrast(
@@ -101,6 +109,14 @@ def complete(
 
     Sigma alone is no good model once the contrast has pushed it away from the personal
     prompt it was trained in.
+
+    Args:
+        task: Holds the public records.
+        sigma: As seen; it stays as it is.
+        rank: Of the factors.
+        losses: Of parameters "context", "u" and "v" on a batch.
+        learning_rate: Step size, above 0.
+        momentum: In [0, 1).
     """
     whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
     factors, _ = fit(

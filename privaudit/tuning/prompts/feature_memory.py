@@ -52,9 +52,9 @@ def fill_memory(
         order = torch.from_numpy(stream.permutation(size))
         out = max(1, int(held_out * size)) if held_out and size > 1 else 0
         rest[row, order[:out]] = True
-        kept = order[out:][:slots]
-        chosen[row, : len(kept)] = kept
-        filled[row, : len(kept)] = True
+        stored = order[out:][:slots]
+        chosen[row, : len(stored)] = stored
+        filled[row, : len(stored)] = True
     rows = torch.arange(len(cohort)).unsqueeze(1)
     memory = {
         KEYS: cohort.features[rows, chosen] * filled.unsqueeze(-1),
@@ -93,6 +93,14 @@ def choose_blend(
     """Return each client's strength and sharpness of least loss on what it held out.
 
     Ties go to what stands first; so does a client that held nothing out.
+
+    Args:
+        memory: Of each client.
+        cohort: Whose records.
+        held_out: Which of them to judge by.
+        logits: Of all records, by the prompt alone.
+        strengths: Tried, in this order.
+        sharpnesses: Tried with each of them.
     """
     best = torch.full((len(cohort),), torch.inf)
     blend = torch.zeros(len(cohort), 2)

@@ -63,7 +63,11 @@ def _noted_batch(
 
 @dataclass(frozen=True)
 class ContextGradients:
-    """One forward pass of a cohort's contexts, from which gradients can be asked."""
+    """One forward pass of a cohort's contexts, from which gradients can be asked.
+
+    Attributes:
+        losses: Each client's mean loss over its batch; 0 for an empty one.
+    """
 
     losses: Float[Tensor, " k"]
     _contexts: Float[Tensor, "k tokens width"]
@@ -103,9 +107,9 @@ class ContextGradients:
     def of_batch(self) -> Float[Tensor, "k tokens width"]:
         """Return the gradient of each client's summed loss."""
         behind = torch.einsum("kbc,kbd->kcd", self._errors, self._batch.features)
-        found = self._product(behind)
+        gradient = self._product(behind)
         crafted = self._batch.crafted
-        return found if crafted is None else found + crafted.sum(dim=1)
+        return gradient if crafted is None else gradient + crafted.sum(dim=1)
 
     def by_record(
         self,
@@ -115,16 +119,19 @@ class ContextGradients:
         With them comes the batch's mask; the gradients of padding are zero.
         """
         at_once = max(1, PRODUCTS_AT_ONCE // len(self._contexts))
-        for some in torch.arange(self._errors.shape[1]).split(at_once):
-            errors, features = self._errors[:, some], self._batch.features[:, some]
+        for positions in torch.arange(self._errors.shape[1]).split(at_once):
+            errors, features = (
+                self._errors[:, positions],
+                self._batch.features[:, positions],
+            )
             behind = torch.einsum("kbc,kbd->bkcd", errors, features)
             if len(behind) == 1:
-                found = self._product(behind[0]).unsqueeze(1)
+                gradients = self._product(behind[0]).unsqueeze(1)
             else:
-                found = self._product(behind, many=True).transpose(0, 1)
+                gradients = self._product(behind, many=True).transpose(0, 1)
             if self._batch.crafted is not None:
-                found = found + self._batch.crafted[:, some]
-            yield found, self._batch.mask[:, some]
+                gradients = gradients + self._batch.crafted[:, positions]
+            yield gradients, self._batch.mask[:, positions]
 
     def _product(self, behind: Tensor, many: bool = False) -> Tensor:
         (product,) = torch.autograd.grad(

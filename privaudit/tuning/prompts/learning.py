@@ -111,8 +111,8 @@ def fit(
     total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
     for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
         active = mask.any(dim=1)
-        found, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
-        for name, gradient in found.items():
+        grads, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
+        for name, gradient in grads.items():
             rate = learning_rate
             if isinstance(rate, Mapping):
                 rate = rate[name]

@@ -47,6 +47,14 @@ def factorize(
     which makes ``u @ v`` the best approximation within those columns. A zero or
     rank-deficient prompt gives finite, orthonormal factors all the same: the basis is
     completed.
+
+    Args:
+        prompt: The local prompt, one per leading index.
+        start: Draws from N(0, 1).
+        kind: Which of the two factorizations.
+
+    Raises:
+        ConfigError: The rank exceeds the number of tokens or the width.
     """
     rank, available = start.shape[-1], min(prompt.shape[-2:])
     if rank > available:
@@ -105,6 +113,9 @@ def reconstruct_gradient(
         kind: How :func:`factorize` made v.
         variant: "published-code" *adds* the last term and divides by 10: the published
             code does, and the result is no projection.
+
+    Raises:
+        ConfigError: "published-code" with kind "left": that code has no such kind.
     """
     if variant == "published-code" and kind == "left":
         raise ConfigError(

@@ -61,10 +61,15 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         at: Round,
     ) -> LocalResult:
         """Train, and send the shared prompt or the clipped gradient by it."""
-        own = {n: tensor for n, tensor in kept.items() if not n.endswith(VELOCITY)}
+        personal = {n: tensor for n, tensor in kept.items() if not n.endswith(VELOCITY)}
         do = self.gradients if self.mode == "published-code" else self.train
         done, loss = do(
-            task, cohort, {**received, **own}, self.losses(task), at, self.penalty(task)
+            task,
+            cohort,
+            {**received, **personal},
+            self.losses(task),
+            at,
+            self.penalty(task),
         )
         parties, values = len(at.participants), numbers_in(done)
         sent = {self.shared: done.pop(self.shared)}
@@ -78,8 +83,10 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         )  # fmt: skip
         if self.mode == "published-code":
             sent, done = {"gradient": sent[self.shared]}, self.descend(kept, done)
-        events = self._kept_event(task, parties, len(own))
-        return LocalResult(sent, done, loss, on_grid(events, grid, numbers_in(own)))
+        events = self._kept_event(task, parties, len(personal))
+        return LocalResult(
+            sent, done, loss, on_grid(events, grid, numbers_in(personal))
+        )
 
     def aggregate(
         self,

@@ -89,7 +89,11 @@ class PrivateLocalTrainer(PrivateTrainer):
         return self.steps if self.mode == "sound" else 1
 
     def noise_multiplier(self, task: Task) -> float:
-        """Return the noise of one step; in "sound" all steps of all rounds compose."""
+        """Return the noise of one step; in "sound" all steps of all rounds compose.
+
+        Raises:
+            ConfigError: The accountant proves no epsilon that low.
+        """
         if self.mode != "sound" or self.epsilon is None:
             return super().noise_multiplier(task)
         rate, steps = self.sampling_rate(task), task.rounds * self.steps
@@ -163,9 +167,11 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     def _sum_of_clipped(self, forward: RecordGradients, at: Round) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        for some, mask in forward.by_record():
-            found = self.sum_clipped(some, self.clip_norm, mask, *self._notes(at))
-            total = _add(found, total)
+        for gradients, mask in forward.by_record():
+            clipped_sum = self.sum_clipped(
+                gradients, self.clip_norm, mask, *self._notes(at)
+            )
+            total = _add(clipped_sum, total)
         return total
 
     def _notes(self, at: Round) -> tuple[Release, Round, float]:
@@ -208,6 +214,13 @@ class PrivateLocalTrainer(PrivateTrainer):
         """Describe noise of ``noise_std`` on prompts after a step ("published-paper").
 
         On each client's own, or, at the server, of 1 / parties of it on their mean.
+
+        Args:
+            task: The task.
+            release: "global" for what is averaged, "local" for what is kept.
+            noise_at: Who adds it.
+            parties: How many clients took part in the round.
+            tensors: How many are noised, each clipped by itself.
         """
         rate = self.learning_rate
         noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)
@@ -235,8 +248,8 @@ def _gradients_of(penalty: Penalty | None, parameters: Stacked) -> dict[str, Ten
     with torch.enable_grad():
         leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
         total = penalty(leaves).sum()
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    return {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
+    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {n: g for n, g in zip(leaves, gradients, strict=True) if g is not None}
 
 
 def _add(some: Stacked, more: Stacked) -> dict[str, Tensor]:

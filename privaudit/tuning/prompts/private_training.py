@@ -147,6 +147,9 @@ class PrivateTrainer(PromptTrainer):
         "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
         delta)) / epsilon where records are clipped, and that over the batch size where
         batch means are: the formula takes a sensitivity for granted that those lack.
+
+        Raises:
+            ConfigError: The accountant proves no epsilon that low.
         """
         if self.epsilon is None:
             return 0.0
@@ -243,10 +246,12 @@ class PrivateTrainer(PromptTrainer):
         self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
     ) -> list[dict[str, Tensor]]:
         sums: list[dict[str, Tensor]] = [{} for _ in releases]
-        for some, mask in gradients.by_record():
+        for chunk, mask in gradients.by_record():
             for total, (release, split, clip_norm) in zip(sums, releases, strict=True):
-                found = self.sum_clipped(split(some), clip_norm, mask, release, at)
-                for name, part in found.items():
+                clipped_sums = self.sum_clipped(
+                    split(chunk), clip_norm, mask, release, at
+                )
+                for name, part in clipped_sums.items():
                     total[name] = total[name] + part if name in total else part
         return sums
 
@@ -284,8 +289,8 @@ class PrivateTrainer(PromptTrainer):
         if self.mode != "sound":
             alone = [{name: gradient} for name, gradient in gradients.items()]
         sums: dict[str, Tensor] = {}
-        for some in alone:
-            clipped = clip_records(some, clip_norm, mask)
+        for group in alone:
+            clipped = clip_records(group, clip_norm, mask)
             if at.trace is not None:
                 at.trace.clipped(release, "record", clipped, unit)
             sums |= {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
@@ -301,7 +306,13 @@ class PrivateTrainer(PromptTrainer):
     def step_along(
         self, state: Stacked, gradients: Stacked, learning_rate: float
     ) -> dict[str, Tensor]:
-        """Return the state after a step of SGD, the code's with momentum and decay."""
+        """Return the state after a step of SGD, the code's with momentum and decay.
+
+        Args:
+            state: From :meth:`begin`.
+            gradients: By some or all of the parameters; the others stand still.
+            learning_rate: Step size, above 0.
+        """
         moved = dict(state)
         for name, gradient in gradients.items():
             if self.mode == "published-code":

@@ -28,7 +28,12 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 @dataclass(frozen=True)
 class RecordGradients:
-    """One forward pass of a cohort, from which gradients can be asked."""
+    """One forward pass of a cohort, from which gradients can be asked.
+
+    Attributes:
+        losses: Of every record; 0 for padding.
+        mask: False where padding stands.
+    """
 
     losses: Float[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
@@ -38,7 +43,14 @@ class RecordGradients:
     def forward(
         cls, parameters: Stacked, record_losses: RecordLosses, batch: Batch
     ) -> "RecordGradients":
-        """Compute the losses, and keep what gradients need."""
+        """Compute the losses, and keep what gradients need.
+
+        Args:
+            parameters: Each client's own [k, ...]; every one must have a part in the
+                loss.
+            record_losses: What is differentiated.
+            batch: Of each client.
+        """
         with torch.enable_grad():
             leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
             losses = torch.where(batch.mask, record_losses(leaves, batch), 0)
@@ -69,12 +81,12 @@ class RecordGradients:
         one_hot = one_hot.unsqueeze(1).expand(width, clients, width)
         at_once = max(1, PRODUCTS_AT_ONCE // clients)
         masks = self.mask.split(at_once, dim=1)
-        for some, mask in zip(one_hot.split(at_once), masks, strict=True):
-            if len(some) == 1:
-                alone = self._product(some[0])
+        for chunk, mask in zip(one_hot.split(at_once), masks, strict=True):
+            if len(chunk) == 1:
+                alone = self._product(chunk[0])
                 yield {name: g.unsqueeze(1) for name, g in alone.items()}, mask
             else:
-                many = self._product(some, many=True)
+                many = self._product(chunk, many=True)
                 yield {name: g.transpose(0, 1) for name, g in many.items()}, mask
 
     def _product(self, behind: Tensor, many: bool = False) -> dict[str, Tensor]:

@@ -27,7 +27,11 @@ Tokens = Float[Tensor, "k b parts d"]
 
 
 def tokens_of(records: Records | Batch) -> Tensor:
-    """Return the parts of pictures."""
+    """Return the parts of pictures.
+
+    Raises:
+        ConfigError: The records have none.
+    """
     if records.tokens is None:
         raise ConfigError(
             "Optimal transport matches prompts with the parts of a picture, and these "
@@ -79,9 +83,9 @@ def _solve_part(
     clients: slice,
     records: slice,
 ) -> _Part:
-    some, words = tokens[clients, records].transpose(1, 2), text[clients]
-    k, parts, b, width = some.shape
-    flat = some.reshape(k, parts * b, width)
+    chunk, words = tokens[clients, records].transpose(1, 2), text[clients]
+    k, parts, b, width = chunk.shape
+    flat = chunk.reshape(k, parts * b, width)
     prompts, classes = words.shape[1:3]
     similarity = flat.new_empty(prompts, k, parts, b, classes)
     for row, out in zip(words.unbind(1), similarity, strict=True):
@@ -141,8 +145,8 @@ def query_transported(
 ) -> Iterator[Signals]:
     """Yield log-probabilities [models, chunk, classes] by transport."""
     for tokens in tokens_of(records).split(QUERY_CHUNK):
-        asked = tokens.expand(len(text), *tokens.shape)
-        logits = transported_logits(text, asked, task.logit_scale, transport)
+        expanded = tokens.expand(len(text), *tokens.shape)
+        logits = transported_logits(text, expanded, task.logit_scale, transport)
         yield {"log_probabilities": logits.log_softmax(-1)}
 
 

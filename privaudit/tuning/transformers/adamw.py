@@ -56,8 +56,8 @@ class AdamW:
             active = mask.any(dim=1)
             steps = steps + active
             batch = pick_batch(cohort, chosen, mask)
-            found, loss = gradients(objective, state, batch)
-            for name, gradient in found.items():
+            grads, loss = gradients(objective, state, batch)
+            for name, gradient in grads.items():
                 state[name], moments[name] = self._step(
                     state[name], gradient, moments[name], steps, active
                 )

@@ -49,6 +49,14 @@ def client_weights(
     with equal factors and many clients the uncertainty counts little. Where all weights
     are zero, all clients count alike.
 
+    Args:
+        uncertainty: u, in nats, at least 0.
+        gaps: g, at least 0.
+        improvement: dp, of any sign.
+        alpha: 0 or more, as the other two.
+        beta: Of closeness.
+        gamma: Of improvement.
+
     Example:
         >>> u, g, dp = torch.zeros(2), torch.tensor([1.0, 3.0]), torch.zeros(2)
         >>> client_weights(u, g, dp, alpha=1.0, beta=1.0, gamma=0.0)
@@ -103,11 +111,11 @@ def find_centres(
     if len(np.unique(points, axis=0)) < count:
         return before
     if before is None:
-        found = KMeans(count, n_init=10, random_state=seed).fit(points)
+        kmeans = KMeans(count, n_init=10, random_state=seed).fit(points)
     else:
         start = before.double().cpu().numpy()
-        found = KMeans(count, init=start, n_init=1, random_state=seed).fit(points)
-    return torch.from_numpy(found.cluster_centers_).to(embeddings)
+        kmeans = KMeans(count, init=start, n_init=1, random_state=seed).fit(points)
+    return torch.from_numpy(kmeans.cluster_centers_).to(embeddings)
 
 
 def nearest_centre(

@@ -100,15 +100,15 @@ class DhapaClient(PromptTuner):
 
         Also 0 where nothing depends on it, for it takes time.
         """
-        found = torch.zeros(len(batch.mask))
+        negative_loss = torch.zeros(len(batch.mask))
         if self.clusters == 1 and not self.needs(IMPROVEMENT):
-            return found
+            return negative_loss
 
         count = objective_of(task).predictions
         whole = count(batch).clamp(min=1)
         for part in in_parts(batch, VALIDATED_AT_ONCE):
-            found -= count(part) / whole * self.losses(task, parameters, part)
-        return found
+            negative_loss -= count(part) / whole * self.losses(task, parameters, part)
+        return negative_loss
 
     def contributions(
         self, task: Task, models: Stacked, records: Records
@@ -176,24 +176,28 @@ class DhapaClient(PromptTuner):
         if self.statistics_noise:
             sums = self._noised(task, cohort, sums, at)
             divisor = torch.full_like(sizes, task.expected_members)
-        told = {name: some / divisor.unsqueeze(1) for name, some in sums.items()}
+        statistics = {
+            name: summed / divisor.unsqueeze(1) for name, summed in sums.items()
+        }
         if self.needs(SIZE):
-            told[SIZE] = sizes
+            statistics[SIZE] = sizes
         if self.needs(PRESENT):
-            told[PRESENT] = (sizes > 0).float()
-        return {n: t.squeeze(1) if n == UNCERTAINTY else t for n, t in told.items()}
+            statistics[PRESENT] = (sizes > 0).float()
+        return {
+            n: t.squeeze(1) if n == UNCERTAINTY else t for n, t in statistics.items()
+        }
 
     def _contributions(
         self, task: Task, models: Stacked, batch: Batch
     ) -> dict[str, Float[Tensor, "k n width"]]:
-        found = {}
+        contributions = {}
         if self.needs(EMBEDDING):
             within = 1.0 if self.statistics_noise else None
-            found[EMBEDDING] = embeddings(batch, within=within)
+            contributions[EMBEDDING] = embeddings(batch, within=within)
         if self.needs(UNCERTAINTY):
             tuning = self.tuning(task, models)
-            found[UNCERTAINTY] = entropies(task, tuning, batch).unsqueeze(2)
-        return found
+            contributions[UNCERTAINTY] = entropies(task, tuning, batch).unsqueeze(2)
+        return contributions
 
     def _bounds(self, task: Task) -> dict[str, float]:
         """Return by how much one record more or less moves each sum at most."""
@@ -208,10 +212,10 @@ class DhapaClient(PromptTuner):
         streams = [at.secret("statistics noise", c) for c in cohort.clients]
         grids = {name: Grid.of(std) for name, std in stds.items()}
         drawn = {
-            name: torch.stack([grids[name].noise(some.shape[1:], s) for s in streams])
-            for name, some in sums.items()
+            name: torch.stack([grids[name].noise(summed.shape[1:], s) for s in streams])
+            for name, summed in sums.items()
         }
         if at.trace is not None:
             scaled = {name: noise / bounds[name] for name, noise in drawn.items()}
             at.trace.noise("upload", scaled, 1.0)
-        return {n: grids[n].add(some, drawn[n]) for n, some in sums.items()}
+        return {n: grids[n].add(summed, drawn[n]) for n, summed in sums.items()}

@@ -93,6 +93,6 @@ def total(
 ) -> dict[str, Float[Tensor, "clients width"]]:
     """Return the sums over each client's records."""
     return {
-        name: (some * mask.unsqueeze(2)).sum(dim=1)
-        for name, some in contributions.items()
+        name: (contribution * mask.unsqueeze(2)).sum(dim=1)
+        for name, contribution in contributions.items()
     }

@@ -65,10 +65,10 @@ class ClassObjective:
 
         rows = max(1, ROWS_AT_ONCE // count)
         for chosen in torch.arange(len(records)).split(rows):
-            some = records.pick(chosen)
-            tokens = None if some.tokens is None else each(some.tokens)
-            words = None if some.words is None else some.words.repeated(count)
-            logits = self.tower.logits(each(some.features), tokens, words, tuning)
+            chunk = records.pick(chosen)
+            tokens = None if chunk.tokens is None else each(chunk.tokens)
+            words = None if chunk.words is None else chunk.words.repeated(count)
+            logits = self.tower.logits(each(chunk.features), tokens, words, tuning)
             yield {"log_probabilities": logits.log_softmax(dim=-1)}
 
     def _logits(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n classes"]:
@@ -122,10 +122,10 @@ class AnswerObjective:
         of_one = count * words.length * self.outcomes
         rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
         for chosen in torch.arange(len(records)).split(rows):
-            tokens, some = records.tokens[chosen], words[chosen].repeated(count)
+            tokens, chunk_words = records.tokens[chosen], words[chosen].repeated(count)
             tokens = tokens.expand(count, *tokens.shape)
-            logits = self.language.logits(tokens, some, tuning)
-            yield token_signals(logits, some, want)
+            logits = self.language.logits(tokens, chunk_words, tuning)
+            yield token_signals(logits, chunk_words, want)
 
     def _predicted(
         self, tuning: Tuning, batch: Batch

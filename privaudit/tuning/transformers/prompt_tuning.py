@@ -136,7 +136,15 @@ class PromptTuner(BaseTrainer):
         at: Round,
         penalty: Penalty | None = None,
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
-        """Run the local epochs, and return each client's parameters and mean loss."""
+        """Run the local epochs, and return each client's parameters and mean loss.
+
+        Args:
+            task: The task.
+            cohort: Who trains.
+            parameters: Where each client begins.
+            at: The round.
+            penalty: What is added to the loss, as FedProx does.
+        """
         epochs = [self.epochs_of(client) for client in cohort.clients]
         batches = epochs_of_batches(
             cohort, at, epochs=epochs, batch_size=self.batch_size

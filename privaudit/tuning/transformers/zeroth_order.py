@@ -56,14 +56,14 @@ def two_point(
         loss = torch.zeros(len(streams), device=batch.mask.device)
         several = max(1, models_at_once // (2 * len(streams)))
         for first in range(0, directions, several):
-            some = slice(first, first + several)
+            span = slice(first, first + several)
             along = {
-                name: torch.stack([own[name][some] for own in drawn]).to(t)
+                name: torch.stack([draw[name][span] for draw in drawn]).to(t)
                 for name, t in parameters.items()
             }
-            found, values = _slopes(objective, parameters, along, batch, step)
+            slopes, values = _slopes(objective, parameters, along, batch, step)
             loss += values / directions
-            for name, slope in found.items():
+            for name, slope in slopes.items():
                 total[name] += slope / directions
         return total, loss
 
@@ -94,17 +94,17 @@ def _slopes(
     step: float,
 ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
     """Return the sum over directions of slope times direction, and of mean values."""
-    some = next(iter(along.values())).shape[1]
+    directions = next(iter(along.values())).shape[1]
     moved = {}
     for name, tensor in parameters.items():
         here, off = tensor.unsqueeze(1), step * along[name]
         moved[name] = torch.cat([here + off, here - off], dim=1).flatten(0, 1)
-    values = objective(moved, _repeated(batch, 2 * some)).view(-1, 2, some)
+    values = objective(moved, _repeated(batch, 2 * directions)).view(-1, 2, directions)
     slopes = (values[:, 0] - values[:, 1]) / (2 * step)
-    found = {
+    sums = {
         name: torch.einsum("ks,ks...->k...", slopes, d) for name, d in along.items()
     }
-    return found, values.mean(dim=1).sum(dim=1)
+    return sums, values.mean(dim=1).sum(dim=1)
 
 
 def _repeated(batch: Batch, times: int) -> Batch:

@@ -198,7 +198,14 @@ class PromptExperts(ExpertMixture):
         client: ClientId,
         heard: Sequence[Message],
     ) -> Reconstruction:
-        """Return the best model that a client's uploads give."""
+        """Return the best model that a client's uploads give.
+
+        Args:
+            task: The task.
+            view: Which sees uploads.
+            client: Whose.
+            heard: Its uploads that weigh something; at least one.
+        """
         received = {m.round: m.tensors for m in view.broadcasts_to(client)}
         last = heard[-1]
         if "experts" not in received[last.round]:
@@ -223,9 +230,9 @@ def own_prompt(sent: Mapping[str, Tensor]) -> Tensor:
 
 def _mean(uploads: Iterable[Tensors], name: str) -> Tensor:
     """Return the weighted mean over those who sent it."""
-    some = [sent for sent in uploads if name in sent]
-    total = torch.stack([sent[name] for sent in some]).sum(dim=0)
-    return total / torch.stack([sent[WEIGHT] for sent in some]).sum()
+    contributions = [sent for sent in uploads if name in sent]
+    total = torch.stack([sent[name] for sent in contributions]).sum(dim=0)
+    return total / torch.stack([sent[WEIGHT] for sent in contributions]).sum()
 
 
 def _suspects(view: View) -> tuple[Tensors, ...]:

@@ -23,6 +23,9 @@ PARTS = ("query", "key", "value", "output")
 def gate_size(gate_dim: int, dim: int) -> int:
     """Return the size of a pooled feature: ``gate_dim``, or all of a smaller feature.
 
+    Raises:
+        ConfigError: Features cannot be pooled to that size.
+
     Example:
         >>> gate_size(128, 512), gate_size(128, 64)
         (128, 64)
@@ -109,8 +112,8 @@ def attention_match(
     """
     shares = attention(gate, images, experts, heads=heads, scale=scale)
     values = _split(_apply(gate, "value", experts.flatten(1, 2)), heads)
-    asked = _split(images @ gate["output_weight"], heads)
-    matches = (asked @ values.mT).unflatten(-1, experts.shape[1:3])
+    projected = _split(images @ gate["output_weight"], heads)
+    matches = (projected @ values.mT).unflatten(-1, experts.shape[1:3])
     constant = (images * gate["output_bias"].unsqueeze(1)).sum(dim=-1)
     return (shares * matches).sum(dim=(1, 4)) + constant.unsqueeze(-1)
 

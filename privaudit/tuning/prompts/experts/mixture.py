@@ -143,12 +143,12 @@ class ExpertMixture(PromptTrainer):
         shares = [
             attention(
                 gate,
-                pool(some, size),
+                pool(chunk, size),
                 pool(experts, size),
                 heads=self.heads,
                 scale=self.gate_scale,
             ).mean(dim=(1, 3))
-            for some in images.split(64, dim=1)
+            for chunk in images.split(64, dim=1)
         ]
         return torch.cat(shares, dim=1)[0]
 

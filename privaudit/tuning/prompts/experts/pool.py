@@ -71,8 +71,8 @@ def expert_features(
     flat = experts.flatten(0, 1)
     distinct, where = torch.unique(flat.flatten(1), dim=0, return_inverse=True)
     encoded = [
-        task.prompts(some)
-        for some in distinct.unflatten(1, flat.shape[1:]).split(ENCODED_AT_ONCE)
+        task.prompts(chunk)
+        for chunk in distinct.unflatten(1, flat.shape[1:]).split(ENCODED_AT_ONCE)
     ]
     features = torch.cat(encoded)[where]
     return features.unflatten(0, experts.shape[:2]).transpose(1, 2)
