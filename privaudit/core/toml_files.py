@@ -19,6 +19,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: It is no TOML.
     """
     content = read_bytes(path, "toml")
+    # A dotted key of n parts takes the parser's memory n times n.
+    check_limit("depth", max(_dots(content), default=0), str(path))
     try:
         parsed = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # TOML's own, or no text at all
@@ -26,6 +28,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML: {reason}.") from None
     check_limit("depth", max(_depths(parsed)), str(path))
     return parsed
+
+
+def _dots(content: bytes) -> Iterator[int]:
+    """Yield how many dots stand in what may be a key: in a header or before a sign."""
+    for line in content.splitlines():
+        line = line.strip()
+        if not line.startswith(b"#"):
+            *keys, value = line.split(b"=")
+            yield from (key.count(b".") for key in keys)
+            yield value.count(b".") if line.startswith(b"[") else 0
 
 
 def _depths(found: Any) -> Iterator[int]:

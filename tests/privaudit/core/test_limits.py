@@ -15,6 +15,7 @@ from privaudit.core.bounded_files import bounded_lines, read_bytes, read_lines
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.core.limits import LIMITS, check_json, check_limit, most, variable_of
 from privaudit.core.storage import write_bytes
+from privaudit.core.toml_files import read_toml
 from privaudit.datasets.files.archives import FolderStore, open_store
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.federated.runs.ledger import Ledger
@@ -186,3 +187,16 @@ def test_no_file_is_put_in_the_place_of_something_else(
     make(tmp_path / "x")
     with pytest.raises(Exception, match="not a plain file"):
         write_bytes(tmp_path / "x", b"")
+
+
+@pytest.mark.parametrize(
+    "content", [b"%sb = 1", b"[%sb]", b"x = {%sb = 1}", b"y = 1.5\n  [[%sb]]"]
+)
+def test_dotted_keys_without_end_are_refused_before_they_are_parsed(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "x.toml").write_bytes(content % (b"a." * 20_000))
+    with pytest.raises(LimitError, match="20,000 levels"):
+        read_toml(tmp_path / "x.toml")
+    (tmp_path / "x.toml").write_bytes(b"# " + b"." * 99 + b"\n" + content % b"a.")
+    assert read_toml(tmp_path / "x.toml")
