@@ -7,20 +7,25 @@ package of other people.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import privaudit.attacks
 from privaudit import Auditor, Run, train
-from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
+from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import AttackError, ConfigError, PluginError
 from privaudit.federated.trainer import TRAINERS
+from privaudit.models.interfaces import AnyTask
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.page import write_report
@@ -187,6 +192,7 @@ def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
     code, _, err = cli("train", "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "'prompt-fedavgm' of the package others 1.2 cannot be used" in err
+    assert "Install what provides nothing_of_that_name, or remove" in err
     for what in ("attacks", "trainers"):
         code, listed, _ = cli("list", what)
         assert code == 0
@@ -240,12 +246,91 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     code, _, err = cli("attack", "--attack", told)
     assert (code, err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match=why):
-        import_module("privaudit.auditing.named_attacks").named_attacks([told], 0)
+        named_attacks([told], 0)
 
 
 def test_an_attack_on_other_models_than_the_runs_is_refused(whole: Path) -> None:
     with pytest.raises(AttackError, match="'min-k' was requested, and the run's model"):
         Auditor(Run(whole)).attack(attacks=["min-k"], shadows=0)
+
+
+class Gives:
+    """An attack that gives what it is told to."""
+
+    threshold: ClassVar[str] = "none"
+    trains_shadows: ClassVar[bool] = False
+    task: ClassVar[AnyTask] = "classification"
+
+    def __init__(self, change: Callable[[Scores], Any]) -> None:
+        self.change = change
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Any]:
+        """Change what would be right."""
+        sizes = [len(target.candidates) for target in targets]
+        right = [Scores(np.zeros(n), np.zeros(n, bool)) for n in sizes]
+        given = [self.change(scores) for scores in right]
+        return [one for one in given if one is not None]
+
+
+def altered(made: Scores, **values: np.ndarray) -> Scores:
+    """Put values in that the type checks of tests would not let in."""
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda s: altered(s, scores=s.scores[1:]), "scores of shape .* candidates of"),
+        (lambda s: altered(s, guesses=s.guesses[:, None]), "guesses of shape"),
+        (lambda s: altered(s, guesses=s.scores), "not True or False"),
+        (lambda s: replace(s, scores=s.scores + np.nan), "not finite"),
+        (lambda s: s.scores, "a ndarray for client-0, and not Scores"),
+        (lambda s: None, "0 results for"),
+    ],
+)
+def test_an_attack_that_gives_something_else_is_named_with_its_fault(
+    change: Callable[[Scores], Any], fault: str, whole: Path
+) -> None:
+    with pytest.raises(
+        AttackError, match=f"'mine' gave .*{fault}.*fault of the attack"
+    ):
+        Auditor(Run(whole)).attack(attacks={"mine": Gives(change)}, shadows=0)
+
+
+@pytest.mark.parametrize(
+    ("without", "why"),
+    [
+        (
+            '    threshold: ClassVar[str] = "right or wrong: nothing is fitted"',
+            "no thres",
+        ),
+        ('    task: ClassVar[AnyTask] = "classification"', r"GapAttack\) has no task"),
+        ("@dataclass(frozen=True)", "is no dataclass"),
+    ],
+)
+def test_an_attack_that_lacks_something_is_refused_when_it_is_named(
+    without: str, why: str, others: Callable[[str], None]
+) -> None:
+    others(GAP_ATTACK.replace(without, ""))
+    with pytest.raises(ConfigError, match=why):
+        named_attacks(["gap-attack"], 0)
+
+
+def test_a_trainer_that_lacks_something_leaves_no_folder(
+    others: Callable[[str], None], cli: Cli
+) -> None:
+    others(
+        "from pydantic.dataclasses import dataclass\n"
+        "from privaudit.federated.base_trainer import BaseTrainer\n"
+        "@dataclass(frozen=True)\n"
+        "class PromptFedAvgM(BaseTrainer):\n    def query(self): ...\n"
+    )
+    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "(others.PromptFedAvgM) has no local_update. Inherit from BaseTrainer" in err
+    assert not list(Path("runs").glob("prompt*"))
 
 
 def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(

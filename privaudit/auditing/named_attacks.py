@@ -6,6 +6,8 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.scenario import Scenario
@@ -15,8 +17,15 @@ from privaudit.core.errors import (
     PluginError,
     UnknownNameError,
 )
-from privaudit.core.parameters import build, field_names, parse_pairs, parse_spec
+from privaudit.core.parameters import (
+    build,
+    field_names,
+    parse_pairs,
+    parse_spec,
+    refuse_incomplete,
+)
 from privaudit.core.registry import first_line
+from privaudit.models.interfaces import AnyTask
 
 Attacks = Sequence[str] | Mapping[str, Attack]
 _EXAMPLE = "lira:mode=offline"
@@ -51,6 +60,7 @@ def _named(text: str, shadows: int) -> tuple[str, Attack]:
     if "shadows" in field_names(factory) and "shadows" not in parameters:
         trained = {"shadows": shadows or build(what, factory, parameters).shadows}  # type: ignore[attr-defined]
     attack = build(what, factory, {**parameters, **trained})
+    _check_attack(what, attack)
     if not shadows:  # a label without them is the scenario's own attack
         parameters |= trained
     values = (f"{k}={'none' if v is None else v}" for k, v in parameters.items())
@@ -61,6 +71,21 @@ def _named(text: str, shadows: int) -> tuple[str, Attack]:
             f"digits, and . _ + - among them, as in {_EXAMPLE}."
         )
     return label, attack
+
+
+def _check_attack(what: str, attack: Any) -> None:
+    advice = "Set them in its class, see CONTRIBUTING."
+    refuse_incomplete(what, attack, Attack, advice)
+    if attack.task not in get_args(AnyTask):
+        raise AttackError(
+            f"The {what} attacks models of the task {attack.task!r}. There are "
+            f"{', '.join(get_args(AnyTask))}: set one of them."
+        )
+    if not is_dataclass(attack):
+        raise AttackError(
+            f"The {what} does not say its parameters: its class is no dataclass. "
+            "Decorate it with @dataclass(frozen=True) of pydantic.dataclasses."
+        )
 
 
 def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:

@@ -70,16 +70,15 @@ class PlayedScenario:
             targets: Who is attacked.
 
         Raises:
-            ConfigError: A score is not finite.
+            AttackError: It did not give each target's candidates finite scores.
         """
         scores = attack(adversary, targets)
+        if fault := _fault(scores, targets):
+            raise AttackError(
+                f"The attack {name!r} gave {fault}. That is a fault of the attack: fix "
+                "it, and audit again."
+            )
         pairs = list(zip(targets, scores, strict=True))
-        for target, scored in pairs:
-            if not np.isfinite(scored.scores).all():
-                raise AttackError(
-                    f"The attack {name!r} gave scores for {target.client} that are not "
-                    "finite. That is a fault of the attack: fix it, and audit again."
-                )
         joined = [self._beside_truth(target, scored) for target, scored in pairs]
         return evaluate_scores(name, repr(attack), attack.threshold, joined)
 
@@ -100,3 +99,25 @@ class PlayedScenario:
             guesses=scores.guesses,
             is_member=self.run.ledger.is_member[records],
         )
+
+
+def _fault(scores: object, targets: Sequence[Target]) -> str:
+    """Return what is wrong with what an attack gave; empty if nothing is."""
+    if not isinstance(scores, list | tuple) or len(scores) != len(targets):
+        count = len(scores) if isinstance(scores, list | tuple) else "no"
+        return f"{count} results for {len(targets)} targets"
+    for target, scored in zip(targets, scores, strict=True):
+        if not isinstance(scored, Scores):
+            return f"a {type(scored).__name__} for {target.client}, and not Scores"
+        wanted = (len(target.candidates),)
+        for name, values in (("scores", scored.scores), ("guesses", scored.guesses)):
+            if np.shape(values) != wanted:
+                return (
+                    f"{name} of shape {np.shape(values)} for the {wanted[0]} candidates "
+                    f"of {target.client}"
+                )
+        if not np.isfinite(scored.scores).all():
+            return f"scores for {target.client} that are not finite"
+        if scored.guesses.dtype != bool:
+            return f"guesses for {target.client} that are not True or False"
+    return ""

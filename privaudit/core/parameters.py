@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from typing_extensions import get_protocol_members
+
 from privaudit.core.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -89,6 +91,21 @@ def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> 
                 "counted. Take fewer."
             )
     return built
+
+
+def refuse_incomplete(what: str, made: object, protocol: type, advice: str) -> None:
+    """Refuse an object without what a protocol asks for.
+
+    Raises:
+        ConfigError: Something is missing.
+    """
+    names = sorted(get_protocol_members(protocol))
+    missing = [name for name in names if not hasattr(made, name)]
+    if missing:
+        raise ConfigError(
+            f"The {what} ({type(made).__module__}.{type(made).__qualname__}) has no "
+            f"{', '.join(missing)}. {advice}"
+        )
 
 
 def refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:

@@ -126,14 +126,23 @@ class Registry(Generic[T]):
             loaded = plugin.load()
             if not plugin.attr:
                 raise TypeError("that is a module, and not MODULE:OBJECT")
-            if other not in (None, loaded):
-                raise self._taken_twice(name, _origin(other), _origin(loaded))
         except Exception as error:  # whatever other people's code raises
+            reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+            advice = "Install another version of that package, or remove it."
+            if isinstance(error, ModuleNotFoundError):
+                advice = f"Install what provides {error.name}, or remove that package."
+            elif isinstance(error, ConfigError):  # says what to do itself
+                reason, _, advice = str(error).rpartition(". ")
             raise PluginError(
                 f"The {self.kind} {name!r} of the package {_package(plugin)} cannot be "
-                f"used: {plugin.value}: {type(error).__name__}: {error} Install "
-                "another version of that package, or remove it."
+                f"used: {plugin.value}: {reason}. {advice}"
             ) from error
+        if other not in (None, loaded):
+            raise PluginError(
+                f"Two {self.kind}s are called {name!r}: {_origin(other)} and "
+                f"{_origin(loaded)} of the package {_package(plugin)}. Remove that "
+                "package, or rename its entry point."
+            )
         self._entries[name] = loaded
 
     def _taken_twice(self, name: str, one: str, other: str) -> ConfigError:

@@ -23,10 +23,11 @@ from privaudit.models.interfaces import AnyTask
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class BaseTrainer:
-    """Every default of a trainer: ``start``, ``local_update`` and ``query`` are left.
+    """Every default of a trainer: ``local_update`` and ``query`` are left.
 
-    The server broadcasts its whole state and averages uploads weighted by shard sizes;
-    nothing is kept before the first round, and no privacy is claimed. The toy in
+    The server starts without a state, broadcasts all of it to everyone, and averages
+    uploads weighted by shard sizes; nothing is kept before the first round, and no
+    privacy is claimed. The toy in
     :class:`~privaudit.federated.trainer.Trainer` shows a trainer on top of it.
     """
 

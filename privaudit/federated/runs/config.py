@@ -10,7 +10,13 @@ from pydantic import ValidationError, field_validator
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, shown
-from privaudit.core.parameters import build, field_names, readable, refuse_truths
+from privaudit.core.parameters import (
+    build,
+    field_names,
+    readable,
+    refuse_incomplete,
+    refuse_truths,
+)
 from privaudit.core.seeds import Randomness
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import SplitSizes
@@ -171,7 +177,11 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
         UnknownNameError: No trainer has that name.
         ConfigError: A parameter is unknown or out of range.
     """
-    return build(f"trainer {name!r}", TRAINERS.find(name), settings)
+    what = f"trainer {name!r}"
+    built = build(what, TRAINERS.find(name), settings)
+    advice = "Inherit from BaseTrainer, and define start, local_update and query."
+    refuse_incomplete(what, built, Trainer, advice)
+    return built
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
