@@ -66,7 +66,8 @@ class Shadow:
     @property
     def threshold(self) -> str:
         """How guesses are made, in words."""
-        return f"best on {self._held} shadows that trained no attack model"
+        models = "shadow model" if self._held == 1 else "shadow models"
+        return f"best on {self._held} {models} that trained no attack model"
 
     @property
     def _held(self) -> int:

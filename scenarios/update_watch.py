@@ -11,7 +11,7 @@ def update_watch(shadows: int = 50) -> Scenario:
     """A curious server attacks each upload, round by round.
 
     Args:
-        shadows: Of no use here: no attack trains any.
+        shadows: Ignored: no attack trains any.
     """
     names = ("update-alignment", "loss-threshold", "token-loss")
     return Scenario(

@@ -111,8 +111,8 @@ def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
     if shadows != 0 and shadows < 5:
         raise ConfigError(
             f"{shadows} shadow models were requested, but at least 5 are needed: one "
-            "to fix the threshold, four to learn from. Fifty are published, and 0 "
-            "leaves shadow attacks out."
+            "to fix the threshold, four to learn from. The paper uses fifty; 0 leaves "
+            "shadow attacks out."
         )
     plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
     return plan if shadows else plan.without_shadows()

@@ -52,7 +52,7 @@ def attack(
             )
             audits.append(audit)
     page = _common_page(audits, show_records)
-    results = [_result(audit, page) for audit in audits]
+    results = [_result(audit, page, named) for audit in audits]
     view.present(results, lambda: _present(audits, page, named))
 
 
@@ -76,16 +76,23 @@ def _present(audits: Sequence["Audit"], page: Path, named: Sequence[str]) -> Non
 
     console = Console()
     print_table(audits, console)
-    requested = {text.partition(":")[0] for text in named}
     for audit in audits:
-        for label, leak in audit.results.items():
-            if label.partition(":")[0] in requested:
-                said = f"{audit.run.name}, {label}: {leak.auroc}. {leak.verdict}"
-                console.print(said, soft_wrap=True, highlight=False, markup=False)
+        for line in _requested(audit, named):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(f"Report: {_from_here(page)}", soft_wrap=True, highlight=False)
 
 
-def _result(audit: "Audit", page: Path) -> "Result":
+def _requested(audit: "Audit", named: Sequence[str]) -> list[str]:
+    """Return a line for each attack that was asked for by name."""
+    requested = {text.partition(":")[0] for text in named}
+    return [
+        f"{audit.run.name}, {label}: {result.verdict}"
+        for label, result in audit.results.items()
+        if label.partition(":")[0] in requested
+    ]
+
+
+def _result(audit: "Audit", page: Path, named: Sequence[str]) -> "Result":
     """Return the numbers of an audit; audit.json holds the others."""
     from privaudit.cli.progress import Result
 
@@ -112,7 +119,8 @@ def _result(audit: "Audit", page: Path) -> "Result":
         },
     }
     summary = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
-    return Result(summary.rstrip(), contents)
+    lines = [summary.rstrip(), *_requested(audit, named)]
+    return Result("\n".join(lines), contents)
 
 
 def _from_here(page: Path) -> Path:
