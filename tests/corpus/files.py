@@ -37,7 +37,8 @@ def cut(path: Path) -> None:
 
 def flipped(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
+    if content:
+        content[len(content) // 2] ^= 0xFF
     replace(path, bytes(content))
 
 

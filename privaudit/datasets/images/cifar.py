@@ -14,6 +14,7 @@ import torch
 from jaxtyping import UInt8
 
 from privaudit.core.errors import DatasetError, MissingFileError
+from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, PixelImages
 from privaudit.datasets.files.archives import is_archive
 from privaudit.datasets.images.class_folders import readable, require_classes
@@ -112,7 +113,9 @@ def _read_binary(store: Store, layout: Layout) -> Dataset:
     everything = torch.from_numpy(np.concatenate(rows))
     labels = everything[:, layout.label_bytes - 1].long()
     pixels = everything[:, layout.label_bytes :].reshape(-1, 3, 32, 32)
-    names = _names(store.read(where[layout.names]).decode(errors="replace").split("\n"))
+    listed = store.read(where[layout.names])
+    check_limit("text", len(listed), f"{layout.names} in {store.path}")
+    names = _names(listed.decode(errors="replace").split("\n"))
     require_classes(labels, names, store.path)
     sizes = torch.tensor([len(part) for part in rows])
     kinds = torch.tensor([TRAIN] * len(layout.train) + [TEST_SPLIT])

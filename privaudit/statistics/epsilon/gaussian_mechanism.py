@@ -8,9 +8,11 @@ sensitivity over standard deviation, is the sum of theirs.
 import math
 
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from privaudit.core.ranges import above_zero, probability
+
+_LARGE = 500.0
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -19,8 +21,12 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy",
     ICML 2018, theorem 5.
     """
-    lost = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    return float(ndtr(mu / 2 - epsilon / mu)) - math.exp(lost)
+    gap, reach = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+    if epsilon > _LARGE:  # the sum below would be a difference of large numbers
+        lost = math.exp(-(gap**2) / 2) * float(erfcx(reach / math.sqrt(2))) / 2
+    else:
+        lost = math.exp(epsilon + float(log_ndtr(-reach)))
+    return float(ndtr(gap)) - lost
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

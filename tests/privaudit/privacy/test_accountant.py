@@ -194,3 +194,21 @@ def test_budgets_in_the_hundreds_are_calibrated_too(rate: float, steps: int) -> 
     noise = noise_multiplier_for(300.0, DELTA, rate, steps)
     spent, _ = tightest_epsilon([SamplingPhase(noise, rate, steps)], DELTA)
     assert 297 <= spent <= 300
+
+
+@pytest.mark.parametrize("mu", [30.0, 1e3, 1e6, 1e12, 1e15])
+def test_a_huge_epsilon_is_told_without_overflow(mu: float) -> None:
+    """A million-fold claim is no claim, and still a number."""
+    found = gaussian_epsilon(mu, 1e-5)
+    assert 1.0 < found / (mu**2 / 2) < 1.0 + 10 / mu
+    assert (
+        gaussian_delta(mu, found * (1 - 1e-6)) > 1e-5 > gaussian_delta(mu, 1.3 * found)
+    )
+
+
+def test_both_forms_of_the_gaussian_delta_agree_where_they_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = gaussian_delta(33.0, 500.0)
+    monkeypatch.setattr(f"{gaussian_delta.__module__}._LARGE", 0.0)
+    assert gaussian_delta(33.0, 500.0) == pytest.approx(one, rel=1e-9)
