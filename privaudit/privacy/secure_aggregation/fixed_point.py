@@ -31,8 +31,8 @@ class FixedPoint:
 
     Example:
         >>> code = FixedPoint(parties=10)
-        >>> code.step == 2.0**-31, code.error_of_sum
-        (True, 2.3283064365386963e-09)
+        >>> code.step == 2.0**-31
+        True
         >>> code.decode(code.encode(np.array([0.5, -3.0])))
         array([ 0.5, -3. ])
     """
@@ -54,14 +54,6 @@ class FixedPoint:
         """The distance between neighbouring codes, a power of two."""
         top = math.floor(math.log2(self.parties * self.largest)) + 1
         return 2.0 ** (top - (self.bits - 1 - GUARD))
-
-    @property
-    def error_of_sum(self) -> float:
-        """By how much the sum of all parties' numbers is off at most.
-
-        Before it is rounded to the type in which it is stored.
-        """
-        return self.parties * self.step / 2
 
     @property
     def dtype(self) -> type[Any]:

@@ -80,15 +80,6 @@ def threshold_of(parties: int) -> int:
     return 2 * parties // 3 + 1
 
 
-def most_colluders(parties: int, threshold: int) -> int:
-    """Return how many clients may side with a server that breaks every rule.
-
-    Two thresholds of clients have at least 2 threshold - parties in common. One more
-    than those who collude, and one of them is honest.
-    """
-    return 2 * threshold - parties - 1
-
-
 def aggregate(
     codes: Sequence[Codes],
     identities: Sequence[Identity],

@@ -8,6 +8,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.tasks import EXACT
 from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
+from privaudit.models import registry
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.report.export.allow_list import (
     AllowList,
@@ -30,7 +31,6 @@ from privaudit.report.export.texts import (
     BOUND_METHOD,
     CANARIES,
     CLAIM,
-    FOLDER_MODELS,
     MEANING,
     MECHANISM,
     METHOD,
@@ -91,7 +91,8 @@ CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
 def model(sieve: AllowList, value: object, place: str) -> str | Omitted:
     """Let a model's name through, but of one in a folder only what kind it is."""
     kind = str(value).partition(":")[0]
-    if kind in FOLDER_MODELS:
+    family = registry.MODELS.usable().get(kind)
+    if family and family.sources in (registry.FOLDER, registry.FOLDER_OR_HUB):
         return kind
     sieved: str | Omitted = MODELS(sieve, value, place)
     return sieved

@@ -34,17 +34,6 @@ SHA = text(r"[0-9a-f]{64}")
 VERSION = text(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?")
 SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
 MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
-FOLDER_MODELS = (
-    "surrogate",
-    "llava",
-    "language",
-    "encoder",
-    "vit",
-    "clip",
-    "decoder",
-    "seq2seq",
-    "blip",
-)
 LONGEST = 300  # letters of an attack's own words
 CLAIM, MECHANISM, WHY = phrases("claim"), phrases("mechanism"), phrases("certificate")
 METHOD, BOUND_METHOD = phrases("method"), phrases("bound")

@@ -25,10 +25,10 @@ from privaudit.privacy.secure_aggregation.packets import (
 from privaudit.privacy.secure_aggregation.primitives import KEY
 from privaudit.privacy.secure_aggregation.protocol import (
     ProtocolOutcome,
-    most_colluders,
     threshold_of,
 )
 from tests.privaudit.privacy.secure_aggregation.active_server import ActiveServer
+from tests.privaudit.privacy.secure_aggregation.bounds import most_colluders
 from tests.privaudit.privacy.secure_aggregation.conftest import (
     FIVE,
     Change,

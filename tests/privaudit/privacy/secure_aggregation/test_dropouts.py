@@ -8,6 +8,7 @@ import pytest
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.packets import MASKED, SIGNED, STAGES
 from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, threshold_of
+from tests.privaudit.privacy.secure_aggregation.bounds import error_of_sum
 from tests.privaudit.privacy.secure_aggregation.conftest import summed
 
 NEVER = len(STAGES)
@@ -49,7 +50,7 @@ def assert_right(pattern: tuple[int, ...]) -> None:
         code = FixedPoint(len(pattern), 64, 32.0)
         found = code.decode(outcome.total)
         plain = UPDATES[senders].sum(axis=0)
-        assert np.abs(found - plain).max() <= code.error_of_sum, pattern
+        assert np.abs(found - plain).max() <= error_of_sum(code), pattern
     else:
         assert outcome.total is None
         assert outcome.survivors == ()

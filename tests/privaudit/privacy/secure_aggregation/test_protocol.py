@@ -15,10 +15,13 @@ from privaudit.privacy.secure_aggregation.masks import pair_mask, self_mask
 from privaudit.privacy.secure_aggregation.primitives import agree, key_pair
 from privaudit.privacy.secure_aggregation.protocol import (
     aggregate,
-    most_colluders,
     threshold_of,
 )
 from privaudit.privacy.secure_aggregation.randomness import SeededSecrets, SystemSecrets
+from tests.privaudit.privacy.secure_aggregation.bounds import (
+    error_of_sum,
+    most_colluders,
+)
 from tests.privaudit.privacy.secure_aggregation.conftest import (
     THREE,
     decoded,
@@ -55,7 +58,7 @@ def test_the_sum_is_the_plain_one_to_the_stated_error(data: st.DataObject) -> No
     numbers = st.lists(st.floats(-8, 8), min_size=3, max_size=3)
     updates = data.draw(st.lists(numbers, min_size=clients, max_size=clients))
     outcome = summed(updates, seed=data.draw(st.integers(0, 10)))
-    error = Fraction(FixedPoint(clients, 64, 8.0).error_of_sum)
+    error = Fraction(error_of_sum(FixedPoint(clients, 64, 8.0)))
     for found, column in zip(
         decoded(outcome, clients), zip(*updates, strict=True), strict=True
     ):
@@ -69,7 +72,7 @@ def test_half_the_bytes_give_a_coarser_sum() -> None:
     assert outcome.total is not None
     code = FixedPoint(3, 32, 8.0)
     found = code.decode(outcome.total)
-    np.testing.assert_allclose(found, [1.75, 4.0], atol=code.error_of_sum)
+    np.testing.assert_allclose(found, [1.75, 4.0], atol=error_of_sum(code))
     sent = [p.arrays["masked"].nbytes for p in outcome.packets if p.kind == "masked"]
     assert sent == [8, 8, 8]
 
