@@ -16,7 +16,9 @@ from privaudit.core.errors import ConfigError, StorageError
 QUICK: dict[str, Any] = {"rounds": 4, "epochs": 1}
 KILLED = """
 import os, signal, sys
+from importlib import import_module
 from privaudit import train
+from privaudit.federated.runs.config import make_config
 
 plain = os.fsync
 
@@ -33,7 +35,10 @@ def train_until(point):
     os.fsync = fsync
     train("promptfl", rounds=4, epochs=1, name=f"killed-{point}", participation=0.6)
 
-train("promptfl", rounds=1, epochs=1)  # imports once what the others use
+# Imports once what all use, and computes nothing: threads of torch do not live in forks.
+make_config("promptfl")
+import_module("privaudit.models.tiny_clip.loading")
+import_module("privaudit.federated.runs.training")
 for point in map(int, sys.argv[1:]):
     child = os.fork()
     if child == 0:

@@ -109,8 +109,9 @@ def test_a_cohort_equals_its_clients_one_by_one(
     alone = play(trainer, cohort_size=1)
     for one, other in zip(played.messages, alone.messages, strict=True):
         for key in one.tensors:
+            # Noised values lie on a grid of steps of 2^-15: rounding may move them one.
             torch.testing.assert_close(
-                one.tensors[key], other.tensors[key], rtol=1e-4, atol=1e-5
+                one.tensors[key], other.tensors[key], rtol=1e-4, atol=4e-5
             )
 
 
