@@ -189,8 +189,8 @@ def maybe_listed(
     read: Callable[[str], Any] = str,
     of: str = "names",
 ) -> list[Any] | None:
-    """Return the same; None where the option is not given, or empty."""
-    return listed(option, text, read, of) if text else None
+    """Return the same; None where the option is not given."""
+    return None if text is None else listed(option, text, read, of)
 
 
 def epsilon(text: str) -> float | None:

@@ -115,7 +115,9 @@ def read_lines(path: Path) -> list[bytes]:
         LimitError: It, or a line of it, is larger than a bound, or they are too many.
     """
     content = read_bytes(path, "lines")
-    check_limit("records", content.count(b"\n"), f"What {path} lists")
+    ends = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
+    unended = bool(content) and content[-1:] not in b"\r\n"
+    check_limit("records", ends + unended, f"What {path} lists")
     lines = content.splitlines()
     check_limit("line", max(map(len, lines), default=0), str(path))
     return lines

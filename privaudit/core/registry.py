@@ -127,15 +127,9 @@ class Registry(Generic[T]):
             if not plugin.attr:
                 raise TypeError("that is a module, and not MODULE:OBJECT")
         except Exception as error:  # whatever other people's code raises
-            reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
-            advice = "Install another version of that package, or remove it."
-            if isinstance(error, ModuleNotFoundError):
-                advice = f"Install what provides {error.name}, or remove that package."
-            elif isinstance(error, ConfigError):  # says what to do itself
-                reason, _, advice = str(error).rpartition(". ")
             raise PluginError(
                 f"The {self.kind} {name!r} of the package {_package(plugin)} cannot be "
-                f"used: {plugin.value}: {reason}. {advice}"
+                f"used: {plugin.value}: {_fault(error)}"
             ) from error
         if other not in (None, loaded):
             raise PluginError(
@@ -160,6 +154,16 @@ def first_line(entry: object) -> str:
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group; looked for once on each ``sys.path``."""
     return tuple(entry_points(group=group))
+
+
+def _fault(error: Exception) -> str:
+    """Return why a package cannot be imported, and what to do about it."""
+    if isinstance(error, ConfigError):  # says both itself
+        return str(error)
+    reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{reason}. Install what provides {error.name}, or remove that package."
+    return f"{reason}. Install another version of that package, or remove it."
 
 
 def _package(plugin: EntryPoint) -> str:

@@ -41,7 +41,7 @@ def load_reader(kind: str, what: str, source: str) -> Any:
 
 def load_model(kind: str, what: str, source: str, device: str) -> Any:
     """Load a model as :func:`load_reader` does, in float32 and frozen."""
-    check_model(kind, what, source)
+    _check_size(kind, what, source)
     model = _pretrained(
         kind,
         what,
@@ -53,18 +53,16 @@ def load_model(kind: str, what: str, source: str, device: str) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
-def check_model(kind: str, what: str, source: str) -> None:
-    """Refuse a folder whose configuration asks for far more than its weights hold.
+def _check_size(kind: str, what: str, source: str) -> None:
+    """Refuse a folder whose configuration asks for far more than its weights hold."""
 
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: Its model is larger than its weights.
-    """
-    config = _pretrained("AutoConfig", what, source)
-    loader = getattr(import_transformers(), kind)
-    make = getattr(loader, "from_config", None) or loader._from_config
+    def build() -> Any:
+        loader = getattr(import_transformers(), kind)
+        make = getattr(loader, "from_config", None) or loader._from_config
+        return make(_pretrained("AutoConfig", what, source))
+
     with loading_errors(what, source):
-        check_size(source, lambda: make(config))
+        check_size(source, build)
 
 
 def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:

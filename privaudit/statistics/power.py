@@ -19,6 +19,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
 
+_POWER = 0.8  # as usual
 _MOST = 10**9  # records of a class: beyond it the answer is "never"
 
 
@@ -122,7 +123,7 @@ def auroc_variance(auroc: float, per_class: int | float) -> float:
     return (pair_variance + 2 * (per_class - 1) * rest) / per_class**2
 
 
-def required_n(design: AurocDesign | DifferenceDesign, power: float = 0.8) -> int:
+def required_n(design: AurocDesign | DifferenceDesign, power: float = _POWER) -> int:
     """Return how many members, and as many non-members, give that power.
 
     Spread over clients it takes about as many in all.
@@ -185,7 +186,7 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
         )
     quantile = normal_quantile(estimate.confidence)
     error = (estimate.high - estimate.low) / (2 * quantile)
-    share = 0.8 if sides == 1 else (1 + 0.8) / 2
+    share = _POWER if sides == 1 else (1 + _POWER) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
     digit = 10 ** max(math.floor(math.log10(max(exact, 1))) - 1, 0)
     return math.ceil(exact / digit) * digit

@@ -104,14 +104,15 @@ def test_equal_seeds_give_equal_messages(
 
 
 def test_a_cohort_equals_its_clients_one_by_one(
-    trainer: Trainer, played: Played, play: Play
+    trainer: Trainer, settings: dict[str, object], played: Played, play: Play
 ) -> None:
     alone = play(trainer, cohort_size=1)
+    # Noised values lie on a grid of steps of 2^-15: rounding may move them one.
+    atol = 4e-5 if "epsilon" in settings else 1e-5
     for one, other in zip(played.messages, alone.messages, strict=True):
         for key in one.tensors:
-            # Noised values lie on a grid of steps of 2^-15: rounding may move them one.
             torch.testing.assert_close(
-                one.tensors[key], other.tensors[key], rtol=1e-4, atol=4e-5
+                one.tensors[key], other.tensors[key], rtol=1e-4, atol=atol
             )
 
 

@@ -54,8 +54,8 @@ class GateQuestion:
         """Return by how much it is worse: than before, or than the limit."""
         estimate = self.interval_at(confidence)
         if self.before is None and not estimate.unresolved:
-            estimate = _shifted(estimate, -self.limit)
-        return estimate if self.about == "leak" else _turned(estimate)
+            estimate = shifted(estimate, -self.limit)
+        return estimate if self.about == "leak" else turned(estimate)
 
     @property
     def margin(self) -> float:
@@ -245,14 +245,16 @@ _SENTENCES = {
 }
 
 
-def _shifted(estimate: Estimate, by: float) -> Estimate:
+def shifted(estimate: Estimate, by: float) -> Estimate:
+    """Return the estimate of a quantity plus a number."""
     value, low, high = (
         end + by for end in (estimate.value, estimate.low, estimate.high)
     )
     return replace(estimate, value=value, low=low, high=high)
 
 
-def _turned(estimate: Estimate) -> Estimate:
+def turned(estimate: Estimate) -> Estimate:
+    """Return the estimate of a quantity with its sign turned."""
     return replace(
         estimate, value=-estimate.value, low=-estimate.high, high=-estimate.low
     )

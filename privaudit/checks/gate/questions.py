@@ -1,13 +1,12 @@
 """What the gate asks of a run's audit, alone or beside another's."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.checks.gate.checks import GateQuestion
+from privaudit.checks.gate.checks import GateQuestion, shifted, turned
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.evaluation.compare.comparable import TestScores
 from privaudit.evaluation.compare.paired_metrics import Measured
@@ -67,7 +66,7 @@ def leak_limit(
     """
     estimate, note = interval_at(0.95), ""
     if not estimate.unresolved and estimate.high <= limit < 1 - estimate.low:
-        interval_at, note = partial(_turned, interval_at), _TURNED
+        interval_at, note = partial(_sign_turned, interval_at), _TURNED
         estimate = interval_at(0.95)
     return GateQuestion(
         name, "leak", setting, limit, estimate.value, None, interval_at, note
@@ -77,10 +76,8 @@ def leak_limit(
 _TURNED = " Members have the lower scores; that is the number with their sign turned."
 
 
-def _turned(interval_at: IntervalAt, confidence: float) -> Estimate:
-    estimate = interval_at(confidence)
-    value, low, high = 1 - estimate.value, 1 - estimate.high, 1 - estimate.low
-    return replace(estimate, value=value, low=low, high=high)
+def _sign_turned(interval_at: IntervalAt, confidence: float) -> Estimate:
+    return shifted(turned(interval_at(confidence)), 1.0)
 
 
 def use_limit(

@@ -49,11 +49,11 @@ class SweepPoint:
     local: Estimate
     neighbour: Estimate | None
     gain: Estimate
-    certified: float | None = None
-    guarantee: str = ""
-    attack: str = ""
-    guesser: str = ""
-    metric: str = "accuracy"
+    certified: float | None
+    guarantee: str
+    attack: str
+    guesser: str
+    metric: str
     scores: Annotated[Groups | None, Field(exclude=True)] = field(
         default=None, repr=False, compare=False
     )
@@ -126,7 +126,7 @@ class SweepCell:
     reference: Key | None
     change: Estimate | None
     certified: float | None
-    tpr: Estimate | None = None
+    tpr: Estimate | None
 
     @property
     def name(self) -> str:

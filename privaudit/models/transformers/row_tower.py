@@ -10,6 +10,7 @@ from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.transformers.tuned_modules import TunedModules
 
+ROWS_AT_ONCE = 64  # through a frozen tower
 POSITIONS_AT_ONCE = 2**15  # of all models together, where nothing is learned
 
 
@@ -75,9 +76,9 @@ def in_batches(
     encode: Callable[[TokenSequences], Tensor], words: TokenSequences
 ) -> Float[Tensor, "rows width"]:
     """Return what is computed of some rows at a time, without gradients."""
+    starts = range(0, len(words.ids), ROWS_AT_ONCE)
     with torch.no_grad():
-        parts = [encode(words[s : s + 64]) for s in range(0, len(words.ids), 64)]
-    return torch.cat(parts)
+        return torch.cat([encode(words[s : s + ROWS_AT_ONCE]) for s in starts])
 
 
 def _shape(rows: Tensor | TokenSequences) -> tuple[int, int, int]:

@@ -1,9 +1,11 @@
 """Which keys of a run's files may leave the machine, and in what form."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, get_args
 
 from privaudit.auditing.scenario import SCENARIOS
+from privaudit.core.errors import PluginError, UnknownNameError
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.tasks import EXACT
 from privaudit.federated.threat_models import THREATS
@@ -91,9 +93,10 @@ CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
 def model(sieve: AllowList, value: object, place: str) -> str | Omitted:
     """Let a model's name through, but of one in a folder only what kind it is."""
     kind = str(value).partition(":")[0]
-    family = registry.MODELS.usable().get(kind)
-    if family and family.sources in (registry.FOLDER, registry.FOLDER_OR_HUB):
-        return kind
+    with suppress(UnknownNameError, PluginError):
+        sources = registry.MODELS.find(kind).sources
+        if sources in (registry.FOLDER, registry.FOLDER_OR_HUB):
+            return kind
     sieved: str | Omitted = MODELS(sieve, value, place)
     return sieved
 

@@ -77,9 +77,16 @@ def test_a_line_without_end_is_refused(
         next(lines)
 
 
-def test_very_many_lines_are_refused_before_they_are_split(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"\n" * 5_000_001)
-    with pytest.raises(LimitError, match="5,000,001 records"):
+@pytest.mark.parametrize(
+    "content", [b"\n\n\n", b"\r\r\r", b"\r\n\r\n\r\n", b"a\nb\rc", b"\n\r\na"]
+)
+def test_very_many_lines_are_refused_before_they_are_split(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    assert len(read_lines(tmp_path / "x")) == 3
+    monkeypatch.setenv("PRIVAUDIT_MAX_RECORDS", "2")
+    with pytest.raises(LimitError, match=r"\b3 records"):
         read_lines(tmp_path / "x")
 
 

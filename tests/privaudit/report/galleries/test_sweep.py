@@ -34,6 +34,10 @@ def found(
         neighbour=exactly(0.4),
         gain=exactly(0.1),
         certified=None if mode == "published-paper" else epsilon,
+        guarantee="",
+        attack="",
+        guesser="",
+        metric="accuracy",
     )
 
 
