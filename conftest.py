@@ -22,7 +22,6 @@ import torch
 from tests.type_checks import calls, jaxtyped_once
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 
@@ -35,20 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def another_machine() -> Iterator[None]:
     """Give records other last bits where that is asked for."""
-    if not os.environ.get("TEST_LAST_BITS"):
-        yield
-        return
     # Not above: jaxtyping must be first to import the package.
-    from privaudit.models.frozen_model import FrozenModel
-    from tests.elsewhere import with_other_last_bits
+    from tests.elsewhere import compute_elsewhere
 
-    encode = FrozenModel.encode
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            FrozenModel,
-            "encode",
-            lambda *asked, **how: with_other_last_bits(encode(*asked, **how)),
-        )
+        compute_elsewhere(patch.setattr)
         yield
 
 

@@ -1,11 +1,30 @@
 """Another machine on this one: what rounding may do to features, and nothing more."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from privaudit.datasets.records import Records
+from privaudit.models.frozen_model import FrozenModel
+
+
+def compute_elsewhere(put: Callable[..., object]) -> None:
+    """Compute in this process as the environment says that another machine does.
+
+    Args:
+        put: Sets an attribute of an object, such as setattr.
+    """
+    torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
+    encode = FrozenModel.encode
+    if os.environ.get("TEST_LAST_BITS"):
+        put(
+            FrozenModel,
+            "encode",
+            lambda *asked, **how: with_other_last_bits(encode(*asked, **how)),
+        )
 
 
 def with_other_last_bits(records: Records, seed: int = 0) -> Records:

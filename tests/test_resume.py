@@ -19,6 +19,7 @@ import os, signal, sys
 from importlib import import_module
 from privaudit import train
 from privaudit.federated.runs.config import make_config
+from tests.elsewhere import compute_elsewhere
 
 plain = os.fsync
 
@@ -37,6 +38,7 @@ def train_until(point):
 
 # Imports once what all use, and computes nothing: threads of torch do not live in forks.
 make_config("promptfl")
+compute_elsewhere(setattr)
 import_module("privaudit.models.tiny_clip.loading")
 import_module("privaudit.federated.runs.training")
 for point in map(int, sys.argv[1:]):

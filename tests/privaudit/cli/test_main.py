@@ -82,7 +82,7 @@ def test_train_and_attack_with_no_further_arguments(cli: Cli, tmp_path: Path) ->
         (["tradeoff", "--epsilons", "none,none"], "The epsilons hold none more"),
         (["tradeoff", "--seeds", "x"], "--seeds x holds 'x'"),
         (["tradeoff", "--seeds", "1,2,1"], "The seeds hold 1 more than once"),
-        (["tradeoff", "--seeds", ""], "--seeds  holds ''"),
+        (["tradeoff", "--seeds", ""], "'--seeds' has an empty value"),
         (["tradeoff", "--modes", "loud"], "cannot take mode = 'loud'"),
         (["tradeoff", "--field", "client=3"], "cannot take client = '3'"),
         (["tradeoff", "--field", "clients=few"], "cannot take clients = 'few'"),
