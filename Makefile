@@ -14,7 +14,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere gpu check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -54,6 +54,12 @@ test-elsewhere: $(READY)
 	@for elsewhere in $(ELSEWHERE); do \
 	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
 	done
+
+# On a machine with CUDA: what make test asks of a simulated device, asked of a real one.
+# torch must be built for it: the package index has such wheels of the same version.
+gpu: export TEST_DEVICE = cuda
+gpu: $(READY)
+	$(BIN)/python -m pytest -q -m gpu $(TESTS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

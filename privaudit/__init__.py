@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privaudit.checks.dp_claim_audit import audit_claim as claim
     from privaudit.checks.gate.gate import gate
     from privaudit.checks.lint import lint
+    from privaudit.core.devices import use_device
     from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
@@ -55,6 +56,7 @@ __all__ = [
     "tokens_of_logits",
     "tradeoff",
     "train",
+    "use_device",
     "write_tradeoff",
 ]
 
@@ -80,6 +82,7 @@ _HOMES = {
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",
+    "use_device": "privaudit.core.devices:use_device",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 

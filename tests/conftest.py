@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+import tests.simulated_device  # noqa: F401  # before autograd counts devices
 from privaudit.core.seeds import Seeds
 from privaudit.federated.trainer import Records, Task
 from privaudit.models.interfaces import Classifier

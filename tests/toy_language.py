@@ -51,6 +51,10 @@ class ToyLanguage:
         return {}
 
     @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    @property
     def vocabulary(self) -> int:
         return VOCABULARY
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
+from privaudit.federated.on_device import computes
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
@@ -111,6 +112,7 @@ class FedPGP(AveragingTrainer):
         context = self._complete(task, sent["context"])
         return Reconstruction({"context": context}, (hidden,), 0, True)
 
+    @computes
     def _complete(self, task: Task, sigma: Tensor) -> Tensor:
         def losses(parameters: Stacked, batch: Batch) -> Tensor:
             return self._losses(task, parameters, batch)

@@ -9,9 +9,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
+from privaudit.federated.on_device import computes
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
@@ -101,6 +103,7 @@ class PromptFedPer(AveragingTrainer):
             {"context": self._complete(task, seen, client)}, missing, 0, True
         )
 
+    @computes
     def _complete(
         self, task: Task, seen: Float[Tensor, "shared width"], client: ClientId
     ) -> Float[Tensor, "tokens width"]:
@@ -111,7 +114,7 @@ class PromptFedPer(AveragingTrainer):
             return prompt_losses(task, _join({"shared": shared}, parameters), batch)
 
         start = self.start_client(task, client, ADVERSARY)["private"].unsqueeze(0)
-        public = Cohort.of(["public"], [task.public])
+        public = Cohort.of(["public"], [task.public.to(here())])
         at = Round(0, ADVERSARY, ("public",))
         learned, _ = self.fit(public, {"private": start}, objective, at)
         return _join({"shared": shared}, learned)[0]

@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.query import UNTUNED
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
@@ -21,7 +22,6 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.certificate_phrases import NO_RECORD

@@ -30,6 +30,7 @@ from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
+from privaudit.cli.options import with_device
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
@@ -115,21 +116,10 @@ app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-app.command()(train)
-app.command()(attack)
-app.command()(tradeoff)
-app.command()(table)
-app.command()(figure)
-app.command()(shift)
-app.command()(lint)
-app.command()(compare)
-app.command()(selftest)
-app.command()(claim)
-app.command()(gate)
-app.command()(export)
-app.command()(verify)
-app.command()(report)
-app.command()(costs)
+for _computes in (train, attack, tradeoff, table, shift, compare, claim, gate, costs):
+    app.command()(with_device(_computes))
+for _reads in (figure, lint, selftest, export, verify, report):
+    app.command()(_reads)
 
 
 @app.command(name="list")

@@ -48,6 +48,14 @@ RunsFolder = Annotated[
     Path | None, typer.Option("--runs", help="Folder of all runs. By default: ./runs.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
+ResumeNear = Annotated[
+    bool,
+    typer.Option(
+        "--resume-near",
+        help="Continue an interrupted run also on another device, with another number "
+        "of threads or other libraries: its bytes may differ then.",
+    ),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an existing run.")]
 Runs = Annotated[list[str] | None, typer.Argument(help="Runs. By default: the latest.")]
 ScenarioName = Annotated[str, typer.Option()]
@@ -80,6 +88,14 @@ AgainstFirst = Annotated[
     typer.Option("--against-first", help="Compare every row with the first."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PRIVAUDIT_DEVICE",
+        help="Where models compute: cpu, cuda, cuda:1, mps, or auto for CUDA where there "
+        "is one. By default: cpu, which gives the same bytes on every machine.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
@@ -126,6 +142,27 @@ def take_run_fields(
     offered = [*(one.replace(kind=made[0].kind) for one in parameters), *made]
     setattr(command, "__signature__", inspect.Signature(offered))  # noqa: B010
     command.__annotations__ = {one.name: one.annotation for one in offered}
+
+
+def with_device(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the option ``--device``, which it computes on."""
+
+    def compute(device: str | None = None, **named: Any) -> None:
+        from privaudit.core.devices import use_device
+
+        with use_device(device):
+            command(**named)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    taken = inspect.signature(command).parameters.values()
+    offered = [
+        *(one.replace(kind=keyword) for one in taken),
+        inspect.Parameter("device", keyword, default=None, annotation=Device),
+    ]
+    setattr(compute, "__signature__", inspect.Signature(offered))  # noqa: B010
+    compute.__annotations__ = {one.name: one.annotation for one in offered}
+    compute.__name__, compute.__doc__ = command.__name__, command.__doc__
+    return compute
 
 
 def _option_of(field: FieldInfo) -> Any:

@@ -1,9 +1,10 @@
-"""Parameters of what users name: read of a command line, and checked.
+"""Parameters of what users name: read of a command line, and checked; ranges of numbers.
 
 Classes are frozen pydantic dataclasses, whose fields are the parameters.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -151,3 +152,28 @@ def from_plain(kind: Any, entry: object) -> Any:
         return _adapter(kind).validate_python(entry)
     except ValidationError as error:
         raise ValueError(readable(error, "entry")) from None
+
+
+def above_zero(name: str, value: float) -> None:
+    """Raise ConfigError unless the value is above 0 and finite."""
+    _require(0 < value < math.inf, name, value, "above 0 and finite")
+
+
+def at_least_one(name: str, value: int) -> None:
+    """Raise ConfigError unless the value is at least 1."""
+    _require(value >= 1, name, value, "at least 1")
+
+
+def fraction(name: str, value: float) -> None:
+    """Raise ConfigError unless the value lies in (0, 1]."""
+    _require(0 < value <= 1, name, value, "above 0 and at most 1")
+
+
+def probability(name: str, value: float) -> None:
+    """Raise ConfigError unless the value lies in (0, 1)."""
+    _require(0 < value < 1, name, value, "between 0 and 1")
+
+
+def _require(holds: bool, name: str, value: float | int, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"The {name} must be {wanted}, and is {value:g}.")

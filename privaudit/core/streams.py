@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Bool, Float32, Float64, Int64, UInt64
 from torch import Tensor
 
+from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
 
 KEY = 32  # bytes of a key: 256 bits
@@ -167,12 +168,12 @@ class Stream:
 
     def normal_tensor(self, shape: Sequence[int]) -> Float32[Tensor, "..."]:
         """Return what :meth:`normal` draws, as a tensor of single precision."""
-        return torch.from_numpy(self.normal(shape)).float()
+        return torch.from_numpy(self.normal(shape)).float().to(here())
 
     def uniform_tensor(self, shape: Sequence[int]) -> Float32[Tensor, "..."]:
         """Return multiples of 2^-24 in [0, 1), all equally likely, as a tensor."""
         drawn = (self.words(math.prod(shape)) >> np.uint64(40)) * 2.0**-24
-        return torch.from_numpy(drawn.reshape(shape)).float()
+        return torch.from_numpy(drawn.reshape(shape)).float().to(here())
 
     def numpy(self) -> np.random.Generator:
         """Return a numpy generator whose whole state, 384 bits, is of this stream.

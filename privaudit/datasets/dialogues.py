@@ -58,6 +58,10 @@ class TokenSequences:
             self.kinds.expand(count, *self.kinds.shape),
         )
 
+    def to(self, device: torch.device) -> "TokenSequences":
+        """Return the same on a device."""
+        return TokenSequences(self.ids.to(device), self.kinds.to(device))
+
     @property
     def length(self) -> int:
         """Positions of each sequence, padding included."""

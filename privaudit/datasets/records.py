@@ -1,12 +1,14 @@
 """Encoded records, of one party or of a stacked cohort."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from privaudit.core.devices import moved
 from privaudit.datasets.dialogues import Dialogue, TokenSequences, pad_words
 
 ClientId = str
@@ -64,6 +66,10 @@ class Records:
             self.identities[chosen],
         )
 
+    def to(self, device: torch.device) -> "Records":
+        """Return the same on a device."""
+        return replace(self, **_moved(self, device))
+
     def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
         if not self.dialogues:
             return ()
@@ -111,6 +117,13 @@ class Cohort:
             _pad(crafted, longest) if crafted else None,
         )
 
+    def to(self, device: torch.device) -> "Cohort":
+        """Return the same on a device, but for tokens and words: batches take them.
+
+        They are what large models read, and need not be there all at once.
+        """
+        return replace(self, **_moved(self, device, but=("tokens", "words")))
+
     @property
     def sizes(self) -> Int[Tensor, " clients"]:
         """How many records each client trains on."""
@@ -118,6 +131,13 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+
+def _moved(
+    held: Records | Cohort, device: torch.device, but: Sequence[str] = ()
+) -> dict[str, Any]:
+    names = [field.name for field in fields(held) if field.name not in but]
+    return {name: moved(getattr(held, name), device) for name in names}
 
 
 def _crafted(shards: Sequence[Records]) -> list[Tensor]:

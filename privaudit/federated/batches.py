@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -114,15 +115,24 @@ class Batch:
 
 
 def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
-    """Return the records at ``chosen``."""
-    rows = torch.arange(len(cohort)).unsqueeze(1)
-    tokens = None if cohort.tokens is None else cohort.tokens[rows, chosen]
+    """Return the records at ``chosen``, where the cohort's features are."""
+    rows, device = torch.arange(len(cohort)).unsqueeze(1), cohort.features.device
     features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
-    words = None if cohort.words is None else cohort.words[rows, chosen]
+    tokens = words = None
+    if cohort.tokens is not None:
+        tokens = _picked(cohort.tokens, cohort.tokens.device, chosen).to(device)
+    if cohort.words is not None:
+        words = _picked(cohort.words, cohort.words.ids.device, chosen).to(device)
     crafted = None
     if cohort.crafted is not None:
         crafted = cohort.crafted[rows, chosen] * mask[..., None, None]
     return Batch(features, labels, mask, tokens, words, crafted)
+
+
+def _picked(held: Any, device: torch.device, chosen: Int[Tensor, "k b"]) -> Any:
+    """Return what is held of the records at ``chosen``, from where it is held."""
+    rows = torch.arange(len(chosen), device=device).unsqueeze(1)
+    return held[rows, chosen.to(device)]
 
 
 def with_canaries(

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from privaudit.core.devices import moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
@@ -191,6 +193,16 @@ class LocalResult:
     loss: Float[Tensor, " clients"]
     events: Events = ()
     sends: Mapping[str, Bool[Tensor, " clients"]] = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> "LocalResult":
+        """Return the same on a device."""
+        return LocalResult(
+            moved(self.sent, device),
+            moved(self.kept, device),
+            self.loss.to(device),
+            self.events,
+            moved(self.sends, device),
+        )
 
     def uploads(self) -> list[dict[str, Tensor]]:
         """Return what each client sends, without what it keeps to itself."""

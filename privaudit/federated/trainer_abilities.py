@@ -3,12 +3,13 @@
 :class:`~privaudit.federated.base_trainer.BaseTrainer` has the first three.
 """
 
+from collections.abc import Mapping, Sized
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Reconstruction, Task, Trainer
+from privaudit.federated.trainer import ClientId, Reconstruction, Round, Task, Trainer
 from privaudit.privacy.certificate import Claim
 
 
@@ -102,6 +103,18 @@ class AcceptsGradientCanaries(LearnsPrompt, Protocol):
     accepts_gradient_canaries: ClassVar[Literal[True]]
 
 
+@runtime_checkable
+class CountsQueries(Protocol):
+    """A trainer whose clients pay for every answer."""
+
+    def model_queries(self, records: int) -> int:
+        """Return how many a client with so many records makes in a round.
+
+        One query is one record, answered by one model.
+        """
+        ...
+
+
 def start_client(
     trainer: Trainer, task: Task, client: ClientId, seeds: Seeds
 ) -> Tensors:
@@ -114,3 +127,12 @@ def start_client(
 def claim_of(trainer: Trainer, task: Task) -> Claim:
     """Return the epsilon that a trainer claims; mostly none."""
     return trainer.claim(task) if isinstance(trainer, ClaimsPrivacy) else Claim()
+
+
+def queries_of(
+    trainer: Trainer, shards: Mapping[ClientId, Sized], at: Round
+) -> int | None:
+    """Return the queries of all participants of a round; None if nobody counts."""
+    if not isinstance(trainer, CountsQueries):
+        return None
+    return sum(trainer.model_queries(len(shards[c])) for c in at.participants)

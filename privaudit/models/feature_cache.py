@@ -122,7 +122,7 @@ def _cached(
     path = _path(name, folder)
     cached = _read(path, kind, len(images), width)
     if cached is not None:
-        return cached.to(model.device)
+        return cached
     encoded = _encode(model, images, range(len(images)), encode)
     _keep(path, kind, encoded)
     return encoded
@@ -155,7 +155,8 @@ def _encode(
 ) -> Tensor:
     nothing = torch.empty(0, 3, model.image_size or 0, model.image_size or 0)
     chunks = _prepared_chunks(model, (images[index] for index in indices))
-    return torch.cat([encode(chunk) for chunk in chunks] or [encode(nothing)])
+    encoded = [encode(chunk).cpu() for chunk in chunks]
+    return torch.cat(encoded or [encode(nothing).cpu()])
 
 
 def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:

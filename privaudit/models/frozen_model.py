@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Records
@@ -57,8 +58,11 @@ class FrozenModel(ABC):
         """
 
     def encode(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
-        """Return a data set's records as :meth:`read` does, with their contents."""
-        records = self.read(dataset, image_tokens=image_tokens)
+        """Return a data set's records as :meth:`read` does, with their contents.
+
+        On the CPU, wherever the model is.
+        """
+        records = self.read(dataset, image_tokens=image_tokens).to(CPU)
         return replace(records, contents=dataset.contents)
 
     def known_records(self, dataset: Dataset) -> Int[np.ndarray, " known"] | None:

@@ -39,7 +39,7 @@ def load_reader(kind: str, what: str, source: str) -> Any:
     return _pretrained(kind, what, source)
 
 
-def load_model(kind: str, what: str, source: str, device: str) -> Any:
+def load_model(kind: str, what: str, source: str, device: torch.device) -> Any:
     """Load a model as :func:`load_reader` does, in float32 and frozen."""
     _check_size(kind, what, source)
     model = _pretrained(

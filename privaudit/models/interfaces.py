@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -202,6 +203,11 @@ class LanguageModel(Tunable, Protocol):
     """
 
     task: ClassVar[Literal["generation"]]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        ...
 
     @property
     def vocabulary(self) -> int:

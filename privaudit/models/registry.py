@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
+
+from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.registry import Registry
 from privaudit.models.frozen_model import FrozenModel
@@ -24,13 +27,13 @@ class ModelRequest:
         checkpoint: Its weights, where the family takes a file of them.
         targets: Linear layers that may be changed: "all-linear", or names or endings
             of names.
-        device: Where the model runs, as torch names it.
+        device: Where the model runs.
     """
 
     name: str
     checkpoint: Path | None = None
     targets: TargetNames = "all-linear"
-    device: str = "cpu"
+    device: torch.device = CPU
 
     @property
     def source(self) -> str:
@@ -101,7 +104,7 @@ def load_frozen(
     checkpoint: str | Path | None = None,
     targets: str | Sequence[str] = "all-linear",
 ) -> FrozenModel:
-    """Load a model.
+    """Load a model to the chosen device.
 
     Args:
         name: As `privaudit list models` writes it.
@@ -126,7 +129,7 @@ def load_frozen(
             "out, or use a model that is tuned: `privaudit list models`."
         )
     file = Path(checkpoint) if checkpoint else None
-    return family.load(ModelRequest(name, file, _layers(targets)))
+    return family.load(ModelRequest(name, file, _layers(targets), chosen_device()))
 
 
 def _layers(targets: str | Sequence[str]) -> TargetNames:

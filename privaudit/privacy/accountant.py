@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.ranges import above_zero, at_least_one, fraction, probability
+from privaudit.core.parameters import above_zero, at_least_one, fraction, probability
 from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_epsilon as gaussian_epsilon,
 )

@@ -27,8 +27,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, UInt64
 from torch import Tensor
 
+from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
-from privaudit.core.ranges import above_zero
+from privaudit.core.parameters import above_zero
 
 FINE = 2**29
 """Least standard deviation in steps where nobody adds up what several parties noised.
@@ -111,7 +112,7 @@ class Grid:
     ) -> Float64[Tensor, "..."]:
         """Return discrete Gaussian noise, multiples of the step."""
         drawn = discrete_gaussian(math.prod(shape), self.scale, stream)
-        return torch.from_numpy(drawn * self.step).reshape(tuple(shape))
+        return torch.from_numpy(drawn * self.step).reshape(tuple(shape)).to(here())
 
     def add(
         self,

@@ -2,7 +2,7 @@
 
 import math
 
-from privaudit.core.ranges import above_zero, at_least_one, probability
+from privaudit.core.parameters import above_zero, at_least_one, probability
 
 
 def noise_std_published(

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import ATTACKS, Scores, Target
+from privaudit.federated.on_device import on_device
 from privaudit.statistics.roc import pooled_auroc
 from tests.contracts.conftest import Attacked
+from tests.simulated_device import another_device, task_on
 
 # Attacks that read words have models of words: tests/attacks/test_word_attacks.py.
 NAMES = [n for n in ATTACKS.names() if ATTACKS.find(n).task != "generation"]  # type: ignore[attr-defined]
@@ -48,6 +50,20 @@ def test_scores_follow_their_candidates(
     shuffled = [replace(t, candidates=t.candidates.pick(order)) for t in case.targets]
     for a, b in zip(case.scores, again(name, case, shuffled), strict=True):
         np.testing.assert_allclose(b.scores, a.scores[order.numpy()], atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_models_on_another_device_get_the_same_scores(
+    name: str, attacked: Callable[[bool], Attacked]
+) -> None:
+    case = attacked(True)
+    with another_device() as device:
+        there = on_device(case.adversary.trainer, device)
+        task = task_on(case.adversary.task, device)
+        adversary = replace(case.adversary, trainer=there, task=task)
+        scores = ATTACKS.find(name)()(adversary, case.targets)
+    for a, b in zip(case.scores, scores, strict=True):
+        np.testing.assert_allclose(b.scores, a.scores, rtol=1e-3, atol=1e-4)
 
 
 def test_a_memory_of_noise_is_found(

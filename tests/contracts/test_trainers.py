@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from privaudit.core.errors import ViewError
-from privaudit.core.tensors import digest
+from privaudit.core.tensors import digest, stack
+from privaudit.federated.on_device import on_device
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
+from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
@@ -114,6 +116,30 @@ def test_a_cohort_equals_its_clients_one_by_one(
             torch.testing.assert_close(
                 one.tensors[key], other.tensors[key], rtol=1e-4, atol=atol
             )
+
+
+@pytest.mark.gpu
+def test_another_device_computes_the_same(
+    trainer: Trainer, play: Play, task: Task
+) -> None:
+    """A round, the release, the server's rebuild, and what its model answers."""
+    alone = play(trainer, 1)
+    with another_device() as device:
+        there = play(on_device(trainer, device), 1, task=task_on(task, device))
+        messages, answers = there.messages, answers_of(there)
+    for one, other in zip(messages, alone.messages, strict=True):
+        assert_agree(other.tensors, one.tensors)
+    torch.testing.assert_close(
+        answers, answers_of(alone), rtol=1e-3, atol=1e-4, equal_nan=True
+    )
+
+
+def answers_of(played: Played) -> dict[str, torch.Tensor]:
+    """Return what the model that a server rebuilds says of public records."""
+    task, model = played.task, stack([played.rebuild("server").model])
+    want = "tokens" if task.kind == "generation" else "log_probabilities"
+    (told,) = played.trainer.query(task, model, task.public, frozenset({want}))
+    return dict(told)
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(

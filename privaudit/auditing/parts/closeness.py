@@ -13,10 +13,9 @@ from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
-from privaudit.federated.query import ask_each
+from privaudit.federated.query import as_writer, ask_each, favourite_tokens
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer_abilities import LearnsPrompt, start_client
-from privaudit.federated.writing import as_writer, favourite_tokens
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 SOME = 128  # public records: thousands of tokens

@@ -24,6 +24,7 @@ def train(
     name: options.RunName = None,
     runs: options.RunsFolder = None,
     resume: options.Resume = False,
+    resume_near: options.ResumeNear = False,
     fresh: options.Fresh = False,
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
@@ -42,7 +43,8 @@ def train(
     from privaudit.cli.progress import choose_view
 
     view = choose_view(quiet, as_json)
-    where = {"folder": runs, "name": name, "resume": resume, "fresh": fresh}
+    where = {"folder": runs, "name": name, "fresh": fresh}
+    where["resume"] = "near" if resume_near else resume
     _train_all(specs, fields, view, **where)
 
 

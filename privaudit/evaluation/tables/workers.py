@@ -8,6 +8,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
+from privaudit.core.devices import chosen_device, use_device
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
 
@@ -55,7 +58,9 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, context, initializer=_prepare_worker)
+    pool = ProcessPoolExecutor(
+        count, context, initializer=_prepare_worker, initargs=(chosen_device(),)
+    )
     try:
         yield pool
     except BaseException:
@@ -66,6 +71,7 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare_worker() -> None:
+def _prepare_worker(device: torch.device) -> None:
     """Let Ctrl-C end a worker at once and in silence: the table says what to do."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    use_device(device).__enter__()  # for as long as the worker lives

@@ -13,6 +13,7 @@ import torch
 from pydantic import TypeAdapter
 
 from privaudit.core.bounded_files import read_lines
+from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
 from privaudit.core.storage import (
@@ -48,9 +49,7 @@ def new_header(
     return {
         "format": FORMAT,
         "privaudit": version("privaudit"),
-        "libraries": _versions((*TRACKED, *RUN_TASKS[population.task.kind].libraries)),
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
+        **environment((*TRACKED, *RUN_TASKS[population.task.kind].libraries)),
         "config": config.model_dump(),
         "model_hash": population.model_hash,
         "data_hash": population.data_hash,
@@ -66,27 +65,69 @@ def new_header(
     }
 
 
+def environment(libraries: Iterable[str]) -> dict[str, Any]:
+    """Return what of this machine decides about a run's last bits.
+
+    Args:
+        libraries: Whose versions count.
+    """
+    device = chosen_device()
+    return {
+        "libraries": _versions(libraries),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "device": {
+            "kind": device.type,
+            "name": device_name(device),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "matmul": torch.get_float32_matmul_precision(),
+        },
+    }
+
+
+def note_environment(header: dict[str, Any]) -> None:
+    """Write into a header that the rest of its run is computed here, and what was before.
+
+    No equal bytes are promised of such a run.
+    """
+    now = environment(header["libraries"])
+    before = {name: header[name] for name in now if name in header}
+    if now != before:
+        after = header["progress"]["rounds"]
+        header.setdefault("earlier", []).append({"rounds": after, **before})
+        header.update(now)
+
+
 def check_environment(path: Path, header: Mapping[str, Any]) -> None:
     """Refuse to go on where the rest would not come out to the same bytes.
 
     Raises:
-        ConfigError: The number of threads or a library's version is another.
+        ConfigError: The device, the number of threads or a library's version is
+            another.
     """
-    threads = header["threads"]
-    if threads != torch.get_num_threads():
+    here = environment(header["libraries"])
+    kind, there = header.get("device", {}).get("kind", "cpu"), here["device"]["kind"]
+    if kind != there:
         raise ConfigError(
-            f"{path} was trained with {threads} threads, and there are "
-            f"{torch.get_num_threads()}. Set OMP_NUM_THREADS={threads} to get the same "
-            "bytes, or --fresh to start over."
+            f"{path} was trained on {kind}, and {there} is chosen. Add --device {kind} "
+            f"to get the same bytes, {_NEAR}, or --fresh to start over."
         )
-    there = _versions(header["libraries"])
+    if header["threads"] != here["threads"]:
+        raise ConfigError(
+            f"{path} was trained with {header['threads']} threads, and there are "
+            f"{here['threads']}. Set OMP_NUM_THREADS={header['threads']} to get the "
+            f"same bytes, {_NEAR}, or --fresh to start over."
+        )
     for name, before in header["libraries"].items():
-        if there.get(name) != before:
+        if here["libraries"].get(name) != before:
             raise ConfigError(
-                f"{path} was trained with {name} {before}, and {there.get(name)} "
-                "is installed: the rest might differ. Install that version, or "
-                "--fresh to start over."
+                f"{path} was trained with {name} {before}, and "
+                f"{here['libraries'].get(name)} is installed: the rest might differ. "
+                f"Install that version, or {_NEAR}, or --fresh to start over."
             )
+
+
+_NEAR = "--resume-near to go on without that"
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:

@@ -49,6 +49,8 @@ class _Header(BaseModel):
     privaudit: str
     libraries: dict[str, str]
     threads: int
+    device: dict[str, Any] = {}
+    earlier: list[dict[str, Any]] = []
     config: dict[str, Any]
     model_hash: str
     data_hash: str

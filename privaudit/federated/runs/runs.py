@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.limits import limit_of
 from privaudit.core.parameters import readable
@@ -29,6 +30,7 @@ from privaudit.core.signing import Signer
 from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
 from privaudit.core.tensors import Tensors
 from privaudit.federated.masked_sum import Masking
+from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
@@ -102,8 +104,8 @@ class Run:
 
     @cached_property
     def trainer(self) -> Trainer:
-        """The trainer with its parameters."""
-        return self.config.build_trainer()
+        """The trainer with its parameters, on the chosen device."""
+        return on_device(self.config.build_trainer(), chosen_device())
 
     @cached_property
     def population(self) -> Population:

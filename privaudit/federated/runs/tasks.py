@@ -16,9 +16,8 @@ from privaudit.core.phrases import phrase
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import Dialogue
-from privaudit.federated.query import ask_each
+from privaudit.federated.query import as_writer, ask_each, write, write_untuned
 from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.writing import as_writer, write, write_untuned
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.captions.exact_match import exact_matches
 from privaudit.statistics.captions.scores import caption_scores, mean_estimates
@@ -84,7 +83,7 @@ def _measure_classes(
 
 
 def _zero_shot_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
-    blind = (records.features @ task.zero_shot.T).argmax(dim=-1)
+    blind = (records.features @ task.zero_shot.T.cpu()).argmax(dim=-1)
     return (blind == records.labels).numpy().astype(float)
 
 

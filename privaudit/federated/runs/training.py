@@ -10,8 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
+
+from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
@@ -30,7 +33,6 @@ from privaudit.federated.federation import (
     give_away,
     run_round,
 )
-from privaudit.federated.query import queries_of
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
@@ -45,6 +47,7 @@ from privaudit.federated.runs.run_files import (
     join_names,
     load_checkpoint,
     new_header,
+    note_environment,
     read_metrics,
     save_checkpoint,
     trace_line,
@@ -63,7 +66,7 @@ from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
 from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.trainer_abilities import claim_of
+from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcript import (
     UPLOAD_KINDS,
     Message,
@@ -80,10 +83,11 @@ def train(
     *,
     folder: str | Path | None = None,
     name: str | None = None,
-    resume: bool = False,
+    resume: bool | Literal["near"] = False,
     fresh: bool = False,
     settings: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
+    device: str | torch.device | None = None,
     **fields: Any,
 ) -> Run:
     """Train with federated learning, record every message, and return the run.
@@ -94,10 +98,14 @@ def train(
         trainer: A name from ``privaudit list trainers``.
         folder: Folder of all runs; by default ``./runs``.
         name: Name of the run's folder; by default made from the configuration.
-        resume: Continue an interrupted run.
+        resume: Continue an interrupted run, to the bytes that it would have had without
+            the interruption; or "near": also on another device, with another number of
+            threads or other libraries, to nearly those.
         fresh: Delete an interrupted or finished run and start over.
         settings: Trainer parameters.
         watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round.
+        device: Where models compute, such as "cuda"; see
+            :func:`privaudit.core.devices.find_device`. By default the chosen one.
         **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or trainer
             parameters.
 
@@ -118,8 +126,9 @@ def train(
     config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
     run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
-    if fresh or not _is_finished(run, config):
-        run = _train_alone(run, config, resume, fresh, watcher)
+    with use_device(device):
+        if fresh or not _is_finished(run, config):
+            run = _train_alone(run, config, resume, fresh, watcher)
     drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
     mark_latest([run])
     return run
@@ -134,7 +143,11 @@ def _is_finished(run: Run, config: RunConfig) -> bool:
 
 
 def _train_alone(
-    run: Run, config: RunConfig, resume: bool, fresh: bool, watcher: Watcher | None
+    run: Run,
+    config: RunConfig,
+    resume: bool | Literal["near"],
+    fresh: bool,
+    watcher: Watcher | None,
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
     check_place(run.path, fresh=fresh)
@@ -150,10 +163,10 @@ def _train_alone(
             _begin(run, config, population)
         if run.is_complete:
             return run
-        return _train_rounds(run, watcher)
+        return _train_rounds(run, watcher, near=resume == "near")
 
 
-def _check_reuse(run: Run, config: RunConfig, resume: bool) -> None:
+def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
     if run.config != config:
         raise ConfigError(
             f"{run.path} holds a run of another configuration. Use another --name, or "
@@ -218,8 +231,8 @@ class _Training:
         drop_checkpoints(self.path, but=rounds)
 
 
-def _train_rounds(run: Run, watcher: Watcher | None) -> Run:
-    training = _restore(run)
+def _train_rounds(run: Run, watcher: Watcher | None, *, near: bool) -> Run:
+    training = _restore(run, near=near)
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
@@ -252,12 +265,15 @@ def _numbers(training: _Training) -> RoundNumbers:
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
-def _restore(run: Run) -> _Training:
+def _restore(run: Run, *, near: bool) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
     Everything is checked before anything is dropped.
     """
-    check_environment(run.path, run.header)
+    header = copy.deepcopy(run.header)
+    if near:
+        note_environment(header)
+    check_environment(run.path, header)
     _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
@@ -279,7 +295,6 @@ def _restore(run: Run) -> _Training:
     if traced is not None:
         truncate_trace(run.path, traced)
     remove_unfinished(run.path)
-    header = copy.deepcopy(run.header)
     return _Training(run, population, trainer, federation, transcript, header)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
@@ -28,7 +29,7 @@ def _load(asked: ModelRequest) -> CaptioningVLM:
 
 
 def _elsewhere(
-    encode: Callable[[Tensor], Tensor], device: str
+    encode: Callable[[Tensor], Tensor], device: torch.device
 ) -> Callable[[Tensor], Tensor]:
     """Encode on the CPU, where the small tower is, for a model that is elsewhere."""
     return lambda pictures: encode(pictures.cpu()).to(device)

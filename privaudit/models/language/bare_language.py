@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from privaudit.core.devices import CPU
 from privaudit.models.hugging_face import load_model, load_reader
 
 
@@ -20,4 +21,4 @@ def load_language(source: str) -> tuple[Any, Any]:
     """
     what = "language model"
     tokenizer = load_reader("AutoTokenizer", what, source)
-    return load_model("AutoModelForCausalLM", what, source, "cpu"), tokenizer
+    return load_model("AutoModelForCausalLM", what, source, CPU), tokenizer

@@ -67,9 +67,9 @@ def _chosen_by_peft(model: nn.Module, names: TargetNames, part: str) -> list[str
     skeleton = _without_memory(model)
     options = peft.LoraConfig(r=1, target_modules=wanted)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")  # Conv1D, which is handled here
-            peft.inject_adapter_in_model(options, skeleton, low_cpu_mem_usage=True)
+            peft.inject_adapter_in_model(options, skeleton)
     except ValueError as error:
         raise _no_such_layer(model, _joined(names), part) from error
     layer_class = peft.tuners.lora.LoraLayer

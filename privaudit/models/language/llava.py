@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
 from privaudit.models.frozen_model import weights_hash
@@ -23,7 +24,7 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 
 
 def load_llava(
-    source: str, *, device: str = "cpu", targets: TargetNames = "all-linear"
+    source: str, *, device: torch.device = CPU, targets: TargetNames = "all-linear"
 ) -> CaptioningVLM:
     """Load a LLaVA, frozen; code that comes with it is not run.
 

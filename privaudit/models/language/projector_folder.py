@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 from torch import Tensor
 
+from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import (
     make_private_folder,
@@ -139,7 +140,7 @@ def save_captioner(
 
 
 def load_captioner_folder(
-    folder: Path, device: str = "cpu", targets: TargetNames = "all-linear"
+    folder: Path, device: torch.device = CPU, targets: TargetNames = "all-linear"
 ) -> CaptioningVLM:
     """Load a captioner for embeddings, frozen; it says which records it has seen.
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 
+from privaudit.core.devices import CPU
 from privaudit.core.storage import make_private_folder, read_bytes, write_bytes
 from privaudit.datasets.dataset import Dataset
 from privaudit.models.clip.promptable_clip import PromptableCLIP
@@ -133,7 +134,7 @@ def read_description(folder: Path) -> SurrogateDescription:
     return _FILE.read(folder)
 
 
-def load_surrogate(folder: Path, device: str = "cpu") -> PromptableCLIP:
+def load_surrogate(folder: Path, device: torch.device = CPU) -> PromptableCLIP:
     """Load a surrogate, frozen; it says which records it has seen.
 
     Raises:

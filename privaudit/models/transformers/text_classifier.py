@@ -53,7 +53,8 @@ class TextClassifier(TunableClassifier):
         """Return the frozen model's vector of each text, l2-normalised."""
 
         def encode(some: TokenSequences) -> Tensor:
-            return self._plain.vectors(some.repeated(1).trimmed(), Tuning())[0]
+            there = some.repeated(1).trimmed().to(self._model.device)
+            return self._plain.vectors(there, Tuning())[0]
 
         return normalize(in_batches(encode, words), dim=-1)
 

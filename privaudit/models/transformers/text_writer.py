@@ -60,7 +60,8 @@ class TextWriter(FrozenModel):
         table = self.language.model.get_input_embeddings()
         means = []
         for ids, kinds in zip(words.ids, words.kinds, strict=True):
-            means.append(table(ids[kinds != PADDING]).float().mean(dim=0))
+            embedded = table(ids[kinds != PADDING].to(self.language.device))
+            means.append(embedded.float().mean(dim=0))
         return normalize(torch.stack(means), dim=-1)
 
     def no_pictures(self, records: int) -> Float[Tensor, "n 0 width"]:

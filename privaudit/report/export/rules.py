@@ -133,6 +133,14 @@ CONFIG = entries(
         "randomness": SLUG,
     }
 )
+DEVICE = entries(
+    {
+        "kind": text("cpu|cuda|mps"),
+        "name": withheld,  # tells machines apart
+        "deterministic": flag,
+        "matmul": text("highest|high|medium"),
+    }
+)
 HEADER = entries(
     {
         "format": number,
@@ -143,6 +151,8 @@ HEADER = entries(
         ),
         "python": VERSION,
         "threads": number,
+        "device": DEVICE,
+        "earlier": withheld,
         "config": CONFIG,
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along

@@ -10,7 +10,7 @@ import math
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from privaudit.core.ranges import above_zero, probability
+from privaudit.core.parameters import above_zero, probability
 
 _LARGE = 500.0
 

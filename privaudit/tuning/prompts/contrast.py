@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
+from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
 from privaudit.federated.batches import Batch, Batches
@@ -120,7 +121,7 @@ def complete(
     """
     whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
     factors, _ = fit(
-        Cohort.of(["public"], [task.public]),
+        Cohort.of(["public"], [task.public.to(here())]),
         stack([low_rank_start(task, "public", rank, Seeds(0))]),
         Batches(whole, torch.ones_like(whole).bool()),
         lambda parts, batch: losses({"context": sigma[None], **parts}, batch),

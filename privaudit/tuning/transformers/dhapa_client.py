@@ -21,6 +21,7 @@ from privaudit.federated.client_statistics import (
     SIZE,
     UNCERTAINTY,
 )
+from privaudit.federated.on_device import computes
 from privaudit.federated.trainer import Cohort, Events, Records, Round, Task
 from privaudit.privacy.certificate import Certificate, certify
 from privaudit.privacy.discrete_gaussian import Grid
@@ -110,6 +111,7 @@ class DhapaClient(PromptTuner):
             negative_loss -= count(part) / whole * self.losses(task, parameters, part)
         return negative_loss
 
+    @computes
     def contributions(
         self, task: Task, models: Stacked, records: Records
     ) -> Mapping[str, Float[Tensor, "models records width"]]:

@@ -13,6 +13,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import Batch, epochs_of_batches
+from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
     Cohort,
     Records,
@@ -21,7 +22,6 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.models.token_table import TOKENS
 from privaudit.tuning.transformers.adamw import AdamW

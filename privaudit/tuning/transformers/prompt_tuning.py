@@ -24,6 +24,7 @@ from privaudit.federated.batches import (
     epochs_of_batches,
     gradients_of,
 )
+from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -35,7 +36,6 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.federated.writing import UNTUNED
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,

@@ -8,7 +8,7 @@ from privaudit.datasets.dialogues import (
     check_dialogues,
     pad_words,
 )
-from privaudit.federated.writing import questions
+from privaudit.federated.query import questions
 from tests.toy_language import toy_dialogues
 
 

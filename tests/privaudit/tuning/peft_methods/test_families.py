@@ -11,6 +11,7 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
+from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.federated.runs.config import make_config
@@ -18,6 +19,7 @@ from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
 from privaudit.models.registry import find_family, load_frozen
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
+from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data, text_data
 from tests.small_transformers import save
 
@@ -108,6 +110,21 @@ def test_every_mechanism_of_every_family_is_trained_and_attacked(
     family: str, peft_method: str, models: dict[str, str], tmp_path: Path
 ) -> None:
     check_round_and_attack(family, tried(models[family], peft_method, tmp_path))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_computes_on_another_device(
+    family: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = "privaudit.federated.runs.population.load_frozen"
+    monkeypatch.setattr(load, load_frozen)  # to that device, not once for all
+    here = tried(models[family], "lora", tmp_path, name="here")
+    with another_device() as device, use_device(device):
+        there = tried(models[family], "lora", tmp_path, name="there")
+        check_round_and_attack(family, there)
+    for one, other in zip(here.transcript, there.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
 
 
 @pytest.mark.slow

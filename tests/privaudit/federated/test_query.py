@@ -4,15 +4,15 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import ANSWER
-from privaudit.federated.runs.tasks import measure_writing
-from privaudit.federated.trainer import Task
-from privaudit.federated.writing import (
+from privaudit.federated.query import (
     UNTUNED,
     as_writer,
     favourite_tokens,
     write,
     write_untuned,
 )
+from privaudit.federated.runs.tasks import measure_writing
+from privaudit.federated.trainer import Task
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.zero_shot import ZeroShot

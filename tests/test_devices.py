@@ -1,0 +1,170 @@
+"""Runs and audits on another device: what agrees, what is refused, what is noted."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import Auditor, load_run, train, use_device
+from privaudit.cli.progress import Event
+from privaudit.core.devices import chosen_device, find_device, moved
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked
+from privaudit.federated.on_device import on_device
+from privaudit.federated.trainer import Cohort, LocalResult, Round, Task
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import Cli
+from tests.simulated_device import DEVICE, another_device, assert_agree, task_on
+from tests.toy_federation import Play
+
+pytestmark = pytest.mark.gpu
+QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 3, "shots": 8}
+
+
+@contextmanager
+def elsewhere() -> Iterator[torch.device]:
+    with another_device() as device, use_device(device):
+        yield device
+
+
+@pytest.mark.parametrize("trainer", ["promptfl", "dp-fpl"])
+def test_a_run_and_its_audit_agree_with_the_cpus(trainer: str) -> None:
+    quick: dict[str, Any] = {"rounds": 1, "clients": 3, "shots": 8, "seed": 1}
+    quick["settings"] = {"epsilon": 8.0} if trainer == "dp-fpl" else {}
+    here = train(trainer, **quick, name="here")
+    audit = Auditor(here).attack(shadows=5, clients=1)
+    with elsewhere() as device:
+        there = train(trainer, **quick, name="there")
+        again = Auditor(there).attack(shadows=5, clients=1)
+    assert there.header["device"]["kind"] == device.type
+    for one, other in zip(here.transcript, there.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
+    if device == DEVICE:  # which computes as the CPU does
+        assert there.transcript.head == here.transcript.head
+        assert again.utility.local == audit.utility.local
+    for name, result in audit.results.items():
+        assert again.results[name].auroc.value == pytest.approx(
+            result.auroc.value, abs=0.02
+        )
+
+
+def test_a_model_that_writes_agrees_with_the_cpus() -> None:
+    few: dict[str, Any] = {
+        "rounds": 1,
+        "clients": 2,
+        "shots": 4,
+        "tested": 4,
+        "seed": 1,
+    }
+    here = train("lora-fedavg", **few, name="here")
+    audit = Auditor(here).attack(clients=1)
+    with elsewhere():
+        there = train("lora-fedavg", **few, name="there")
+        again = Auditor(there).attack(clients=1)
+    for one, other in zip(here.transcript, there.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
+    for name, result in audit.results.items():
+        assert again.results[name].auroc.value == pytest.approx(
+            result.auroc.value, abs=0.05
+        )
+
+
+class MakesTensorsOnTheCPU(PromptFL):
+    """What a trainer does wrong that names a device."""
+
+    def local_update(
+        self,
+        task: Task,
+        cohort: Cohort,
+        received: Stacked,
+        kept: Stacked,
+        at: Round,
+    ) -> LocalResult:
+        shift = torch.zeros(received["context"].shape, device="cpu")
+        moved_on = {"context": received["context"] + shift}
+        return super().local_update(task, cohort, moved_on, kept, at)
+
+
+def test_a_step_that_mixes_devices_is_found(task: Task, play: Play) -> None:
+    trainer = MakesTensorsOnTheCPU()
+    play(trainer, 1)
+    with (
+        another_device() as device,
+        pytest.raises(RuntimeError, match=r"two devices|same device"),
+    ):
+        play(on_device(trainer, device), 1, task=task_on(task, device))
+
+
+def test_numpy_cannot_read_what_is_on_another_device() -> None:
+    with (
+        another_device() as device,
+        pytest.raises((RuntimeError, TypeError), match="numpy"),
+    ):
+        torch.zeros(3).to(device).numpy()
+
+
+def test_draws_are_those_of_the_cpu(task: Task, play: Play) -> None:
+    seeds = play(PromptFL(), 0).federation.seeds
+    here = seeds.stream("noise").normal_tensor((5,))
+    with another_device() as device, torch.device(device):
+        there = seeds.stream("noise").normal_tensor((5,))
+        assert there.device == device
+    assert torch.equal(moved(there, torch.device("cpu")), here)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("gpu", "There is no device 'gpu'. Use auto, cpu"),
+        ("cuda:x", "There is no device 'cuda:x'"),
+        ("cpu:1", "There is no device 'cpu:1'"),
+        ("cuda:99", "The device cuda:99 was requested"),
+        ("", "There is no device ''"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        find_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_without_cuda_it_is_refused_before_anything_is_written(
+    cli: Cli, tmp_path: Path
+) -> None:
+    code, out, err = cli("train", "--device", "cuda", "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "sees no CUDA device here. Use --device cpu" in err
+    assert not (tmp_path / "runs").exists()
+    assert find_device("auto") == torch.device("cpu")
+
+
+def test_the_chosen_device_ends_with_the_block() -> None:
+    with another_device() as device:
+        with use_device(device):
+            assert chosen_device() == device
+            with use_device("cpu"):
+                assert chosen_device().type == "cpu"
+        assert chosen_device().type == "cpu"
+
+
+def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
+    def stop(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("promptfl", **QUICK, name="cut", watcher=stop)
+    before = load_run("cut").header
+    with elsewhere():
+        with pytest.raises(ConfigError, match=r"trained on cpu, and .* is chosen"):
+            train("promptfl", **QUICK, name="cut", resume=True)
+        assert load_run("cut").header == before
+        train("promptfl", **QUICK, name="cut", resume="near")
+    header = json.loads((load_run("cut").path / "run.json").read_text())
+    assert header["device"]["kind"] != "cpu"
+    assert [part["rounds"] for part in header["earlier"]] == [1]
+    assert header["earlier"][0]["device"] == before["device"]
