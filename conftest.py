@@ -17,11 +17,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
-import torch
 
 from tests.type_checks import calls, jaxtyped_once
 
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 

@@ -17,6 +17,7 @@ def compute_elsewhere(put: Callable[..., object]) -> None:
     Args:
         put: Sets an attribute of an object, such as setattr.
     """
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # also above the cores'
     torch.set_float32_matmul_precision(os.environ.get("TEST_PRECISION", "highest"))
     encode = FrozenModel.encode
     if os.environ.get("TEST_LAST_BITS"):
