@@ -17,6 +17,7 @@ from privaudit.core.errors import (
     TranscriptError,
 )
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
 from privaudit.models.frozen_model import FeatureModel, PictureModel
 
@@ -79,7 +80,7 @@ def cached_text_features(
     features = _read(path, "features", len(texts), dim)
     if features is None:
         features = encode()
-        _keep(path, "features", features)
+        _keep(path, {"features": features})
     return features
 
 
@@ -104,6 +105,31 @@ def cached_tokens(
     )
 
 
+def cached_pictures(
+    about: Sequence[str],
+    images: Images,
+    encode: Callable[[], Tensors],
+    folder: Path | None = None,
+) -> Tensors:
+    """Return what is computed of pictures by name, as :func:`cached_features`.
+
+    Args:
+        about: What of the model the file is named after: weights and settings.
+        images: The file is named after them, too.
+        encode: Makes tensors with one row for each picture.
+        folder: Where to keep them; None for :func:`default_folder`.
+    """
+    parts = (*about, images.digest, "pictures")
+    path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
+    with suppress(MissingFileError, TranscriptError, OSError):
+        stored = read_tensors(path)
+        if stored and all(len(tensor) == len(images) for tensor in stored.values()):
+            return stored
+    made = encode()
+    _keep(path, made)
+    return made
+
+
 def content_hash(model: PictureModel, images: Images, kind: Kind) -> str:
     """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
     parts = (model.model_hash, model.name, model.description, images.digest, kind)
@@ -124,7 +150,7 @@ def _cached(
     if cached is not None:
         return cached
     encoded = _encode(model, images, range(len(images)), encode)
-    _keep(path, kind, encoded)
+    _keep(path, {kind: encoded})
     return encoded
 
 
@@ -132,10 +158,10 @@ def _path(name: str, folder: Path | None) -> Path:
     return (folder or default_folder()) / "features" / f"{name}.safetensors"
 
 
-def _keep(path: Path, kind: Kind, encoded: Tensor) -> None:
+def _keep(path: Path, tensors: Tensors) -> None:
     with suppress(StorageError, RuntimeError):  # no home folder is a RuntimeError
         make_private_folder(path.parent)
-        write_tensors(path, {kind: encoded})
+        write_tensors(path, tensors)
 
 
 def encoded_features(
@@ -173,7 +199,7 @@ def _prepared_chunks(
 ) -> Iterator[Tensor]:
     """Yield what the image tower takes, in the pictures' order."""
     parts: list[Tensor] = []
-    for batch in _alike(pictures):
+    for batch in alike(pictures):
         parts.append(model.preprocess_batch(batch))
         if sum(map(len, parts)) >= _CHUNK:
             yield torch.cat(parts)
@@ -182,7 +208,7 @@ def _prepared_chunks(
         yield torch.cat(parts)
 
 
-def _alike(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
+def alike(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
     """Yield runs of pictures of one size and type as batches."""
     batch: list[Tensor] = []
     for picture in pictures:

@@ -73,6 +73,19 @@ class PicturePreparation:
         return pad(pictures, edges, value=self.fill / 255)
 
 
+def check_pixels(pictures: Pictures) -> None:
+    """Refuse pictures without any pixel.
+
+    Raises:
+        ConfigError: They have none.
+    """
+    if 0 in pictures.shape[1:]:
+        raise ConfigError(
+            f"A picture of {list(pictures.shape[1:])} (channels, height, width) "
+            "has no pixels. Give each record its picture, or leave it out."
+        )
+
+
 def as_rgb(pictures: Pictures) -> Float[Tensor, "n 3 h w"]:
     """Return RGB floats from 0 to 1.
 

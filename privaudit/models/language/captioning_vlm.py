@@ -12,7 +12,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue, TokenSequences
 from privaudit.datasets.records import Records
-from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.clip.picture_preparation import Pictures, check_pixels
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.frozen_model import PictureModel
 from privaudit.models.interfaces import LanguageModel
@@ -137,11 +137,7 @@ class CaptioningVLM(PictureModel):
             ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
                 or the model reads embeddings.
         """
-        if 0 in pictures.shape[1:]:
-            raise ConfigError(
-                f"A picture of {list(pictures.shape[1:])} (channels, height, width) "
-                "has no pixels. Give each record its picture, or leave it out."
-            )
+        check_pixels(pictures)
         return self._tower().prepare(pictures)
 
     @torch.no_grad()

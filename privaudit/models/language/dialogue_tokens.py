@@ -126,7 +126,8 @@ class DialogueTokens:
         if self.context is not None and total > self.context:
             raise ConfigError(
                 f"Record {record} takes {total} tokens ({len(prompt)} of its prompt, "
-                f"with {self.parts} for the picture, and {len(answer)} of its answer), "
+                f"with {kinds.count(PICTURE)} for the picture, and {len(answer)} of its "
+                "answer), "
                 f"and the language model takes {self.context}. Shorten its question or "
                 "answer, or leave it out."
             )
@@ -140,14 +141,20 @@ class DialogueTokens:
             kinds = [INSTRUCTION] * len(ids)
             kinds[len(start) : len(start) + self.parts] = [PICTURE] * self.parts
             return ids, kinds
-        ids = self._encode(before + self.image_token * self.parts + after, True)
+        picture = self._picture(record)
+        ids = self._encode(before + picture + after, True)
         kinds = [PICTURE if each == self._image else INSTRUCTION for each in ids]
-        if (places := kinds.count(PICTURE)) != self.parts:
+        parts = picture.count(self.image_token)
+        if (places := kinds.count(PICTURE)) != parts:
             raise ConfigError(
-                f"Record {record} has {places} places for a picture of {self.parts} "
+                f"Record {record} has {places} places for a picture of {parts} "
                 f"tokens: its question holds {self.image_token!r}. Take that out."
             )
         return ids, kinds
+
+    def _picture(self, record: int) -> str:
+        """Return what stands for a picture in the text."""
+        return str(self.image_token) * self.parts
 
     def _answer(self, record: int, dialogue: Dialogue) -> list[int]:
         """Return what the tokenizer puts behind the prompt, and the end token."""

@@ -54,7 +54,7 @@ def prompt_groups(lengths: Int[Tensor, "k rows"]) -> Iterator[PromptGroup]:
 def greedy(
     run: Callable[[Tensor, Any], Any],
     embed: Callable[[Tensor], Tensor],
-    prompts: Float[Tensor, "n length width"],
+    prompts: Float[Tensor, "n length width"] | Int[Tensor, "n length"],
     ends: Collection[int],
     longest: int,
 ) -> list[list[int]]:
@@ -64,7 +64,8 @@ def greedy(
         run: From embedded tokens and the cache of those before them to the model's
             output. A model that returns no cache gets all tokens anew.
         embed: From token numbers to embedded tokens.
-        prompts: Embedded, of one length and so without padding.
+        prompts: Embedded, or as numbers where ``run`` embeds, of one length and so
+            without padding.
         ends: Tokens that end an answer.
         longest: Tokens at most.
 

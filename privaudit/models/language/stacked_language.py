@@ -113,7 +113,7 @@ class StackedLanguageModel(TunedModules):
             ConfigError: A row's places for its picture are not as many as its parts,
                 or rows are longer than the model's context.
         """
-        check_places(words, tokens.shape[2])
+        self._check_places(words, tokens.shape[2])
         words = self._that_matter(words, positions)
         if tuning.weights:
             return self.each_alone(
@@ -143,18 +143,24 @@ class StackedLanguageModel(TunedModules):
         models, rows, length = words.ids.shape
         front = tuning.virtual_tokens
         self._check_length(length, tuning)
-        embedded = in_front(tuning.prompt, self._embed(tokens, words))
+        inputs = self._inputs(tokens, words, tuning)
         if positions is None:
-            positions = torch.arange(length, device=embedded.device)
+            positions = torch.arange(length, device=words.ids.device)
         keep: int | Tensor = positions + front
         if front == 0 and len(positions) == length:
             keep = 0  # all of them
         with self.tuned(tuning, models, models * rows * (front + length)):
-            places = _places(tuning, front + length)
-            flat = embedded.flatten(0, 1)
-            logits = self._run(flat, keep, use_cache=False, **places).logits
+            logits = self._run(keep, use_cache=False, **inputs).logits
         logits = logits.unflatten(0, (models, rows))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _inputs(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning
+    ) -> dict[str, Any]:
+        """Return what the model takes of rows, those of all models on one axis."""
+        embedded = in_front(tuning.prompt, self._embed(tokens, words))
+        places = _places(tuning, embedded.shape[2])
+        return {"inputs_embeds": embedded.flatten(0, 1), **places}
 
     @torch.no_grad()
     def generate(
@@ -195,7 +201,7 @@ class StackedLanguageModel(TunedModules):
                 :meth:`logits`.
         """
         check_prompts(words, longest)
-        check_places(words, tokens.shape[2])
+        self._check_places(words, tokens.shape[2])
         if tuning.weights:
             return self._each_says(tokens, words, tuning, longest)
         models, rows, _ = words.ids.shape
@@ -230,36 +236,42 @@ class StackedLanguageModel(TunedModules):
         tuning: Tuning,
         longest: int,
     ) -> list[list[int]]:
-        models, front = len(tokens), tuning.virtual_tokens
         self._check_length(group.length, tuning)
         if self.context is not None:
-            used = group.length + front + tuning.skipped_positions
+            used = group.length + tuning.virtual_tokens + tuning.skipped_positions
             longest = min(longest, self.context - used + 1)
         ids, kinds = (
             t.flatten(0, 1)[group.source][..., : group.length]
             for t in (words.ids, words.kinds)
         )
         pictures = tokens.flatten(0, 1)[group.source]
-        embedded = in_front(
-            tuning.prompt, self._embed(pictures, TokenSequences(ids, kinds))
-        )
+        return self._continue(pictures, TokenSequences(ids, kinds), tuning, longest)
+
+    def _continue(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
+    ) -> list[list[int]]:
+        """Return what follows prompts of one length."""
 
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
             places = _places(tuning, fresh.shape[1], before)
-            with self.tuned(tuning, models, len(fresh) * fresh.shape[1]):
+            with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
                 return self._run(
-                    fresh, 1, use_cache=True, past_key_values=cache, **places
+                    1,
+                    inputs_embeds=fresh,
+                    use_cache=True,
+                    past_key_values=cache,
+                    **places,
                 )
 
-        flat = embedded.flatten(0, 1)
+        flat = self._inputs(tokens, words, tuning)["inputs_embeds"]
         return greedy(run, self._embedding, flat, self.ends, longest)
 
-    def _run(self, embedded: Tensor, keep: int | Tensor, **options: Any) -> Any:
+    def _run(self, keep: int | Tensor, **options: Any) -> Any:
         """Run the model; ``keep`` is as transformers' ``logits_to_keep``."""
         if self._keeps:
             options["logits_to_keep"] = keep
-        output = self.model(inputs_embeds=embedded, return_dict=True, **options)
+        output = self.model(return_dict=True, **options)
         if not self._keeps and isinstance(keep, Tensor):
             output.logits = output.logits[:, keep]
         return output
@@ -281,11 +293,15 @@ class StackedLanguageModel(TunedModules):
     def run_once(self) -> object:
         """Run the model on three empty tokens."""
         empty = torch.zeros(1, 3, self.width, device=self.device)
-        return self._run(empty.to(self._embedding.weight.dtype), 0, use_cache=False)
+        empty = empty.to(self._embedding.weight.dtype)
+        return self._run(0, inputs_embeds=empty, use_cache=False)
 
     def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Return the embeddings of tokens drawn from the vocabulary."""
         return drawn_embeddings(self._embedding.weight, count, stream)
+
+    def _check_places(self, words: TokenSequences, parts: int) -> None:
+        check_places(words, parts)
 
     def _check_length(self, length: int, tuning: Tuning) -> None:
         added = tuning.virtual_tokens + tuning.skipped_positions

@@ -1,0 +1,13 @@
+"""Vision-language models of transformers: LLaVA, Qwen-VL, Gemma 3, and so on."""
+
+from privaudit.models.registry import FOLDER_OR_HUB, MODELS, ModelFamily, ModelRequest
+from privaudit.models.vision_language.vlm import VisionLanguageModel, load_vlm
+
+
+def _load(asked: ModelRequest) -> VisionLanguageModel:
+    return load_vlm(
+        asked.name, asked.source, device=asked.device, targets=asked.targets
+    )
+
+
+MODELS.register("vlm")(ModelFamily("generation", _load, FOLDER_OR_HUB))

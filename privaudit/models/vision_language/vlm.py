@@ -1,0 +1,184 @@
+"""Vision-language models of transformers that answer questions about pictures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
+
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import Dataset, FeatureBank, Images
+from privaudit.datasets.dialogues import PICTURE, Dialogue, TokenSequences
+from privaudit.datasets.records import Records
+from privaudit.models.clip.picture_preparation import check_pixels
+from privaudit.models.feature_cache import alike, cached_pictures
+from privaudit.models.frozen_model import FrozenModel, weights_hash
+from privaudit.models.hugging_face import load_model, load_reader
+from privaudit.models.interfaces import LanguageModel
+from privaudit.models.language.dialogue_tokens import chat_template
+from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.vision_language.capabilities import (
+    check_architecture,
+    processor_example,
+)
+from privaudit.models.vision_language.picture_reader import (
+    PictureReader,
+    black_picture,
+)
+from privaudit.models.vision_language.picture_words import LaidOutTokens
+from privaudit.models.vision_language.stacked_vlm import StackedVLM
+
+_AT_ONCE = 8  # pictures that the image tower takes together
+_ONE = 1  # layouts know how many places a picture has: there is one
+
+
+class VisionLanguageModel(FrozenModel):
+    """A frozen model whose own forward pass puts pictures among words.
+
+    Its image tower and projector run once for each picture; what they make is kept.
+
+    Args:
+        name: As ``--model`` takes it.
+        language: What is tuned and asked.
+        reader: What makes pictures into tokens.
+        template: The prompt, with {image} and {question} where they go.
+        image_token: What stands for a part of a picture in the tokenizer's own text.
+        description: What beside the weights decides about a picture's tokens.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        language: StackedVLM,
+        reader: PictureReader,
+        template: str,
+        image_token: str,
+        description: str,
+    ) -> None:
+        self.name, self.language, self.reader = name, language, reader
+        self.template = template
+        self.model_hash = weights_hash(language.model)
+        self._image_token, self._description = image_token, description
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> LanguageModel:
+        """Return the language model: no class is bound to it."""
+        return self.language
+
+    def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
+        """Return pictures as the language model reads them, and what is said of them.
+
+        A picture with fewer tokens than another is padded with zeros; its words have
+        as many places as it has tokens.
+
+        Raises:
+            ConfigError: There are embeddings in place of pictures, or a record does
+                not fit into the context.
+        """
+        pictures = dataset.pictures
+        if isinstance(pictures, FeatureBank):
+            raise ConfigError(
+                f"{self.name} reads pictures, and was given embeddings. Give it "
+                "pictures, or make a projector: privaudit pretrain projector."
+            )
+        tokens, sizes = self.encode_pictures(pictures)
+        words = self.words(dataset.dialogues, sizes)
+        parts = (words.kinds == PICTURE).sum(dim=1, keepdim=True)
+        means = tokens[..., : self.language.width].sum(dim=1) / parts.to(tokens.device)
+        features = normalize(means, dim=-1)
+        return Records(features, dataset.labels, tokens, words, dataset.dialogues)
+
+    def encode_pictures(
+        self, pictures: Images
+    ) -> tuple[Float[Tensor, "n parts token_width"], Int[Tensor, "n 2"]]:
+        """Return each picture's tokens, padded at their end, and its height and width.
+
+        Both come from the disk if they were computed before.
+        """
+        about = (self.model_hash, self.name, self._description)
+        found = cached_pictures(about, pictures, lambda: self._encode(pictures))
+        return found["tokens"].to(self.language.device), found["sizes"]
+
+    def words(
+        self,
+        dialogues: Sequence[Dialogue],
+        sizes: Int[Tensor, "n 2"],
+        with_answers: bool = True,
+    ) -> TokenSequences:
+        """Return dialogues as rows of tokens; see :class:`LaidOutTokens`.
+
+        Args:
+            dialogues: One for each record.
+            sizes: Height and width of each record's picture.
+            with_answers: Whether the first answer follows each prompt.
+
+        Raises:
+            ConfigError: A row is longer than the context, an answer is empty, or a
+                question holds the tokenizer's own mark for pictures.
+        """
+        layouts = tuple(self.reader.layout(*size) for size in sizes.tolist())
+        write = LaidOutTokens(
+            self.language.tokenizer,
+            self.template,
+            _ONE,
+            self.language.context,
+            self._image_token,
+            layouts,
+        )
+        return write(dialogues, with_answers)
+
+    def _encode(self, pictures: Images) -> dict[str, Tensor]:
+        parts, sizes = list[Tensor](), list[Sequence[int]]()
+        for batch in alike(pictures[index] for index in range(len(pictures))):
+            check_pixels(batch)
+            for few in batch.split(_AT_ONCE):
+                parts.extend(self.reader.encode(few).cpu())
+                sizes.extend([few.shape[-2:]] * len(few))
+        return {
+            "tokens": pad_sequence(parts, batch_first=True),
+            "sizes": torch.tensor(sizes),
+        }
+
+
+def _template(processor: Any) -> str:
+    """Return the prompt, with {image} and {question} where they go."""
+    mark = processor.image_token
+    written = chat_template(processor, "{image}{question}", mark)
+    text = [written.replace("{image}", mark)]
+    laid = processor.prepare_inputs_layout(images=[[black_picture(8, 8)]], text=text)
+    return str(laid[1][0].replace(mark, "{image}", 1))
+
+
+def load_vlm(
+    name: str, source: str, *, device: str, targets: TargetNames
+) -> VisionLanguageModel:
+    """Load a vision-language model, frozen; code that comes with it is not run.
+
+    The prompt is the model's own chat template, or picture and question alone where it
+    has none, as its processor lays them out.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be taken, needs code of its own, has no safetensors
+            weights, or no layer fits ``targets``.
+    """
+    what = "vision-language model"
+    config = check_architecture(source)
+    processor = load_reader("AutoProcessor", what, source)
+    example = processor_example(source, config, processor)
+    model = load_model("AutoModelForImageTextToText", what, source, device)
+    reader = PictureReader(model, processor, example)
+    language = StackedVLM(model, processor.tokenizer, targets, reader)
+    settings = processor.image_processor.to_json_string()
+    return VisionLanguageModel(
+        name,
+        language,
+        reader,
+        _template(processor),
+        processor.tokenizer.convert_ids_to_tokens(config.image_token_id),
+        f"{config.to_json_string()} {settings}",
+    )
