@@ -4,18 +4,22 @@ What of the published files decides how a picture is read stands here in small: 
 their grids, merged patches, pictures that the processor makes larger than the tower's.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.dialogues import Dialogue
 from privaudit.models.hugging_face import import_transformers
 from tests.small_transformers import random_model
 
 WIDTH, SIDE = 16, 16
+RAGGED = ((20, 40), (16, 16), (40, 18))
 _SENTENCES = (
     "a red square and a blue circle",
     "what is it? yes no maybe who is this",
@@ -147,7 +151,7 @@ _TEXT = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-_SIGHT = {
+_SIGHT: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 20,
     "num_hidden_layers": 2,
@@ -156,7 +160,7 @@ _SIGHT = {
 }
 _QWEN_TEXT = {"max_window_layers": 2}  # as many as there are layers, as published
 _MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-_QWEN_SIGHT = {
+_QWEN_SIGHT: dict[str, Any] = {
     "depth": 2,
     "num_heads": 2,
     "patch_size": 4,
@@ -324,9 +328,9 @@ def build_processor(family: str, tokenizer: Any) -> Any:
         pictures = getattr(transformers, f"{_CLASSES[family]}ImageProcessor")(
             size={"longest_edge": 2 * SIDE}, max_image_size={"longest_edge": SIDE}
         )
-        videos = {"video_processor": transformers.SmolVLMVideoProcessor()}
-        more = videos if family == "smolvlm" else {}
-        return kind(image_processor=pictures, image_seq_len=4, **more, **chat)
+        if family == "smolvlm":
+            chat["video_processor"] = transformers.SmolVLMVideoProcessor()
+        return kind(image_processor=pictures, image_seq_len=4, **chat)
     if family == "paligemma":
         pictures = transformers.SiglipImageProcessor(size=square, image_seq_length=4)
         return kind(image_processor=pictures, **chat)
@@ -341,6 +345,41 @@ def build_processor(family: str, tokenizer: Any) -> Any:
         image_seq_length=4,
         **chat,
     )
+
+
+class RaggedPictures:
+    """Pictures of three sizes in turn, each with the colour of its class."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._pictures = []
+        for number in range(count):
+            size = (3, *RAGGED[number % 3])
+            picture = torch.randint(0, 128, size, generator=generator)
+            picture[number % 3] += 100
+            self._pictures.append(picture.to(torch.uint8))
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._pictures[index]
+
+    @property
+    def contents(self) -> list[bytes]:
+        return [sha256(one.numpy().tobytes()).digest() for one in self._pictures]
+
+    @property
+    def digest(self) -> str:
+        return sha256(b"".join(self.contents)).hexdigest()
+
+
+def ragged_data(count: int) -> Dataset:
+    """Return pictures of three sizes, and a question and an answer about each."""
+    answers = ("a red square", "yes", "a blue circle and a red square")
+    asked = tuple(Dialogue("what is it?", (answers[i % 3],)) for i in range(count))
+    labels = torch.arange(count) % 3
+    return Dataset(RaggedPictures(count), labels, ("a", "b", "c"), dialogues=asked)
 
 
 def save_vlm(folder: Path, family: str) -> str:

@@ -4,9 +4,18 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.dialogues import INSTRUCTION, PICTURE, TokenSequences
 from privaudit.models.hugging_face import import_transformers, load_reader
-from privaudit.models.vision_language.picture_reader import black_picture, processed
+from privaudit.models.interfaces import Tuning
+from privaudit.models.vision_language.picture_reader import (
+    PictureReader,
+    black_picture,
+    processed,
+)
+from privaudit.models.vision_language.stacked_vlm import StackedVLM
 
 TRIED = (
     *("llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
@@ -14,6 +23,9 @@ TRIED = (
 )
 """Types that the tests hold against peft."""
 _SIDE = 64
+_PROCESSOR = ("tokenizer", "image_processor", "image_token")
+_AGREEMENT = 1e-3
+_TROUBLES = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _STORED = "mm_encoder_outputs"
 _OWN = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "labels"}
@@ -49,9 +61,15 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
         ConfigError: The processor marks no pictures in a text, or makes more than
             words and what pictures alone decide.
     """
-    if getattr(processor, "image_token", None) is None:
-        raise refusal(source, config, "its processor has no mark for a picture")
-    made = processed(processor, [black_picture(_SIDE, _SIDE)])
+    lacking = [name for name in _PROCESSOR if getattr(processor, name, None) is None]
+    if lacking:
+        reason = f"what AutoProcessor finds has no {' and no '.join(lacking)}"
+        raise refusal(source, config, reason)
+    try:
+        made = processed(processor, [black_picture(_SIDE, _SIDE)])
+    except (ConfigError, *_TROUBLES) as error:
+        reason = f"its processor takes no picture with its mark alone ({error})"
+        raise refusal(source, config, reason) from error
     known = import_transformers().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     takes = inspect.signature(known[type(config)].forward).parameters
     of_pictures = processor.image_processor.model_input_names
@@ -64,6 +82,46 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
         reason = f"it takes {', '.join(more)} beside words and pictures"
         raise refusal(source, config, reason)
     return made
+
+
+def check_stored(
+    source: str, model: Any, language: StackedVLM, reader: PictureReader
+) -> None:
+    """Refuse an untried type unless stored features say what the picture itself says.
+
+    Raises:
+        ConfigError: The logits differ, or the model takes no stored features after all.
+    """
+    config = model.config
+    if config.model_type in TRIED:
+        return
+    try:
+        apart = _largest_difference(model, language, reader)
+    except (ConfigError, *_TROUBLES) as error:
+        reason = f"it does not run on stored picture features ({error})"
+        raise refusal(source, config, reason) from error
+    if not apart < _AGREEMENT:
+        reason = f"on stored picture features its logits differ by {apart:.2g}"
+        raise refusal(source, config, reason)
+
+
+@torch.no_grad()
+def _largest_difference(
+    model: Any, language: StackedVLM, reader: PictureReader
+) -> float:
+    """Return by how much the logits of one picture differ from the model's own."""
+    takes = inspect.signature(model.forward).parameters
+    own = {n: t.to(model.device) for n, t in reader.example.items() if n in takes}
+    own.pop("labels", None)
+    ids = own["input_ids"]
+    places = ids == model.config.image_token_id
+    words = TokenSequences(
+        ids.masked_fill(places, reader.layout(_SIDE, _SIDE).number)[None],
+        torch.where(places, PICTURE, INSTRUCTION)[None],
+    )
+    black = torch.zeros(1, 3, _SIDE, _SIDE, dtype=torch.uint8)
+    found = language.logits(reader.encode(black)[None], words, Tuning())[0]
+    return float((found - model(**own).logits).abs().max())
 
 
 def refusal(source: str, config: Any, reason: str) -> ConfigError:

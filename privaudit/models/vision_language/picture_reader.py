@@ -8,12 +8,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
+
+_BITS = 16  # for each side of a grid
+
+
+def pack_grid(time: int, height: int, width: int) -> int:
+    """Return a picture's patches in time, height and width as one number."""
+    return (time << 2 * _BITS) | (height << _BITS) | width
+
+
+def unpack_grids(numbers: Int[Tensor, " n"]) -> Int[Tensor, "n 3"]:
+    """Return what :func:`pack_grid` packed."""
+    mask = (1 << _BITS) - 1
+    sides = (numbers >> 2 * _BITS, (numbers >> _BITS) & mask, numbers & mask)
+    return torch.stack(sides, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -22,12 +36,12 @@ class PictureLayout:
 
     Attributes:
         text: What the processor writes for it: places, and marks around them.
-        grid: Patches in time, height and width, for models whose positions follow
-            these; None for others.
+        number: Its patches in time, height and width, packed, for models whose
+            positions follow these; 0 for others.
     """
 
     text: str
-    grid: tuple[int, int, int] | None
+    number: int
 
 
 @dataclass(frozen=True)
@@ -107,11 +121,10 @@ class PictureReader:
         size = (height, width)
         if size not in self._layouts:
             made = processed(self._processor, [black_picture(*size)])
+            text = made["text_replacement_offsets"][0][0]["replacement"]
             grid = made.get("image_grid_thw")
-            self._layouts[size] = PictureLayout(
-                made["text_replacement_offsets"][0][0]["replacement"],
-                None if grid is None else tuple(grid[0].tolist()),
-            )
+            number = 0 if grid is None else pack_grid(*grid[0].tolist())
+            self._layouts[size] = PictureLayout(text, number)
         return self._layouts[size]
 
     def _features(self, made: Mapping[str, Any]) -> Any:

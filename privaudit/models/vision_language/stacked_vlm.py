@@ -19,8 +19,10 @@ from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
 )
-from privaudit.models.vision_language.picture_reader import PictureReader
-from privaudit.models.vision_language.picture_words import unpack_grids
+from privaudit.models.vision_language.picture_reader import (
+    PictureReader,
+    unpack_grids,
+)
 
 _FILLER = 0  # a word's number where a prompt stands: its embedding is replaced
 

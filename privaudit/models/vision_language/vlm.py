@@ -22,6 +22,7 @@ from privaudit.models.language.dialogue_tokens import chat_template
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.vision_language.capabilities import (
     check_architecture,
+    check_stored,
     processor_example,
 )
 from privaudit.models.vision_language.picture_reader import (
@@ -136,12 +137,23 @@ class VisionLanguageModel(FrozenModel):
         for batch in alike(pictures[index] for index in range(len(pictures))):
             check_pixels(batch)
             for few in batch.split(_AT_ONCE):
-                parts.extend(self.reader.encode(few).cpu())
+                parts.extend(self._encode_few(few).cpu())
                 sizes.extend([few.shape[-2:]] * len(few))
         return {
             "tokens": pad_sequence(parts, batch_first=True),
             "sizes": torch.tensor(sizes),
         }
+
+    def _encode_few(self, pictures: Tensor) -> Float[Tensor, "n parts token_width"]:
+        tokens, (height, width) = self.reader.encode(pictures), pictures.shape[-2:]
+        places = self.reader.layout(height, width).text.count(self._image_token)
+        if places != tokens.shape[1]:
+            raise ConfigError(
+                f"{self.name} makes {tokens.shape[1]} tokens of a picture of {height} x "
+                f"{width} pixels, and its processor writes {places} places for them. "
+                "Mend the processor's files: sizes there must fit config.json."
+            )
+        return tokens
 
 
 def _template(processor: Any) -> str:
@@ -173,6 +185,7 @@ def load_vlm(
     model = load_model("AutoModelForImageTextToText", what, source, device)
     reader = PictureReader(model, processor, example)
     language = StackedVLM(model, processor.tokenizer, targets, reader)
+    check_stored(source, model, language, reader)
     settings = processor.image_processor.to_json_string()
     return VisionLanguageModel(
         name,

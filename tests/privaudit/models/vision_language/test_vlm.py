@@ -1,6 +1,5 @@
 """Each family against transformers' own processor and peft's own model."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, Dialogue
+from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE
+from privaudit.federated.writing import questions
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
@@ -21,54 +20,16 @@ from tests.small_transformers import (
     some_lora,
     with_lora_of_peft,
 )
-from tests.small_vlms import FAMILIES, save_vlm
+from tests.small_vlms import FAMILIES, RaggedPictures, ragged_data, save_vlm
 
-SIZES = ((20, 40), (16, 16), (40, 18))
-DIALOGUES = (
-    Dialogue("what is it?", ("a red square",)),
-    Dialogue("what is it?", ("yes",)),
-    Dialogue("who is this?", ("a blue circle and a red square",)),
-)
-
-
-class SomePictures:
-    """Pictures of different sizes."""
-
-    digest = "some"
-    contents = (b"0", b"1", b"2")
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.pictures = [
-            torch.randint(0, 256, (3, *size), generator=generator).to(torch.uint8)
-            for size in SIZES
-        ]
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.pictures[index]
-
-
-PICTURES = SomePictures()
-DATA = Dataset(PICTURES, torch.tensor([0, 1, 2]), ("a", "b", "c"), dialogues=DIALOGUES)
+DATA = ragged_data(3)
+PICTURES, DIALOGUES = RaggedPictures(3), DATA.dialogues
+OF_NUMPY = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: Any) -> str:
     return str(request.param)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_videos() -> Iterator[None]:
-    """Let SmolVLM's processor do without the package that it names frames with."""
-    import_transformers()
-    from transformers.models.smolvlm import processing_smolvlm
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processing_smolvlm, "num2words", str)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +80,6 @@ def with_answer(family: str, inputs: Any, answer: Tensor) -> dict[str, Any]:
     return longer
 
 
-OF_NUMPY = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
-
-
 @OF_NUMPY
 def test_words_are_those_of_the_familys_own_processor(
     family: str, model: VisionLanguageModel, processor: Any
@@ -164,3 +122,28 @@ def test_logits_are_those_of_pefts_own_model(
     assert not torch.allclose(found[0], found[1], atol=0.01)
     untuned = model.language.logits(tokens, words, Tuning())
     assert not torch.allclose(found[0], untuned[0], atol=0.01)
+
+
+@OF_NUMPY
+def test_answers_are_those_that_the_model_generates(
+    family: str, model: VisionLanguageModel, processor: Any
+) -> None:
+    records = model.read(DATA)
+    assert records.words is not None
+    assert records.tokens is not None
+    pairs = draw(pair_shapes(model.language, 2))
+    pairs = {n: torch.cat([t[:1], 0 * t[1:]]) for n, t in pairs.items()}
+    said = model.language.generate_ids(
+        records.tokens.expand(2, *records.tokens.shape),
+        questions(records.words).repeated(2),
+        some_lora(model.language, pairs),
+        5,
+    )
+    original = model.language.model
+    for row in range(len(DATA)):
+        own = own_inputs(family, processor, row)
+        own.pop("labels", None)
+        found = original.generate(**own, max_new_tokens=5, do_sample=False)
+        assert said[1][row] == found[0, own["input_ids"].shape[1] :].tolist()
+    # Random weights whose head is the embedding say one word again and again.
+    assert said[0] != said[1] or family == "paligemma"

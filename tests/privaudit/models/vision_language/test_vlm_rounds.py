@@ -1,0 +1,81 @@
+"""Each family is trained for a round, and attacked token by token."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import Auditor, train
+from privaudit.auditing.scenario import find_scenario
+from privaudit.datasets.dataset import DATASETS
+from privaudit.federated.runs.runs import Run
+from privaudit.models.frozen_model import FrozenModel
+from privaudit.models.registry import load_frozen
+from tests.small_vlms import FAMILIES, ragged_data, save_vlm
+
+TINY: dict[str, Any] = {
+    "dataset": "some-pictures",
+    "clients": 2,
+    "rounds": 1,
+    "participation": 1.0,
+    "partition": "dirichlet",
+    "measured_rounds": 1,
+    "tested": 2,
+    "test_share": 0.1,
+    "public_share": 0.45,
+    "settings": {"rank": 2},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def data_sets() -> Iterator[None]:
+    DATASETS.names()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DATASETS._entries, "some-pictures", lambda: ragged_data(24))
+        patch.setattr("privaudit.federated.runs.population.load_frozen", _loaded)
+        yield
+
+
+def _loaded(model: str, **options: Any) -> FrozenModel:
+    return _loaded_once(model)
+
+
+@cache
+def _loaded_once(model: str) -> FrozenModel:
+    return load_frozen(model)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_vlm(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.mark.parametrize("trainer", ["fedrand", "lora-fedavg"])
+def test_every_family_is_trained_and_attacked(
+    model: str, trainer: str, tmp_path: Path
+) -> None:
+    run = train(trainer, folder=tmp_path, model=model, **TINY)
+    check_round(run)
+    whole = find_scenario("server-reconstruct", 0)
+    attacks = {name: whole.attacks[name] for name in ("token-loss", "max-renyi")}
+    short = replace(whole, attacks=attacks, dominates=())
+    audit = Auditor(run).attack(short, clients=1)
+    assert all(0 <= found.auroc.value <= 1 for found in audit.results.values())
+
+
+def check_round(run: Run) -> None:
+    assert run.is_complete
+    before = next(m for m in run.transcript if m.sender == "server").tensors
+    sent = [m for m in run.transcript if m.is_update]
+    assert len(sent) == 2
+    for message in sent:
+        assert all(tensor.isfinite().all() for tensor in message.tensors.values())
+        assert any(
+            not torch.equal(message.tensors[name], tensor)
+            for name, tensor in before.items()
+            if name in message.tensors
+        )
