@@ -48,7 +48,7 @@ def check_architecture(source: str) -> Any:
         raise refusal(source, config, "it writes no text about pictures")
     if config.is_encoder_decoder:
         raise refusal(source, config, "an encoder reads, and only a decoder writes")
-    if _STORED not in inspect.signature(known[type(config)].forward).parameters:
+    if _STORED not in _inputs(config, "forward"):
         reason = f"this transformers gives its forward pass no {_STORED}"
         raise refusal(source, config, reason)
     return config
@@ -70,18 +70,22 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
     except (ConfigError, *_TROUBLES) as error:
         reason = f"its processor takes no picture with its mark alone ({error})"
         raise refusal(source, config, reason) from error
-    known = import_transformers().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    takes = inspect.signature(known[type(config)].forward).parameters
-    of_pictures = processor.image_processor.model_input_names
-    more = [
-        name
-        for name in made
-        if name in takes and name not in _OWN and name not in of_pictures
-    ]
+    forward, tower = _inputs(config, "forward"), _inputs(config, "get_image_features")
+    required = {name for name, needed in tower.items() if needed}
+    used = {*forward} & {*made, *required}
+    more = used - _OWN - {*processor.image_processor.model_input_names}
     if more:
-        reason = f"it takes {', '.join(more)} beside words and pictures"
+        reason = f"it takes {', '.join(sorted(more))} beside words and pictures"
         raise refusal(source, config, reason)
     return made
+
+
+def _inputs(config: Any, method: str) -> dict[str, bool]:
+    """Return what a method of an architecture takes by name, and whether it must."""
+    known = import_transformers().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    found = inspect.signature(getattr(known[type(config)], method)).parameters
+    _itself, *named = found.values()
+    return {p.name: p.default is p.empty for p in named if p.kind != p.VAR_KEYWORD}
 
 
 def check_stored(

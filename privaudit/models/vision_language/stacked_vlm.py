@@ -96,7 +96,7 @@ class StackedVLM(StackedLanguageModel):
         mask = kinds != PADDING
         mask[:, 0] = True  # a row of padding: attention to nothing is undefined
         inputs = {
-            "input_ids": ids.masked_fill(pictures, self._image),
+            "input_ids": ids.masked_fill(pictures, self._image) * (kinds != PADDING),
             "attention_mask": mask.long(),
         }
         if pictures.any():
