@@ -1,13 +1,16 @@
 """Small data sets of texts and of pictures, with classes, questions and answers."""
 
+from hashlib import sha256
 from itertools import product
 
 import torch
+from torch import Tensor
 
 from privaudit.datasets.dataset import Dataset, PixelImages, Texts
 from privaudit.datasets.dialogues import Dialogue
 from tests.small_transformers import ANSWERS, NAMES
 
+RAGGED = ((20, 40), (16, 16), (40, 18))
 SUBJECTS = ("film", "play", "song")
 KINDS = (("good", "bright"), ("bad", "dull"), ("calm", "long"))
 
@@ -35,3 +38,38 @@ def picture_data(count: int = 60) -> Dataset:
     pixels[torch.arange(count), labels] += 0.4
     asked = tuple(Dialogue("what is it", (ANSWERS[i],), ANSWERS) for i in labels)
     return Dataset(PixelImages(pixels), labels, NAMES, "a {}", dialogues=asked)
+
+
+class RaggedPictures:
+    """Pictures of three sizes in turn, each with the colour of its class."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._pictures = []
+        for number in range(count):
+            size = (3, *RAGGED[number % 3])
+            picture = torch.randint(0, 128, size, generator=generator)
+            picture[number % 3] += 100
+            self._pictures.append(picture.to(torch.uint8))
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._pictures[index]
+
+    @property
+    def contents(self) -> list[bytes]:
+        return [sha256(one.numpy().tobytes()).digest() for one in self._pictures]
+
+    @property
+    def digest(self) -> str:
+        return sha256(b"".join(self.contents)).hexdigest()
+
+
+def ragged_data(count: int) -> Dataset:
+    """Return pictures of three sizes, and a question and an answer about each."""
+    answers = ("a red square", "yes", "a blue circle and a red square")
+    asked = tuple(Dialogue("what is it?", (answers[i % 3],)) for i in range(count))
+    labels = torch.arange(count) % 3
+    return Dataset(RaggedPictures(count), labels, ("a", "b", "c"), dialogues=asked)

@@ -4,22 +4,19 @@ What of the published files decides how a picture is read stands here in small: 
 their grids, merged patches, pictures that the processor makes larger than the tower's.
 """
 
+import json
 from collections.abc import Mapping
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
 
-from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.models.hugging_face import import_transformers
 from tests.small_transformers import random_model
 
 WIDTH, SIDE = 16, 16
-RAGGED = ((20, 40), (16, 16), (40, 18))
 _SENTENCES = (
     "a red square and a blue circle",
     "what is it? yes no maybe who is this",
@@ -347,47 +344,55 @@ def build_processor(family: str, tokenizer: Any) -> Any:
     )
 
 
-class RaggedPictures:
-    """Pictures of three sizes in turn, each with the colour of its class."""
+def without_frames(patch: pytest.MonkeyPatch) -> None:
+    """Let SmolVLM's processor do without the package that it counts videos' frames with."""
+    import_transformers()
+    from transformers.models.smolvlm import processing_smolvlm
 
-    def __init__(self, count: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self._pictures = []
-        for number in range(count):
-            size = (3, *RAGGED[number % 3])
-            picture = torch.randint(0, 128, size, generator=generator)
-            picture[number % 3] += 100
-            self._pictures.append(picture.to(torch.uint8))
-
-    def __len__(self) -> int:
-        return len(self._pictures)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self._pictures[index]
-
-    @property
-    def contents(self) -> list[bytes]:
-        return [sha256(one.numpy().tobytes()).digest() for one in self._pictures]
-
-    @property
-    def digest(self) -> str:
-        return sha256(b"".join(self.contents)).hexdigest()
-
-
-def ragged_data(count: int) -> Dataset:
-    """Return pictures of three sizes, and a question and an answer about each."""
-    answers = ("a red square", "yes", "a blue circle and a red square")
-    asked = tuple(Dialogue("what is it?", (answers[i % 3],)) for i in range(count))
-    labels = torch.arange(count) % 3
-    return Dataset(RaggedPictures(count), labels, ("a", "b", "c"), dialogues=asked)
+    patch.setattr(processing_smolvlm, "num2words", str)
 
 
 def save_vlm(folder: Path, family: str) -> str:
     """Save a family's small model with all that it needs; return its ``--model``."""
     import_transformers().utils.logging.disable_progress_bar()
     tokenizer = _tokenizer(family)
-    processor = build_processor(family, tokenizer)
-    model = build(family, tokenizer).to(torch.bfloat16)
-    model.save_pretrained(folder, max_shard_size="20KB")
-    processor.save_pretrained(folder)
+    build(family, tokenizer).to(torch.bfloat16).save_pretrained(
+        folder, max_shard_size="20KB"
+    )
+    build_processor(family, tokenizer).save_pretrained(folder)
+    _lay_out(folder, family)
     return f"vlm:{folder}"
+
+
+def _lay_out(folder: Path, family: str) -> None:
+    """Divide the processor's settings into the files that the hub has."""
+    whole = _read(folder / "processor_config.json")
+    about = {"processor_class": whole["processor_class"]}
+    for part, name in _PARTS.items():
+        if settings := whole.pop(part, None):
+            _write(folder / name, {**settings, **about})
+    _write(folder / "processor_config.json", whole)
+    if family in ("qwen2_vl", "qwen2_5_vl"):
+        config = _read(folder / "config.json")
+        text = config.pop("text_config")
+        _write(folder / "config.json", {**text, **config})
+        (folder / "processor_config.json").unlink()
+        (folder / "video_preprocessor_config.json").unlink()
+        template = folder / "chat_template.jinja"
+        _write(folder / "chat_template.json", {"chat_template": template.read_text()})
+        template.unlink()
+
+
+_PARTS = {
+    "image_processor": "preprocessor_config.json",
+    "video_processor": "video_preprocessor_config.json",
+}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content))

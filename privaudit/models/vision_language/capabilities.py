@@ -26,7 +26,7 @@ _SIDE = 64
 _PROCESSOR = ("tokenizer", "image_processor", "image_token")
 _AGREEMENT = 1e-3
 _TROUBLES = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-_STORED = "mm_encoder_outputs"
+_TOWER, _STORED = "get_image_features", "mm_encoder_outputs"
 _OWN = frozenset(
     {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "labels"}
 )  # what is made of words, for every model alike
@@ -51,6 +51,8 @@ def check_architecture(source: str) -> Any:
     if _STORED not in _inputs(config, "forward"):
         reason = f"this transformers gives its forward pass no {_STORED}"
         raise refusal(source, config, reason)
+    if not hasattr(known[type(config)], _TOWER):
+        raise refusal(source, config, f"it has no method {_TOWER}")
     return config
 
 
@@ -68,9 +70,9 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
     try:
         made = processed(processor, [black_picture(_SIDE, _SIDE)])
     except (ConfigError, *_TROUBLES) as error:
-        reason = f"its processor takes no picture with its mark alone ({error})"
+        reason = f"its processor, by its files, cannot lay out a picture ({error})"
         raise refusal(source, config, reason) from error
-    forward, tower = _inputs(config, "forward"), _inputs(config, "get_image_features")
+    forward, tower = _inputs(config, "forward"), _inputs(config, _TOWER)
     required = {name for name, needed in tower.items() if needed}
     used = {*forward} & {*made, *required}
     more = used - _OWN - {*processor.image_processor.model_input_names}

@@ -5,22 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
-from torch import Tensor
 
 from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE
 from privaudit.federated.writing import questions
-from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.vision_language.vlm import VisionLanguageModel
+from tests.small_records import RaggedPictures, ragged_data
 from tests.small_transformers import (
     draw,
     pair_shapes,
     some_lora,
-    with_lora_of_peft,
 )
-from tests.small_vlms import FAMILIES, RaggedPictures, ragged_data, save_vlm
+from tests.small_vlms import FAMILIES, save_vlm
+from tests.vlm_oracle import logits_of_peft, own_inputs, own_processor
 
 DATA = ragged_data(3)
 PICTURES, DIALOGUES = RaggedPictures(3), DATA.dialogues
@@ -48,36 +46,7 @@ def model(folder: Path) -> VisionLanguageModel:
 
 @pytest.fixture(scope="module")
 def processor(folder: Path) -> Any:
-    return import_transformers().AutoProcessor.from_pretrained(folder)
-
-
-def own_inputs(family: str, processor: Any, row: int) -> Any:
-    """Return what the family's own processor makes of one question."""
-    asked = [{"type": "image"}, {"type": "text", "text": DIALOGUES[row].question}]
-    text = f"{processor.image_token}{DIALOGUES[row].question}"
-    if family != "paligemma":
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": asked}], add_generation_prompt=True
-        )
-    picture = Image.fromarray(PICTURES[row].permute(1, 2, 0).numpy())
-    begins = {"add_special_tokens": False} if text.startswith("<bos>") else {}
-    return processor(text=[text], images=[[picture]], return_tensors="pt", **begins)
-
-
-def with_answer(family: str, inputs: Any, answer: Tensor) -> dict[str, Any]:
-    """Put an answer behind a prompt, as the family is trained."""
-    longer = dict(inputs)
-    of_answer = {
-        "input_ids": answer,
-        "attention_mask": torch.ones_like(answer),
-        "token_type_ids": torch.full_like(answer, int(family == "paligemma")),
-        "mm_token_type_ids": torch.zeros_like(answer),
-    }
-    for name, more in of_answer.items():
-        if name in longer:
-            longer[name] = torch.cat([longer[name], more[None]], dim=1)
-    longer.pop("labels", None)
-    return longer
+    return own_processor(folder)
 
 
 @OF_NUMPY
@@ -90,7 +59,9 @@ def test_words_are_those_of_the_familys_own_processor(
     for row in range(len(DATA)):
         ids, kinds = words.ids[row], words.kinds[row]
         prompt = (kinds != PADDING) & (kinds != ANSWER)
-        own = own_inputs(family, processor, row)["input_ids"][0]
+        own = own_inputs(family, processor, PICTURES[row], DIALOGUES[row])["input_ids"][
+            0
+        ]
         assert torch.equal(ids.masked_fill(kinds == PICTURE, image)[prompt], own)
         said = model.language.decode(ids[kinds == ANSWER].tolist())
         assert said == DIALOGUES[row].answers[0]
@@ -99,7 +70,7 @@ def test_words_are_those_of_the_familys_own_processor(
 @OF_NUMPY
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_logits_are_those_of_pefts_own_model(
-    family: str, model: VisionLanguageModel, processor: Any, folder: Path
+    family: str, model: VisionLanguageModel, folder: Path
 ) -> None:
     records = model.read(DATA)
     assert records.words is not None
@@ -108,17 +79,13 @@ def test_logits_are_those_of_pefts_own_model(
     tokens = records.tokens.expand(2, *records.tokens.shape)
     words = records.words.repeated(2)
     found = model.language.logits(tokens, words, some_lora(model.language, pairs))
-    original = import_transformers().AutoModelForImageTextToText.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="sdpa"
-    )
-    peft = with_lora_of_peft(original, model.language, pairs)
-    for row in range(len(DATA)):
-        kinds = records.words.kinds[row]
-        answer = records.words.ids[row][kinds == ANSWER]
-        own = with_answer(family, own_inputs(family, processor, row), answer)
-        with torch.no_grad():
-            expected = peft(**own).logits[0]
-        assert torch.allclose(found[0, row][kinds != PADDING], expected, atol=1e-4)
+    theirs = logits_of_peft(family, folder, model, records, pairs)
+    for row, expected in enumerate(theirs):
+        real = records.words.kinds[row] != PADDING
+        assert torch.allclose(found[0, row][real], expected, atol=1e-4)
+    second = some_lora(model.language, {name: t[1:] for name, t in pairs.items()})
+    alone = model.language.logits(tokens[1:], words[1:2], second)[0]
+    assert torch.allclose(found[1], alone, atol=2e-5)
     assert not torch.allclose(found[0], found[1], atol=0.01)
     untuned = model.language.logits(tokens, words, Tuning())
     assert not torch.allclose(found[0], untuned[0], atol=0.01)
@@ -141,7 +108,7 @@ def test_answers_are_those_that_the_model_generates(
     )
     original = model.language.model
     for row in range(len(DATA)):
-        own = own_inputs(family, processor, row)
+        own = own_inputs(family, processor, PICTURES[row], DIALOGUES[row])
         own.pop("labels", None)
         found = original.generate(**own, max_new_tokens=5, do_sample=False)
         assert said[1][row] == found[0, own["input_ids"].shape[1] :].tolist()

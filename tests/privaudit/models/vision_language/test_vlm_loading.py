@@ -23,8 +23,9 @@ from privaudit.models.vision_language.capabilities import TRIED, processor_examp
 from privaudit.models.vision_language.picture_reader import pack_grid, unpack_grids
 from privaudit.models.vision_language.vlm import VisionLanguageModel
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
+from tests.small_records import RaggedPictures, ragged_data
 from tests.small_transformers import draw, pair_shapes, some_lora
-from tests.small_vlms import FAMILIES, RaggedPictures, ragged_data, save_vlm
+from tests.small_vlms import FAMILIES, save_vlm
 
 DATA = ragged_data(3)
 
@@ -191,6 +192,7 @@ def of_another_type(name: str) -> Callable[[Path], None]:
         (of_another_type("BertConfig"), "writes no text about pictures"),
         (of_another_type("Florence2Config"), "only a decoder writes"),
         (of_another_type("MllamaConfig"), "no mm_encoder_outputs"),
+        (of_another_type("FuyuConfig"), "no method get_image_features"),
         (
             of_another_type("InstructBlipConfig"),
             "takes qformer_input_ids beside",
@@ -222,6 +224,9 @@ def test_what_is_not_there_is_missing(llava: Path, tmp_path: Path) -> None:
         load_frozen("vlm:./none")
     folder = copytree(llava, tmp_path / "changed")
     (folder / "processor_config.json").unlink()
+    with pytest.raises(ConfigError, match="by its files, cannot lay out a picture"):
+        loaded(folder)
+    (folder / "preprocessor_config.json").unlink()
     with pytest.raises(MissingFileError, match=r"a preprocessor_config\.json file"):
         loaded(folder)
 

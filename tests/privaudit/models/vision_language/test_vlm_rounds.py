@@ -15,7 +15,8 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.runs import Run
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.registry import load_frozen
-from tests.small_vlms import FAMILIES, ragged_data, save_vlm
+from tests.small_records import ragged_data
+from tests.small_vlms import FAMILIES, save_vlm
 
 TINY: dict[str, Any] = {
     "dataset": "some-pictures",
