@@ -1,7 +1,9 @@
 """Which vision-language models can be taken, asked before any weight is read."""
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from privaudit.datasets.dialogues import INSTRUCTION, PICTURE, TokenSequences
 from privaudit.models.hugging_face import import_transformers, load_reader
 from privaudit.models.interfaces import Tuning
 from privaudit.models.vision_language.picture_reader import (
+    LAYOUT,
     PictureReader,
     black_picture,
     processed,
@@ -69,9 +72,12 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
         raise refusal(source, config, reason)
     try:
         made = processed(processor, [black_picture(_SIDE, _SIDE)])
-    except (ConfigError, *_TROUBLES) as error:
+    except _TROUBLES as error:
         reason = f"its processor, by its files, cannot lay out a picture ({error})"
         raise refusal(source, config, reason) from error
+    if LAYOUT not in made:
+        reason = f"its processor gives no {LAYOUT}: where in a text a picture stands"
+        raise refusal(source, config, reason)
     forward, tower = _inputs(config, "forward"), _inputs(config, _TOWER)
     required = {name for name, needed in tower.items() if needed}
     used = {*forward} & {*made, *required}
@@ -79,6 +85,8 @@ def processor_example(source: str, config: Any, processor: Any) -> Mapping[str, 
     if more:
         reason = f"it takes {', '.join(sorted(more))} beside words and pictures"
         raise refusal(source, config, reason)
+    if getattr(config, "image_token_id", None) is None:
+        raise refusal(source, config, "its configuration has no image_token_id")
     return made
 
 
@@ -90,6 +98,22 @@ def _inputs(config: Any, method: str) -> dict[str, bool]:
     return {p.name: p.default is p.empty for p in named if p.kind != p.VAR_KEYWORD}
 
 
+@contextmanager
+def refusing_untried(source: str, config: Any) -> Iterator[None]:
+    """Refuse an untried type that lacks what the tried ones have.
+
+    Raises:
+        ConfigError: It does.
+    """
+    try:
+        yield
+    except _TROUBLES as error:
+        if config.model_type in TRIED or isinstance(error, ConfigError):
+            raise
+        reason = f"it does not run on stored picture features ({error})"
+        raise refusal(source, config, reason) from error
+
+
 def check_stored(
     source: str, model: Any, language: StackedVLM, reader: PictureReader
 ) -> None:
@@ -98,17 +122,12 @@ def check_stored(
     Raises:
         ConfigError: The logits differ, or the model takes no stored features after all.
     """
-    config = model.config
-    if config.model_type in TRIED:
+    if model.config.model_type in TRIED:
         return
-    try:
-        apart = _largest_difference(model, language, reader)
-    except (ConfigError, *_TROUBLES) as error:
-        reason = f"it does not run on stored picture features ({error})"
-        raise refusal(source, config, reason) from error
+    apart = _largest_difference(model, language, reader)
     if not apart < _AGREEMENT:
         reason = f"on stored picture features its logits differ by {apart:.2g}"
-        raise refusal(source, config, reason)
+        raise refusal(source, model.config, reason)
 
 
 @torch.no_grad()
@@ -126,7 +145,10 @@ def _largest_difference(
         torch.where(places, PICTURE, INSTRUCTION)[None],
     )
     black = torch.zeros(1, 3, _SIDE, _SIDE, dtype=torch.uint8)
-    found = language.logits(reader.encode(black)[None], words, Tuning())[0]
+    tokens = reader.encode(black)
+    if tokens.shape[1] != int(places.sum()):
+        return math.inf
+    found = language.logits(tokens[None], words, Tuning())[0]
     return float((found - model(**own).logits).abs().max())
 
 

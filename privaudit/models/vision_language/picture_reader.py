@@ -15,6 +15,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import Pictures, as_rgb
 
+LAYOUT = "text_replacement_offsets"  # what processors call it
 _BITS = 16  # for each side of a grid
 
 
@@ -121,7 +122,7 @@ class PictureReader:
         size = (height, width)
         if size not in self._layouts:
             made = processed(self._processor, [black_picture(*size)])
-            text = made["text_replacement_offsets"][0][0]["replacement"]
+            text = made[LAYOUT][0][0]["replacement"]
             grid = made.get("image_grid_thw")
             number = 0 if grid is None else pack_grid(*grid[0].tolist())
             self._layouts[size] = PictureLayout(text, number)

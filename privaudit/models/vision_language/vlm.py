@@ -24,6 +24,7 @@ from privaudit.models.vision_language.capabilities import (
     check_architecture,
     check_stored,
     processor_example,
+    refusing_untried,
 )
 from privaudit.models.vision_language.picture_reader import (
     PictureReader,
@@ -183,9 +184,10 @@ def load_vlm(
     processor = load_reader("AutoProcessor", what, source)
     example = processor_example(source, config, processor)
     model = load_model("AutoModelForImageTextToText", what, source, device)
-    reader = PictureReader(model, processor, example)
-    language = StackedVLM(model, processor.tokenizer, targets, reader)
-    check_stored(source, model, language, reader)
+    with refusing_untried(source, config):
+        reader = PictureReader(model, processor, example)
+        language = StackedVLM(model, processor.tokenizer, targets, reader)
+        check_stored(source, model, language, reader)
     settings = processor.image_processor.to_json_string()
     return VisionLanguageModel(
         name,

@@ -248,6 +248,9 @@ def test_an_untried_type_is_tried_on_a_picture(
     monkeypatch.setattr(restored, lambda self, tokens: None)
     with pytest.raises(ConfigError, match="its logits differ by"):
         loaded(llava)
+    monkeypatch.setattr(f"{where}.stacked_vlm._language_part", lambda model: model.none)
+    with pytest.raises(ConfigError, match="does not run on stored picture features"):
+        loaded(llava)
 
 
 def test_a_processor_that_does_not_fit_is_refused(llava: Path, tmp_path: Path) -> None:

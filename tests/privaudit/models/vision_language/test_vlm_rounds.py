@@ -55,11 +55,14 @@ def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_vlm(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.parametrize("trainer", ["fedrand", "lora-fedavg"])
-def test_every_family_is_trained_and_attacked(
-    model: str, trainer: str, tmp_path: Path
+def test_every_family_is_trained_with_all_of_its_pairs(
+    model: str, tmp_path: Path
 ) -> None:
-    run = train(trainer, folder=tmp_path, model=model, **TINY)
+    check_round(train("lora-fedavg", folder=tmp_path, model=model, **TINY))
+
+
+def test_every_family_is_trained_and_attacked(model: str, tmp_path: Path) -> None:
+    run = train("fedrand", folder=tmp_path, model=model, **TINY)
     check_round(run)
     whole = find_scenario("server-reconstruct", 0)
     attacks = {name: whole.attacks[name] for name in ("token-loss", "max-renyi")}
