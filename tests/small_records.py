@@ -10,7 +10,7 @@ from privaudit.datasets.dataset import Dataset, PixelImages, Texts
 from privaudit.datasets.dialogues import Dialogue
 from tests.small_transformers import ANSWERS, NAMES
 
-RAGGED = ((20, 40), (16, 16), (40, 18))
+RAGGED = ((20, 40), (16, 16), (64, 48))
 SUBJECTS = ("film", "play", "song")
 KINDS = (("good", "bright"), ("bad", "dull"), ("calm", "long"))
 

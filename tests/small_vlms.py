@@ -314,7 +314,7 @@ def build_processor(family: str, tokenizer: Any) -> Any:
             "patch_size": 4,
             "temporal_patch_size": 2,
             "merge_size": 2,
-            "size": {"shortest_edge": 64, "longest_edge": 1024},
+            "size": {"shortest_edge": 64, "longest_edge": 4096},
         }
         return kind(
             image_processor=transformers.Qwen2VLImageProcessor(**sizes),

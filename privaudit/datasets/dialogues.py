@@ -37,7 +37,8 @@ class TokenSequences:
     """Sequences of tokens, padded at the right.
 
     Attributes:
-        ids: Token numbers; at a picture's positions the number says nothing.
+        ids: Token numbers; at a picture's positions the number is no word's, and may
+            say how the model lays the picture out.
         kinds: ``PADDING``, ``PICTURE``, ``INSTRUCTION`` or ``ANSWER`` (with the token
             that ends it).
     """

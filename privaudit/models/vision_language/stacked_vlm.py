@@ -57,11 +57,13 @@ class StackedVLM(StackedLanguageModel):
         super().__init__(model, tokenizer, targets, _language_part(model))
         self._format = reader.format
         self._image = int(model.config.image_token_id)
-        self._takes = frozenset(inspect.signature(model.forward).parameters)
+        self._takes = set(inspect.signature(model.forward).parameters)
         # Under one name some models mark pictures, and others what is answered.
         types = reader.example.get("token_type_ids")
         places = reader.example["input_ids"] == self._image
         self._marks_pictures = types is not None and bool(types[places].all())
+        if types is None:
+            self._takes.discard("token_type_ids")
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:

@@ -142,7 +142,9 @@ class AnswerObjective:
         counted = _in_answers(words, batch)
         ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
         logits = self.language.logits(batch.tokens, words, tuning, ahead)
-        return logits, counted[..., ahead + 1], words.ids[..., ahead + 1]
+        # Where one row has an answer another may have a picture, whose number is no word.
+        wanted = torch.where(counted, words.ids, 0)
+        return logits, counted[..., ahead + 1], wanted[..., ahead + 1]
 
 
 def objective_of(task: Task) -> ClassObjective | AnswerObjective:

@@ -73,8 +73,8 @@ def test_pictures_of_different_sizes_have_different_numbers_of_tokens(
 ) -> None:
     tokens, words = read(qwen)
     parts = (words.kinds[0] == PICTURE).sum(dim=1)
-    assert parts.tolist() == [10, 4, 10]
-    assert tokens.shape[2:] == (10, 3 * qwen.language.width)  # two levels of deepstack
+    assert parts.tolist() == [10, 4, 48]
+    assert tokens.shape[2:] == (48, 3 * qwen.language.width)  # two levels of deepstack
     assert not tokens[0, 1, 4:].any()
     features = qwen.read(DATA).features
     assert torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-5)
