@@ -90,7 +90,7 @@ class PictureReader:
     def __init__(self, model: Any, processor: Any, example: Mapping[str, Any]) -> None:
         self._processor = processor
         self._encoder = model.base_model.get_image_features
-        self._device = model.device
+        self._device, self._dtype = model.device, model.dtype
         self._layouts: dict[tuple[int, int], PictureLayout] = {}
         self.example = example
         output = self._features(example)
@@ -130,9 +130,14 @@ class PictureReader:
 
     def _features(self, made: Mapping[str, Any]) -> Any:
         takes = inspect.signature(self._encoder).parameters
-        given = {n: t.to(self._device) for n, t in made.items() if n in takes}
+        given = {n: self._moved(t) for n, t in made.items() if n in takes}
         with torch.no_grad():
             return self._encoder(**given, return_dict=True)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor where the model is, and in its precision if it has one."""
+        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self._device, dtype)
 
 
 def black_picture(height: int, width: int) -> Image.Image:
