@@ -84,6 +84,9 @@ class SimulatedTensor(Tensor):
         made.near = near
         return made
 
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"SimulatedTensor({self.near})"
+
     def tolist(self) -> Any:
         """Return numbers, as of a tensor that is copied to the CPU first."""
         return self.near.tolist()
@@ -120,7 +123,7 @@ def _compute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     result = func(*near, **named)
     if func is _aten._local_scalar_dense.default:
         return result
-    if func._schema.name.endswith("_") and tensors:  # in place
+    if func._schema.name.endswith("_") and func._schema.is_mutable:  # in place
         return args[0]
     return tree_map_only(Tensor, SimulatedTensor, result) if is_there else result
 

@@ -90,7 +90,7 @@ class VisionLanguageModel(FrozenModel):
         tokens, sizes = self.encode_pictures(pictures)
         words = self.words(dataset.dialogues, sizes)
         parts = (words.kinds == PICTURE).sum(dim=1, keepdim=True)
-        means = tokens[..., : self.language.width].sum(dim=1) / parts.to(tokens.device)
+        means = tokens[..., : self.language.width].sum(dim=1) / parts
         features = normalize(means, dim=-1)
         return Records(features, dataset.labels, tokens, words, dataset.dialogues)
 
@@ -103,7 +103,7 @@ class VisionLanguageModel(FrozenModel):
         """
         about = (self.model_hash, self.name, self._description)
         found = cached_pictures(about, pictures, lambda: self._encode(pictures))
-        return found["tokens"].to(self.language.device), found["sizes"]
+        return found["tokens"], found["sizes"]
 
     def words(
         self,
@@ -167,7 +167,7 @@ def _template(processor: Any) -> str:
 
 
 def load_vlm(
-    name: str, source: str, *, device: str, targets: TargetNames
+    name: str, source: str, *, device: torch.device, targets: TargetNames
 ) -> VisionLanguageModel:
     """Load a vision-language model, frozen; code that comes with it is not run.
 

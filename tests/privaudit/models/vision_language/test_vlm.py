@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE
-from privaudit.federated.writing import questions
+from privaudit.federated.query import questions
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.vision_language.vlm import VisionLanguageModel

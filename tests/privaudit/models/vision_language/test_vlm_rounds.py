@@ -11,10 +11,12 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
+from privaudit.core.devices import use_device
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.runs import Run
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.registry import load_frozen
+from tests.simulated_device import another_device, assert_agree
 from tests.small_records import ragged_data
 from tests.small_vlms import FAMILIES, save_vlm
 
@@ -66,6 +68,21 @@ def test_every_family_is_trained_and_attacked(model: str, tmp_path: Path) -> Non
     short = replace(whole, attacks=attacks, dominates=())
     audit = Auditor(run).attack(short, clients=1)
     assert all(0 <= found.auroc.value <= 1 for found in audit.results.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llava_next", "gemma3"])
+def test_a_round_on_another_device_is_the_same(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_vlm(tmp_path / "model", family)
+    here = train("lora-fedavg", folder=tmp_path, name="here", model=model, **TINY)
+    load = "privaudit.federated.runs.population.load_frozen"
+    monkeypatch.setattr(load, load_frozen)  # to that device, not once for all
+    with another_device() as device, use_device(device):
+        there = train("lora-fedavg", folder=tmp_path, name="there", model=model, **TINY)
+    for one, other in zip(here.transcript, there.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
 
 
 def check_round(run: Run) -> None:
