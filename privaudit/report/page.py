@@ -44,6 +44,7 @@ from privaudit.report.tables.attack_table import attack_rows
 from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
 from privaudit.report.tables.leak_by_class import ClassLeak
 from privaudit.report.tables.one_run_table import bound_rows
+from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_tables
 from privaudit.report.tables.table import TableCell, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
@@ -138,6 +139,11 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "bounds": bound_rows(audits, labels),
         "parts": part_tables(audits, labels),
         "grid": grid_tables(audits, labels),
+        "same_columns": [
+            f"{label}: {sentence}"
+            for label, audit in zip(labels, audits, strict=True)
+            for sentence in same_columns(audit)
+        ],
         "slices": SLICES,
         "shares": SHARES,
         "headlines": headline_rows(audits, labels),

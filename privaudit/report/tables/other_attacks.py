@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.default_attacks import ALPHAS as ORDERS
+from privaudit.auditing.default_attacks import SHARES, SLICES, GridCell
 from privaudit.core.formatting import p_value
 from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import holm, p_above_chance
@@ -61,4 +65,34 @@ def others_sentence(audit: Audit) -> str:
         f"{which}, {leading.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
         f"client{'s' * (clients > 1)} (n = {members} + {others}); "
         f"above 0.5 at p {p_value(leading.p_value)}{corrected}."
+    )
+
+
+def same_columns(audit: Audit) -> list[str]:
+    """Say which columns of MaxRényi's grid are one measurement, each slice's.
+
+    Of n positions K % are one until n is 200 / K: then K = 0 takes the same one, and
+    scores every candidate alike.
+    """
+    sentences = []
+    for part in SLICES:
+        for share in SHARES[1:]:
+            pairs = [
+                (GridCell(part, share, alpha), GridCell(part, SHARES[0], alpha))
+                for alpha in ORDERS
+            ]
+            if all(_scores_alike(audit, one, other) for one, other in pairs):
+                sentences.append(
+                    f"in the slice {part}, {share} % scores every candidate as "
+                    f"{SHARES[0]} % does: of so few positions both take one. These "
+                    "columns are one measurement, not two."
+                )
+    return sentences
+
+
+def _scores_alike(audit: Audit, one: GridCell, other: GridCell) -> bool:
+    both = [audit.results.get(cell.attack) for cell in (one, other)]
+    return all(both) and all(
+        np.array_equal(a.scores, b.scores)
+        for a, b in zip(*(leak.clients for leak in both if leak), strict=True)
     )

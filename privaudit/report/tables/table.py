@@ -11,7 +11,7 @@ from rich.text import Text
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent
 from privaudit.report.labels import run_labels
-from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.other_attacks import others_sentence, same_columns
 from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     certified,
@@ -146,6 +146,7 @@ def _remarks(audit: Audit) -> list[str]:
         audit.scenario.note,
         repeatable(audit),
         others_sentence(audit),
+        *same_columns(audit),
         *part_remarks(audit),
     ]
     return [remark for remark in remarks if remark]

@@ -3,9 +3,14 @@ from dataclasses import replace
 import pytest
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.tables.other_attacks import others_sentence, strongest_other
+from privaudit.auditing.default_attacks import ALPHAS, GridCell
+from privaudit.report.tables.other_attacks import (
+    others_sentence,
+    same_columns,
+    strongest_other,
+)
 from privaudit.statistics.estimate import Estimate
-from tests.privaudit.made_audits import make_audit
+from tests.privaudit.made_audits import make_audit, make_writer
 
 NAMES = ("loss-threshold", "shadow", "lira", "rmia")
 
@@ -66,3 +71,17 @@ def test_a_single_other_attack_needs_no_correction() -> None:
 
 def test_one_attack_alone_has_no_others() -> None:
     assert others_sentence(make_audit(attacks=("shadow",), shift=2.0)) == ""
+
+
+def test_columns_that_score_every_candidate_alike_are_one_measurement() -> None:
+    told = make_writer()
+    assert same_columns(told) == []
+    results = dict(told.results)
+    for alpha in ALPHAS:
+        first = results[GridCell("image", 0, alpha).attack]
+        cell = GridCell("image", 10, alpha).attack
+        results[cell] = replace(results[cell], clients=first.clients)
+    (sentence,) = same_columns(replace(told, results=results))
+    assert sentence.startswith("in the slice image, 10 % scores every candidate as 0 %")
+    del results[GridCell("image", 10, ALPHAS[0]).attack]
+    assert same_columns(replace(told, results=results)) == []
