@@ -168,3 +168,22 @@ def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
     assert header["device"]["kind"] != "cpu"
     assert [part["rounds"] for part in header["earlier"]] == [1]
     assert header["earlier"][0]["device"] == before["device"]
+
+
+@pytest.mark.parametrize("trainer", ["promptfl", "lora-fedavg"])
+def test_a_coarser_precision_is_another_run_near_the_first(trainer: str) -> None:
+    few: dict[str, Any] = {"rounds": 1, "clients": 2, "shots": 4, "seed": 1}
+    few |= {"tested": 4} if trainer == "lora-fedavg" else {}
+    fine = train(trainer, **few)
+    coarse = train(trainer, **few, precision="bfloat16")
+    assert coarse.config.digest != fine.config.digest
+    for one, other in zip(fine.transcript, coarse.transcript, strict=True):
+        assert {t.dtype for t in other.tensors.values()} == {torch.float32}
+        assert one.tensors.keys() == other.tensors.keys()
+    losses = [run.metrics[0]["training_loss"] for run in (fine, coarse)]
+    assert 0 < abs(losses[0] - losses[1]) < 0.02 * losses[0]
+
+
+def test_prompts_are_not_learned_in_float16() -> None:
+    with pytest.raises(ConfigError, match="Use float32 or bfloat16"):
+        train("promptfl", rounds=1, precision="float16")

@@ -14,7 +14,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
-from privaudit.models.interfaces import Classifier, LanguageModel
+from privaudit.models.interfaces import Classifier, LanguageModel, Precision
 
 
 class FrozenModel(ABC):
@@ -26,12 +26,14 @@ class FrozenModel(ABC):
         public_indices: The records of a data set that the model was trained on, where
             that is known; they are then nobody's.
         data_hash: Of that data set.
+        precision: Of its weights and forward passes.
     """
 
     name: str
     model_hash: str
     public_indices: tuple[int, ...] | None = None
     data_hash: str | None = None
+    precision: Precision = "float32"
 
     @abstractmethod
     def backbone(

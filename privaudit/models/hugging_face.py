@@ -39,15 +39,21 @@ def load_reader(kind: str, what: str, source: str) -> Any:
     return _pretrained(kind, what, source)
 
 
-def load_model(kind: str, what: str, source: str, device: torch.device) -> Any:
-    """Load a model as :func:`load_reader` does, in float32 and frozen."""
+def load_model(
+    kind: str,
+    what: str,
+    source: str,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """Load a model as :func:`load_reader` does, in one precision and frozen."""
     _check_size(kind, what, source)
     model = _pretrained(
         kind,
         what,
         source,
         use_safetensors=True,
-        dtype=torch.float32,
+        dtype=dtype,
         attn_implementation="sdpa",
     )
     return model.to(device).eval().requires_grad_(False)

@@ -17,6 +17,8 @@ TaskKind = Literal["classification", "generation"]
 """What a model does: it assigns a class, or it writes an answer."""
 AnyTask = Literal["classification", "generation", "either"]
 """What a trainer trains for, or an attack takes; "either" follows the model."""
+Precision = Literal["float32", "bfloat16", "float16"]
+"""Of a frozen model's weights and forward passes."""
 Change = Callable[[Tensor], Tensor]
 """[k rows inputs] -> [k rows outputs]: added to what a frozen linear layer gives."""
 Prefix = tuple[

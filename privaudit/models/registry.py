@@ -11,7 +11,7 @@ from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.registry import Registry
 from privaudit.models.frozen_model import FrozenModel
-from privaudit.models.interfaces import TaskKind
+from privaudit.models.interfaces import Precision, TaskKind
 from privaudit.models.language.language_targets import TargetNames
 
 FOLDER = ("FOLDER",)
@@ -28,12 +28,14 @@ class ModelRequest:
         targets: Linear layers that may be changed: "all-linear", or names or endings
             of names.
         device: Where the model runs.
+        dtype: Of its weights, where the family loads them in one.
     """
 
     name: str
     checkpoint: Path | None = None
     targets: TargetNames = "all-linear"
     device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
 
     @property
     def source(self) -> str:
@@ -103,6 +105,7 @@ def load_frozen(
     *,
     checkpoint: str | Path | None = None,
     targets: str | Sequence[str] = "all-linear",
+    precision: Precision = "float32",
 ) -> FrozenModel:
     """Load a model to the chosen device.
 
@@ -111,6 +114,7 @@ def load_frozen(
         checkpoint: A .safetensors file, or a torch file of plain tensors.
         targets: Names or endings of names of the linear layers that are changed, a
             list or with commas between; or "all-linear".
+        precision: Of weights and forward passes.
 
     Raises:
         UnknownNameError: There is none of that name.
@@ -129,7 +133,12 @@ def load_frozen(
             "out, or use a model that is tuned: `privaudit list models`."
         )
     file = Path(checkpoint) if checkpoint else None
-    return family.load(ModelRequest(name, file, _layers(targets), chosen_device()))
+    dtype: torch.dtype = getattr(torch, precision)
+    model = family.load(
+        ModelRequest(name, file, _layers(targets), chosen_device(), dtype)
+    )
+    model.precision = precision
+    return model
 
 
 def _layers(targets: str | Sequence[str]) -> TargetNames:

@@ -47,6 +47,11 @@ class RunFields(BaseModel):
         description="Weights file of an open_clip:ARCH model.",
         json_schema_extra=PATH,
     )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32",
+        description="Of the frozen model's weights and forward passes: float32, bfloat16 "
+        "or float16. What is learned, clipped, noised and summed is float32.",
+    )
     clients: Count = Field(10, description="Clients in the federation. By default: 10.")
     partition: Literal["dirichlet", "pathological", "domains"] = Field(
         "dirichlet",

@@ -276,7 +276,10 @@ def _plain(name: str) -> str:
 
 def _load_frozen(config: RunConfig) -> FrozenModel:
     return load_frozen(
-        config.model, checkpoint=config.checkpoint, targets=config.targets
+        config.model,
+        checkpoint=config.checkpoint,
+        targets=config.targets,
+        precision=config.precision,
     )
 
 

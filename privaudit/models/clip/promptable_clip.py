@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -24,11 +24,9 @@ from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.frozen_model import FeatureModel, weights_hash
-from privaudit.models.interfaces import Classifier
+from privaudit.models.interfaces import Classifier, Precision
 from privaudit.models.language.image_tokens import image_tokens as tokens_of
 from privaudit.models.transformers.clip_text import ClipTextTower
-
-Precision = Literal["float32", "bfloat16"]
 
 
 class ClassPrompts:
@@ -50,6 +48,11 @@ class ClassPrompts:
         class_names: Sequence[str],
         precision: Precision = "float32",
     ) -> None:
+        if precision == "float16":
+            raise ConfigError(
+                "Prompts before class names were requested in float16, whose range is "
+                "small for their gradients. Use float32 or bfloat16."
+            )
         tower = text_tower(clip)
         self.class_names = tuple(class_names)
         self.context_tokens = tokens.context_tokens
@@ -132,7 +135,7 @@ class PromptableCLIP(FeatureModel):
     ) -> Classifier:
         """Return the text tower before prompts, and hand-written ones' features."""
         return Classifier(
-            self.prompts(class_names, context_tokens),
+            self.prompts(class_names, context_tokens, self.precision),
             self.logit_scale,
             self.template_features(class_names, template),
             partial(self.tower, class_names, template),

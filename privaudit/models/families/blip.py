@@ -9,7 +9,7 @@ from privaudit.models.registry import FOLDER_OR_HUB, MODELS, ModelFamily, ModelR
 def _load(asked: ModelRequest) -> CaptioningVLM:
     kind, source = "Blip2ForConditionalGeneration", asked.source
     check_type(source, "blip:", "blip-2")
-    model = load_model(kind, "BLIP-2", source, asked.device)
+    model = load_model(kind, "BLIP-2", source, asked.device, asked.dtype)
     processor = load_reader("AutoImageProcessor", "image processor", source)
     tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
     return load_blip(asked.name, model, processor, tokenizer, asked.targets)

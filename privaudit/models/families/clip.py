@@ -8,7 +8,7 @@ from privaudit.models.transformers.tunable_classifiers import TunableClassifier
 
 def _load(asked: ModelRequest) -> TunableClassifier:
     check_type(asked.source, "clip:", "clip")
-    model = load_model("CLIPModel", "CLIP", asked.source, asked.device)
+    model = load_model("CLIPModel", "CLIP", asked.source, asked.device, asked.dtype)
     processor = load_reader("AutoImageProcessor", "image processor", asked.source)
     tokenizer = load_reader("AutoTokenizer", "tokenizer", asked.source)
     return clip(asked.name, model, tokenizer, processor, asked.targets)

@@ -8,7 +8,7 @@ from privaudit.models.transformers.text_writer import TextWriter
 
 
 def _load(asked: ModelRequest) -> TextWriter:
-    model, tokenizer = load_language(asked.source)
+    model, tokenizer = load_language(asked.source, asked.dtype)
     language = StackedLanguageModel(model.to(asked.device), tokenizer, asked.targets)
     words = DialogueTokens(tokenizer, chat_template(tokenizer), 0, language.context)
     return TextWriter(asked.name, language, words)

@@ -7,7 +7,7 @@ from privaudit.models.transformers.text_classifier import TextClassifier
 
 
 def _load(asked: ModelRequest) -> TextClassifier:
-    model = load_model("AutoModel", "encoder", asked.source, asked.device)
+    model = load_model("AutoModel", "encoder", asked.source, asked.device, asked.dtype)
     if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", False):
         raise ConfigError(
             f"{asked.source!r} is a model of type {model.config.model_type!r}, which "

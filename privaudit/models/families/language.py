@@ -8,7 +8,9 @@ from privaudit.models.registry import FOLDER, MODELS, ModelFamily, ModelRequest
 
 
 def _load(asked: ModelRequest) -> CaptioningVLM:
-    return load_captioner_folder(Path(asked.source), asked.device, asked.targets)
+    return load_captioner_folder(
+        Path(asked.source), asked.device, asked.dtype, asked.targets
+    )
 
 
 MODELS.register("language")(ModelFamily("generation", _load, FOLDER))

@@ -6,7 +6,7 @@ from privaudit.models.registry import FOLDER_OR_HUB, MODELS, ModelFamily, ModelR
 
 
 def _load(asked: ModelRequest) -> CaptioningVLM:
-    return load_llava(asked.source, device=asked.device, targets=asked.targets)
+    return load_llava(asked.source, asked.device, asked.dtype, asked.targets)
 
 
 MODELS.register("llava")(ModelFamily("generation", _load, FOLDER_OR_HUB))

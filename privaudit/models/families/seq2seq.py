@@ -9,7 +9,7 @@ from privaudit.models.transformers.text_writer import TextWriter
 
 def _load(asked: ModelRequest) -> TextWriter:
     kind, source = "AutoModelForSeq2SeqLM", asked.source
-    model = load_model(kind, "encoder-decoder", source, asked.device)
+    model = load_model(kind, "encoder-decoder", source, asked.device, asked.dtype)
     tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
     language = StackedSeq2Seq(model, tokenizer, asked.targets)
     words = SeparateTokens(tokenizer, "{question}", 0, language.context)

@@ -19,7 +19,7 @@ _TEMPLATE = "{image}{question}"
 def _load(asked: ModelRequest) -> CaptioningVLM:
     embedded = load()
     tokenizer = StartedTokenizer(embedded.tokenizer)
-    model = embedded.language.to(asked.device)
+    model = embedded.language.to(asked.device, asked.dtype)
     language = StackedLanguageModel(model, tokenizer, asked.targets)
     prepare = embedded.prepare
     encode = _elsewhere(embedded.encode, asked.device)

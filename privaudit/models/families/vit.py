@@ -7,7 +7,9 @@ from privaudit.models.transformers.tunable_classifiers import TunableClassifier
 
 
 def _load(asked: ModelRequest) -> TunableClassifier:
-    model = load_model("AutoModel", "image tower", asked.source, asked.device)
+    model = load_model(
+        "AutoModel", "image tower", asked.source, asked.device, asked.dtype
+    )
     processor = load_reader("AutoImageProcessor", "image processor", asked.source)
     return vit(asked.name, model, processor, asked.targets)
 

@@ -5,9 +5,7 @@ from privaudit.models.vision_language.vlm import VisionLanguageModel, load_vlm
 
 
 def _load(asked: ModelRequest) -> VisionLanguageModel:
-    return load_vlm(
-        asked.name, asked.source, device=asked.device, targets=asked.targets
-    )
+    return load_vlm(asked.name, asked.source, asked.device, asked.dtype, asked.targets)
 
 
 MODELS.register("vlm")(ModelFamily("generation", _load, FOLDER_OR_HUB))

@@ -2,17 +2,20 @@
 
 from typing import Any
 
+import torch
+
 from privaudit.core.devices import CPU
 from privaudit.models.hugging_face import load_model, load_reader
 
 
-def load_language(source: str) -> tuple[Any, Any]:
+def load_language(source: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Return a causal language model of transformers and its tokenizer.
 
     Code that comes with it is not run, and only safetensors weights are read.
 
     Args:
         source: A folder of transformers, or a name on the hub.
+        dtype: Of its weights.
 
     Raises:
         MissingFileError: It is not there.
@@ -21,4 +24,4 @@ def load_language(source: str) -> tuple[Any, Any]:
     """
     what = "language model"
     tokenizer = load_reader("AutoTokenizer", what, source)
-    return load_model("AutoModelForCausalLM", what, source, CPU), tokenizer
+    return load_model("AutoModelForCausalLM", what, source, CPU, dtype), tokenizer

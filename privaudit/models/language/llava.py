@@ -24,7 +24,10 @@ from privaudit.models.language.stacked_language import StackedLanguageModel
 
 
 def load_llava(
-    source: str, *, device: torch.device = CPU, targets: TargetNames = "all-linear"
+    source: str,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+    targets: TargetNames = "all-linear",
 ) -> CaptioningVLM:
     """Load a LLaVA, frozen; code that comes with it is not run.
 
@@ -37,7 +40,7 @@ def load_llava(
     """
     check_type(source, "llava:", "llava")
     processor = load_reader("AutoProcessor", "model", source)
-    model = load_model("LlavaForConditionalGeneration", "model", source, device)
+    model = load_model("LlavaForConditionalGeneration", "model", source, device, dtype)
     eye = _picture_tower(model, processor.image_processor)
     language = StackedLanguageModel(
         model, processor.tokenizer, targets, _language_part(model)

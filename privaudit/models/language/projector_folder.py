@@ -140,7 +140,10 @@ def save_captioner(
 
 
 def load_captioner_folder(
-    folder: Path, device: torch.device = CPU, targets: TargetNames = "all-linear"
+    folder: Path,
+    device: torch.device = CPU,
+    dtype: torch.dtype = torch.float32,
+    targets: TargetNames = "all-linear",
 ) -> CaptioningVLM:
     """Load a captioner for embeddings, frozen; it says which records it has seen.
 
@@ -156,7 +159,7 @@ def load_captioner_folder(
     model, tokenizer = load_language(str(folder / LANGUAGE))
     digest = weights_hash(model)
     check_hash(folder / LANGUAGE, digest, described.language_hash, _REMEDY)
-    language = StackedLanguageModel(model.to(device), tokenizer, targets)
+    language = StackedLanguageModel(model.to(device, dtype), tokenizer, targets)
     parts = described.settings.parts
     projector = Projector(described.bank_width, parts, language.width)
     projector.load_state_dict(load(content))

@@ -81,7 +81,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
     @torch.no_grad()
     def _embeds(self, side: int) -> bool:
         try:
-            self._plain.embed(torch.zeros(1, 3, side, side, device=self.device))
+            self.encode_tokens(torch.zeros(1, 3, side, side))
         except (ValueError, RuntimeError):
             return False
         return True
@@ -108,7 +108,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         """Return each picture's embedded class token and patches, before any layer."""
         if not len(pictures):
             return torch.empty(0, 0, self.width)
-        return self._plain.embed(pictures.to(self.device))
+        return self._plain.embed(pictures.to(self.device, self._model.dtype))
 
     @torch.no_grad()
     def encode_images(
@@ -184,8 +184,8 @@ class ClassTexts:
         made = self.model.get_text_features(
             tokens["input_ids"], attention_mask=tokens["attention_mask"]
         )
-        texts = normalize(made.pooler_output, dim=-1)
-        return texts, float(self.model.logit_scale.exp())
+        texts = normalize(made.pooler_output.float(), dim=-1)
+        return texts, float(self.model.logit_scale.float().exp())
 
 
 def clip(

@@ -51,13 +51,18 @@ class RowTower(TunedModules):
     ) -> Float[Tensor, "k rows width"]:
         models, count, positions = _shape(rows)
         if torch.is_grad_enabled():
-            return self.pooled(rows, tuning)
+            return at_least_float32(self.pooled(rows, tuning))
         size = max(1, POSITIONS_AT_ONCE // max(1, models * positions))
         parts = [
-            self.pooled(rows[:, first : first + size], tuning)
+            at_least_float32(self.pooled(rows[:, first : first + size], tuning))
             for first in range(0, max(1, count), size)
         ]
         return torch.cat(parts, dim=1)
+
+
+def at_least_float32(vectors: Tensor) -> Tensor:
+    """Return what a frozen model computed, in the precision of heads and scores."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 def head_logits(

@@ -95,7 +95,10 @@ class TunedModules:
         self, tuning: Tuning, number: int, run: Callable[[Tuning], Result]
     ) -> Result:
         """Run one of several models that have all weights of their own."""
-        model_weights = {f"model.{n}": t[number] for n, t in tuning.weights.items()}
+        model_weights = {
+            f"model.{n}": t[number].to(self.weights[n].dtype)
+            for n, t in tuning.weights.items()
+        }
         head = {name: tensor[[number]] for name, tensor in tuning.head.items()}
         rest = replace(tuning, weights={}, head=head)
         called: Result = torch.func.functional_call(

@@ -167,7 +167,11 @@ def _template(processor: Any) -> str:
 
 
 def load_vlm(
-    name: str, source: str, *, device: torch.device, targets: TargetNames
+    name: str,
+    source: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    targets: TargetNames,
 ) -> VisionLanguageModel:
     """Load a vision-language model, frozen; code that comes with it is not run.
 
@@ -183,7 +187,7 @@ def load_vlm(
     config = check_architecture(source)
     processor = load_reader("AutoProcessor", what, source)
     example = processor_example(source, config, processor)
-    model = load_model("AutoModelForImageTextToText", what, source, device)
+    model = load_model("AutoModelForImageTextToText", what, source, device, dtype)
     with refusing_untried(source, config):
         reader = PictureReader(model, processor, example)
         language = StackedVLM(model, processor.tokenizer, targets, reader)

@@ -110,6 +110,7 @@ CONFIG = entries(
         "data": withheld,
         "model": model,
         "checkpoint": withheld,
+        "precision": SLUG,
         "clients": number,
         "partition": SLUG,
         "alpha": number,

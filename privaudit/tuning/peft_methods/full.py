@@ -28,7 +28,7 @@ class Full:
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the frozen model's own weights."""
-        return {name: tensor.detach().clone() for name, tensor in model.weights.items()}
+        return {n: t.detach().clone().float() for n, t in model.weights.items()}
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return the weights in place of the model's."""

@@ -45,7 +45,7 @@ def data_sets() -> Iterator[None]:
 
 
 @cache
-def _loaded(model: str, targets: str, checkpoint: None = None) -> FrozenModel:
+def _loaded(model: str, targets: str, **_: object) -> FrozenModel:
     return load_frozen(model, targets=targets)
 
 

@@ -112,6 +112,31 @@ def test_every_mechanism_of_every_family_is_trained_and_attacked(
     check_round_and_attack(family, tried(models[family], peft_method, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*((family, "lora") for family in FAMILIES), ("encoder-bert", "full")],
+)
+def test_every_family_computes_in_bfloat16(
+    family: str,
+    method: str,
+    models: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Coarser, and so near the numbers of float32; what is sent stays float32."""
+    load = "privaudit.federated.runs.population.load_frozen"
+    monkeypatch.setattr(load, load_frozen)  # in that precision, not once for all
+    fine = tried(models[family], method, tmp_path)
+    coarse = tried(models[family], method, tmp_path, precision="bfloat16")
+    check_round_and_attack(family, coarse)
+    assert coarse.name != fine.name
+    assert coarse.header["model_hash"] != fine.header["model_hash"]
+    for message in coarse.transcript:
+        assert {t.dtype for t in message.tensors.values()} == {torch.float32}
+    losses = [run.metrics[0]["training_loss"] for run in (fine, coarse)]
+    assert 0 < abs(losses[0] - losses[1]) < 0.02 * losses[0]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_computes_on_another_device(
