@@ -9,6 +9,8 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
+from threading import local
+from types import CodeType
 from typing import Any, get_type_hints
 
 from beartype import BeartypeConf, beartype
@@ -16,6 +18,17 @@ from jaxtyping import TypeCheckError, jaxtyped
 
 ENOUGH = 1000
 calls: Counter[Callable[..., Any]] = Counter()  # of this test
+
+
+class _Called(local):
+    """The inner functions that are being called in this thread, the last one last."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., Any]] = []
+
+
+_called = _Called()
+_checkers: dict[CodeType, Callable[..., Any]] = {}  # of inner functions
 _CHECK = beartype(conf=BeartypeConf(violation_type=TypeCheckError))
 
 
@@ -37,21 +50,58 @@ def _checked(defined: Any) -> Any:
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    checked: Callable[..., Any] | None = (
+        None  # most functions of a module stay uncalled
+    )
+
+    @wraps(function)
+    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked
+        calls[function] += 1
+        if calls[function] > ENOUGH:
+            return function(*args, **kwargs)
+        if checked is None:
+            is_inner = "<locals>" in function.__qualname__
+            checked = _inner_checker(function) if is_inner else _checker(function)
+        with jaxtyped("context"):  # the next call's axes may have other sizes
+            return checked(*args, **kwargs)
+
+    return with_its_own_axes
+
+
+def _checker(function: Callable[..., Any]) -> Callable[..., Any]:
     written = function.__annotations__
     names = getattr(function, "__globals__", {})
     function.__annotations__ = {n: _type(a, names) for n, a in written.items()}
     checked = _CHECK(function)
     function.__annotations__ = written
+    return checked
 
-    @wraps(function)
-    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
-        calls[function] += 1
-        if calls[function] > ENOUGH:
-            return function(*args, **kwargs)
-        with jaxtyped("context"):  # the next call's axes may have other sizes
+
+def _inner_checker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what checks a function that each call of an outer one defines anew.
+
+    Its checker, which takes a hundred times as long to make as to call, is made once:
+    no annotation in the package depends on what the outer function was called with.
+    """
+    if function.__code__ not in _checkers:
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return _called.functions[-1](*args, **kwargs)
+
+        _checkers[function.__code__] = _checker(call)
+        del call.__wrapped__  # type: ignore[attr-defined]  # and what it encloses
+    checked = _checkers[function.__code__]
+
+    def with_its_function(*args: Any, **kwargs: Any) -> Any:
+        _called.functions.append(function)
+        try:
             return checked(*args, **kwargs)
+        finally:
+            _called.functions.pop()
 
-    return with_its_own_axes
+    return with_its_function
 
 
 def _type(annotation: object, names: dict[str, Any]) -> object:
