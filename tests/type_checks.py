@@ -6,15 +6,21 @@ look at them twice; that was half of the suite's processor time.
 
 import dataclasses
 import inspect
+import sys
+import typing
 from collections import Counter
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from threading import local
 from types import CodeType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from beartype import BeartypeConf, beartype
-from jaxtyping import TypeCheckError, jaxtyped
+from jaxtyping import AbstractArray, TypeCheckError, jaxtyped
+
+# Protocols are checked by their members, which Python before 3.12 lists at each check.
+if sys.version_info < (3, 12):
+    typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
 
 ENOUGH = 1000
 calls: Counter[Callable[..., Any]] = Counter()  # of this test
@@ -50,12 +56,10 @@ def _checked(defined: Any) -> Any:
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    checked: Callable[..., Any] | None = (
-        None  # most functions of a module stay uncalled
-    )
+    checked: Callable[..., Any] | None = None  # most functions are never called
 
     @wraps(function)
-    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
+    def with_its_types(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked
         calls[function] += 1
         if calls[function] > ENOUGH:
@@ -63,19 +67,34 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if checked is None:
             is_inner = "<locals>" in function.__qualname__
             checked = _inner_checker(function) if is_inner else _checker(function)
+        return checked(*args, **kwargs)
+
+    return with_its_types
+
+
+def _checker(function: Callable[..., Any]) -> Callable[..., Any]:
+    written = function.__annotations__
+    names = getattr(function, "__globals__", {})
+    types = {n: _type(a, names) for n, a in written.items()}
+    function.__annotations__ = types
+    checked = _CHECK(function)
+    function.__annotations__ = written
+    if not any(map(_has_axes, types.values())):
+        return checked
+
+    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
         with jaxtyped("context"):  # the next call's axes may have other sizes
             return checked(*args, **kwargs)
 
     return with_its_own_axes
 
 
-def _checker(function: Callable[..., Any]) -> Callable[..., Any]:
-    written = function.__annotations__
-    names = getattr(function, "__globals__", {})
-    function.__annotations__ = {n: _type(a, names) for n, a in written.items()}
-    checked = _CHECK(function)
-    function.__annotations__ = written
-    return checked
+def _has_axes(annotation: object) -> bool:
+    if isinstance(annotation, list | tuple):  # arguments of a Callable
+        return any(map(_has_axes, annotation))
+    if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
+        return True
+    return _has_axes(get_args(annotation))
 
 
 def _inner_checker(function: Callable[..., Any]) -> Callable[..., Any]:
