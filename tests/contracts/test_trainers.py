@@ -1,5 +1,9 @@
 """What holds for every trainer; a new file in trainers/ is tested here by itself."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +13,7 @@ from privaudit.federated.on_device import on_device
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
+from privaudit.federated.transcript import Message
 from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -83,26 +88,62 @@ def shards(task: Task, shards: Shards) -> Shards:
     return {c: toy_dialogues(len(s), 10 + i) for i, (c, s) in enumerate(shards.items())}
 
 
-DONE: dict[str, Played] = {}
+@dataclass(frozen=True)
+class Watched:
+    """A variant's training, as it was watched round by round.
+
+    Attributes:
+        played: The federation at the end.
+        after_one: All messages, were the first round the last.
+        kept: Digests of all that a client kept after a round.
+        altered: Inputs that a round changed, by name.
+    """
+
+    played: Played
+    after_one: list[dict[str, Any]]
+    kept: set[str]
+    altered: set[str]
+
+
+DONE: dict[str, Watched] = {}
 
 
 @pytest.fixture
-def played(trainer: Trainer, play: Play) -> Played:
+def watched(trainer: Trainer, play: Play) -> Watched:
     """Train each variant once for all tests that only look at it."""
     if repr(trainer) not in DONE:
-        DONE[repr(trainer)] = play(trainer)
+        DONE[repr(trainer)] = watch(play(trainer, rounds=0))
     return DONE[repr(trainer)]
 
 
+@pytest.fixture
+def played(watched: Watched) -> Played:
+    return watched.played
+
+
+def watch(played: Played) -> Watched:
+    after_one, kept, altered = [], set(), set()
+    for _ in range(played.task.rounds):
+        held = [played.server, *played.kept.values()]
+        before = [{k: t.clone() for k, t in part.items()} for part in held]
+        played.step()
+        for part, copy in zip(held, before, strict=True):
+            altered |= {key for key in copy if not torch.equal(part[key], copy[key])}
+        kept |= {digest(t) for part in played.kept.values() for t in part.values()}
+        after_one = after_one or described(played.messages)
+    return Watched(played, after_one, kept, altered)
+
+
 def test_equal_seeds_give_equal_messages(
-    name: str, trainer: Trainer, played: Played, play: Play
+    name: str, trainer: Trainer, watched: Watched, play: Play
 ) -> None:
-    first, again, other = (
-        [m.describe() for m in one.messages]
-        for one in (played, play(trainer), play(trainer, seed=1))
-    )
-    assert first == again
-    assert first != other or name == "zero-shot"
+    again, other = play(trainer), play(trainer, rounds=1, seed=1)
+    assert described(watched.played.messages) == described(again.messages)
+    assert watched.after_one != described(other.messages) or name == "zero-shot"
+
+
+def described(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [message.describe() for message in messages]
 
 
 def test_a_cohort_equals_its_clients_one_by_one(
@@ -143,27 +184,16 @@ def answers_of(played: Played) -> dict[str, torch.Tensor]:
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(
-    name: str, trainer: Trainer, play: Play
+    name: str, watched: Watched
 ) -> None:
     if name in SENDS_WHAT_IT_KEEPS:
         pytest.skip("its personal model is what it sends")
-    played = play(trainer, rounds=0)
-    kept, sent = set(), set()
-    for _ in range(played.task.rounds):
-        record = played.step()
-        sent |= {digest(t) for m in record.messages for t in m.tensors.values()}
-        kept |= {digest(t) for k in played.kept.values() for t in k.values()}
-    assert not kept & sent
+    messages = [m for record in watched.played.rounds for m in record.messages]
+    assert not watched.kept & {digest(t) for m in messages for t in m.tensors.values()}
 
 
-def test_a_round_changes_none_of_its_inputs(trainer: Trainer, play: Play) -> None:
-    played = play(trainer, rounds=0)
-    held = [played.server, *played.kept.values()]
-    before = [{k: t.clone() for k, t in part.items()} for part in held]
-    played.step()
-    for part, copy in zip(held, before, strict=True):
-        for key in copy:
-            assert torch.equal(part[key], copy[key])
+def test_a_round_changes_none_of_its_inputs(watched: Watched) -> None:
+    assert not watched.altered
 
 
 @pytest.mark.parametrize(
