@@ -64,12 +64,21 @@ LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names
 _ADVICE = "Name the architecture that the checkpoint was made with."
 
 
-def _read(path: Path, most: int) -> dict[str, Tensor]:
+def check_is_there(path: Path) -> None:
+    """Refuse a missing checkpoint, before a model is built for it, which takes seconds.
+
+    Raises:
+        MissingFileError: There is no such file.
+    """
     if not path.is_file():
         raise MissingFileError(
             f"There is no checkpoint {path}. Give the path of a .safetensors or .pt "
             "file."
         )
+
+
+def _read(path: Path, most: int) -> dict[str, Tensor]:
+    check_is_there(path)
     _refuse_large(path, path.stat().st_size, most)
     if path.suffix == ".safetensors":
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
-from privaudit.models.clip.checkpoints import load_checkpoint
+from privaudit.models.clip.checkpoints import check_is_there, load_checkpoint
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
@@ -40,7 +40,9 @@ def _load(asked: ModelRequest) -> PromptableCLIP:
     tag_options = _tag_options(open_clip, architecture, tag)
     if checkpoint is None:
         checkpoint = _download(open_clip, asked.name, tag_options)
-    clip = _build(open_clip, architecture, tag_options)
+    options = _model_options(open_clip, architecture, tag_options)
+    check_is_there(checkpoint)
+    clip = _build(open_clip, options)
     load_checkpoint(clip, checkpoint)
     tokenizer = open_clip.get_tokenizer(architecture)
     prepare = _preparation(clip, tag_options)
@@ -112,9 +114,11 @@ def _download(open_clip: Any, name: str, tag_options: dict[str, Any]) -> Path:
         ) from error
 
 
-def _build(open_clip: Any, architecture: str, tag_options: dict[str, Any]) -> nn.Module:
-    """Build the model without weights, in silence (open_clip's own warns of that)."""
-    options = open_clip.get_model_config(architecture)
+def _model_options(
+    open_clip: Any, architecture: str, tag_options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments with which open_clip builds the model."""
+    options: dict[str, Any] = open_clip.get_model_config(architecture)
     if options["text_cfg"].get("hf_model_name"):
         raise ConfigError(
             f"{architecture} has a Hugging Face text tower, into which no context can "
@@ -124,10 +128,16 @@ def _build(open_clip: Any, architecture: str, tag_options: dict[str, Any]) -> nn
         options["vision_cfg"]["timm_model_pretrained"] = False
     if "quick_gelu" in tag_options:
         options["quick_gelu"] = tag_options["quick_gelu"]
+    return options
+
+
+def _build(open_clip: Any, options: dict[str, Any]) -> nn.Module:
+    """Build the model without weights, in silence (open_clip's own warns of that)."""
     kind = "CustomTextCLIP" if options.pop("custom_text", False) else "CLIP"
     if "multimodal_cfg" in options:
         kind = "CoCa"
-    return getattr(open_clip, kind)(**options)
+    model: nn.Module = getattr(open_clip, kind)(**options)
+    return model
 
 
 def _preparation(clip: nn.Module, tag_options: dict[str, Any]) -> PicturePreparation:
