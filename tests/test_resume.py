@@ -19,6 +19,7 @@ import os, signal, sys
 from importlib import import_module
 from privaudit import train
 from privaudit.federated.runs.config import make_config
+from privaudit.models.clip.torchvision_shim import import_open_clip
 from tests.elsewhere import compute_elsewhere
 
 plain = os.fsync
@@ -39,8 +40,14 @@ def train_until(point):
 # Imports once what all use, and computes nothing: threads of torch do not live in forks.
 make_config("promptfl")
 compute_elsewhere(setattr)
-import_module("privaudit.models.tiny_clip.loading")
-import_module("privaudit.federated.runs.training")
+import_open_clip()
+for name in (
+    "privaudit.datasets.images.digits",
+    "privaudit.federated.runs.training",
+    "privaudit.models.families.tiny_clip",
+    "sklearn.datasets",
+):
+    import_module(name)
 for point in map(int, sys.argv[1:]):
     child = os.fork()
     if child == 0:

@@ -11,6 +11,7 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.storage.save import save_audit
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.federated.runs.runs import load_run
+from privaudit.report import page as report_module
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.page import write_report
 from tests.conftest import Cli, common_cache
@@ -19,6 +20,14 @@ from tests.privaudit.evaluation.tradeoff.test_stored_sweep import point
 
 pytestmark = pytest.mark.slow  # trains and attacks once
 Report = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures out of pages: to draw them is nearly all of a page's time."""
+    monkeypatch.setattr(
+        report_module, "to_svg", lambda figure, name, says: f"<svg>{says}</svg>"
+    )
 
 
 @pytest.fixture
@@ -70,6 +79,7 @@ def test_a_report_is_written_again_to_the_byte(whole: Path, report: Report) -> N
     assert place.read_bytes() == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_several_audits_of_a_run_have_an_index_in_it(
     whole: Path, report: Report
 ) -> None:
@@ -81,6 +91,7 @@ def test_several_audits_of_a_run_have_an_index_in_it(
         assert f'href="{scenario}/report.html"' in html
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_runs_has_an_index_of_all_that_is_in_it(
     whole: Path, attacked: Path, cut: Path, runs: Path, report: Report
 ) -> None:
@@ -106,6 +117,7 @@ def test_a_tradeoffs_page_is_written_again(runs: Path, report: Report) -> None:
     assert page.read_bytes() == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_opens_in_the_usual_browser(
     whole: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +133,7 @@ def test_it_opens_in_the_usual_browser(
     assert opened == [Path(out.strip()).resolve().as_uri()]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_browser_the_page_is_written_all_the_same(
     whole: Path, report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +171,7 @@ def test_runs_that_nobody_attacked_are_no_report(
     assert "none of the 1 runs in" in err
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["scores.npz", "audit.json"])
 def test_a_damaged_audit_is_left_out_said_so_and_the_others_are_written(
     name: str, whole: Path, attacked: Path, runs: Path, report: Report
@@ -176,6 +190,7 @@ def test_a_damaged_audit_is_left_out_said_so_and_the_others_are_written(
     assert after["another/audits/prompt-release/report.html"] != b"old"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_that_the_scores_do_not_give_are_damage(
     whole: Path, report: Report
 ) -> None:
