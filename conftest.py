@@ -5,6 +5,7 @@ TEST_PRECISION ("medium": coarser products of float32), and TEST_LAST_BITS (feat
 are up to a unit in the last place off, as another processor's kernels leave them).
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 from tests.type_checks import calls, jaxtyped_once
 
+gc.disable()  # what is imported and collected stays
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 
@@ -27,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of slow tests: processes that share the rest end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Look for garbage from here on, and only in what tests leave: that is seconds."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

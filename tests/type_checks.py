@@ -110,7 +110,7 @@ def _inner_checker(function: Callable[..., Any]) -> Callable[..., Any]:
             return _called.functions[-1](*args, **kwargs)
 
         _checkers[function.__code__] = _checker(call)
-        del call.__wrapped__  # type: ignore[attr-defined]  # and what it encloses
+        del call.__wrapped__  # and what it encloses
     checked = _checkers[function.__code__]
 
     def with_its_function(*args: Any, **kwargs: Any) -> Any:

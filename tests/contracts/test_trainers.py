@@ -122,7 +122,8 @@ def played(watched: Watched) -> Played:
 
 
 def watch(played: Played) -> Watched:
-    after_one, kept, altered = [], set(), set()
+    after_one: list[dict[str, Any]] = []
+    kept, altered = set(), set()
     for _ in range(played.task.rounds):
         held = [played.server, *played.kept.values()]
         before = [{k: t.clone() for k, t in part.items()} for part in held]
