@@ -44,6 +44,7 @@ class Registry(Generic[T]):
         self.package = package
         self.group = group or package
         self._entries: dict[str, T] = {}
+        self._found: set[str] = set()  # built-in entries, their modules imported
 
     def register(self, name: str) -> Callable[[E], E]:
         """Return a decorator that enters a class or function under ``name``.
@@ -74,6 +75,8 @@ class Registry(Generic[T]):
                 name of another entry.
         """
         plugins = self._plugins(name)
+        if not plugins and name in self._found and name in self._entries:
+            return self._entries[name]
         module = name.replace("-", "_")
         for path in self._modules():
             if path.rpartition(".")[2] == module:
@@ -84,6 +87,8 @@ class Registry(Generic[T]):
             self._load(name, plugin)
         if name not in self._entries:
             raise UnknownNameError(self.kind, name, self.names())
+        if not plugins:
+            self._found.add(name)
         return self._entries[name]
 
     def names(self) -> list[str]:
