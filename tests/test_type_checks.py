@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -52,3 +53,20 @@ def test_the_package_is_checked() -> None:
         Stream("a key")  # type: ignore[arg-type]
     with pytest.raises(TypeCheckError):
         with_canaries(torch.zeros(2), torch.zeros(2), None)  # type: ignore[arg-type]
+
+
+def adder(offset: int) -> Callable[[int], int]:
+    @check
+    def plus(number: int) -> int:
+        return number + offset if number else plus(1)
+
+    return plus
+
+
+def test_an_inner_function_is_checked_and_encloses_its_own_values() -> None:
+    one, ten = adder(1), adder(10)
+    assert (one(1), ten(1), one(0), ten(0)) == (2, 11, 2, 11)
+    for each in (one, ten):
+        with pytest.raises(TypeCheckError):
+            each("1")  # type: ignore[arg-type]
+    assert (one(5), ten(5)) == (6, 15)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import cache, wraps
 from threading import local
 from types import CodeType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from beartype import BeartypeConf, beartype
-from jaxtyping import AbstractArray, TypeCheckError, jaxtyped
+from jaxtyping import TypeCheckError, jaxtyped
 
 # Protocols are checked by their members, which Python before 3.12 lists at each check.
 if sys.version_info < (3, 12):
@@ -59,42 +59,29 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
     checked: Callable[..., Any] | None = None  # most functions are never called
 
     @wraps(function)
-    def with_its_types(*args: Any, **kwargs: Any) -> Any:
+    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked
         calls[function] += 1
         if calls[function] > ENOUGH:
             return function(*args, **kwargs)
         if checked is None:
             is_inner = "<locals>" in function.__qualname__
-            checked = _inner_checker(function) if is_inner else _checker(function)
-        return checked(*args, **kwargs)
-
-    return with_its_types
-
-
-def _checker(function: Callable[..., Any]) -> Callable[..., Any]:
-    written = function.__annotations__
-    names = getattr(function, "__globals__", {})
-    types = {n: _type(a, names) for n, a in written.items()}
-    function.__annotations__ = types
-    checked = _CHECK(function)
-    function.__annotations__ = written
-    if not any(map(_has_axes, types.values())):
-        return checked
-
-    def with_its_own_axes(*args: Any, **kwargs: Any) -> Any:
+            starts_later = inspect.isgeneratorfunction(function)
+            shared = is_inner and not starts_later
+            checked = (_inner_checker if shared else _checker)(function)
         with jaxtyped("context"):  # the next call's axes may have other sizes
             return checked(*args, **kwargs)
 
     return with_its_own_axes
 
 
-def _has_axes(annotation: object) -> bool:
-    if isinstance(annotation, list | tuple):  # arguments of a Callable
-        return any(map(_has_axes, annotation))
-    if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
-        return True
-    return _has_axes(get_args(annotation))
+def _checker(function: Callable[..., Any]) -> Callable[..., Any]:
+    written = function.__annotations__
+    names = getattr(function, "__globals__", {})
+    function.__annotations__ = {n: _type(a, names) for n, a in written.items()}
+    checked = _CHECK(function)
+    function.__annotations__ = written
+    return checked
 
 
 def _inner_checker(function: Callable[..., Any]) -> Callable[..., Any]:
