@@ -173,5 +173,6 @@ def assert_agree(here: Tensors, there: Tensors, tolerance: float = 2e-3) -> None
     assert here.keys() == there.keys()
     for name, tensor in here.items():
         assert there[name].device == CPU
-        size, apart = tensor.norm(), (there[name] - tensor).norm()
+        exact = tensor.double()
+        size, apart = exact.norm(), (there[name].double() - exact).norm()
         assert apart <= tolerance * size + 1e-5, name
