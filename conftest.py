@@ -8,6 +8,7 @@ are up to a unit in the last place off, as another processor's kernels leave the
 import gc
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import jaxtyping
@@ -46,6 +47,20 @@ def another_machine() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         compute_elsewhere(patch.setattr)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def opacus_computes_once() -> Iterator[None]:
+    """Let opacus keep the Rényi divergences of a step, whatever the number of steps.
+
+    They are nearly all of its time, and tests ask for the same ones again and again.
+    """
+    from opacus.accountants.analysis import rdp
+
+    with pytest.MonkeyPatch.context() as patch:
+        kept = lru_cache(maxsize=2**16)(rdp._compute_rdp)
+        patch.setattr(rdp, "_compute_rdp", kept)
         yield
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
@@ -267,24 +267,11 @@ def _dpa_rdp_without_replacement(
     return float(accountant.get_epsilon(delta))
 
 
-@cache
-def _compute_divergences_once() -> None:
-    """Let opacus keep the Rényi divergences of a step, whatever the number of steps.
-
-    They are nearly all of its time, also of the PRV accountant's: that asks for them
-    twice, to bound the losses, and every resolution, view and number of steps anew.
-    """
-    from opacus.accountants.analysis import rdp
-
-    rdp._compute_rdp = lru_cache(maxsize=2**16)(rdp._compute_rdp)
-
-
 def _opacus_prv(
     phases: tuple[SamplingPhase, ...], delta: float, resolution: float
 ) -> float:
     from opacus.accountants import PRVAccountant
 
-    _compute_divergences_once()
     accountant = PRVAccountant()
     accountant.history = _history(phases)
     return float(accountant.get_epsilon(delta, eps_error=resolution))
@@ -293,7 +280,6 @@ def _opacus_prv(
 def _opacus_rdp(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     from opacus.accountants import RDPAccountant
 
-    _compute_divergences_once()
     accountant = RDPAccountant()
     accountant.history = _history(phases)
     return float(accountant.get_epsilon(delta))

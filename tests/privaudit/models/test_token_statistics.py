@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -248,6 +248,7 @@ def test_a_target_outside_of_the_vocabulary_is_refused(target: int) -> None:
 rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12)
 
 
+@settings(deadline=None)
 @given(rows)
 def test_entropies_decrease_in_alpha_within_their_bounds(row: list[float]) -> None:
     alphas = (0.1, 0.5, 0.9, 1.0, 1.1, 2.0, 5.0, math.inf)
