@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,21 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The folder cannot be written, or no file is to be replaced.
     """
+    write_parts(path, [content])
+
+
+def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Replace a file as :func:`write_bytes` does, by parts that are made meanwhile.
+
+    Raises:
+        StorageError: The folder cannot be written, or no file is to be replaced.
+    """
     with storage_errors(path):
         refuse_special(path)
         handle, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).replace(path)

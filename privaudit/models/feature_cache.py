@@ -1,4 +1,9 @@
-"""Image features and image tokens, computed once for each set of pictures."""
+"""Image features and image tokens, computed once for each set of pictures.
+
+They are encoded in chunks, and each is on the disk before the next one is begun: an
+interrupted encoding goes on where it stopped. What is returned lies on the disk, and
+takes memory only where it is used.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,13 +21,15 @@ from privaudit.core.errors import (
     StorageError,
     TranscriptError,
 )
-from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.core.storage import UNFINISHED, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
 from privaudit.models.frozen_model import FeatureModel, PictureModel
+from privaudit.models.mapped_tensors import join_rows, map_tensors, write_rows
 
 Kind = Literal["features", "tokens"]
-_CHUNK = 256  # pictures that are encoded at a time
+Batches = Iterable[Tensor]  # of pictures of one size
+_CHUNK = 256  # pictures that are encoded at a time, or a few more
 _BATCH_BYTES = 2**25  # originals that are held at a time
 
 
@@ -56,13 +63,12 @@ def cached_features(
     """
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings)
-    return _cached(model, images, folder, "features", model.encode_images, model.dim)
+    return _cached(model, images, folder, "features", model.encode_images)
 
 
 def cached_text_features(
     about: Sequence[str],
     texts: Texts,
-    dim: int,
     encode: Callable[[], Float[Tensor, "n dim"]],
     folder: Path | None = None,
 ) -> Float[Tensor, "n dim"]:
@@ -71,17 +77,12 @@ def cached_text_features(
     Args:
         about: What of the model the file is named after: weights and settings.
         texts: The file is named after them, too.
-        dim: Size of a feature.
         encode: Makes the features.
         folder: Where to keep features; None for :func:`default_folder`.
     """
-    parts = (*about, texts.digest, "texts")
-    path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
-    features = _read(path, "features", len(texts), dim)
-    if features is None:
-        features = encode()
-        _keep(path, {"features": features})
-    return features
+    path = _path(hash_of(*about, texts.digest, "texts"), folder)
+    stored = _stored(path, len(texts), len(texts))
+    return (stored or _kept(path, [{"features": encode()}]))["features"]
 
 
 def cached_tokens(
@@ -91,8 +92,8 @@ def cached_tokens(
 
     Those of a CLIP are l2-normalised patch features; those of a captioning model are
     what its language model reads. They take a picture's number of tokens times the
-    room of its feature: in memory, and on the disk. A bank's embeddings only pass
-    through :meth:`PictureModel.tokens_of_bank`.
+    room of its feature on the disk, and twice as much until all are encoded. A bank's
+    embeddings only pass through :meth:`PictureModel.tokens_of_bank`.
 
     Raises:
         ConfigError: A CLIP gets a bank in place of pictures, or its image tower has no
@@ -100,68 +101,46 @@ def cached_tokens(
     """
     if isinstance(images, FeatureBank):
         return model.tokens_of_bank(images.embeddings)
-    return _cached(
-        model, images, folder, "tokens", model.encode_tokens, model.token_width
-    )
+    return _cached(model, images, folder, "tokens", model.encode_tokens)
 
 
 def cached_pictures(
-    about: Sequence[str],
+    name: str,
     images: Images,
-    encode: Callable[[], Tensors],
+    encode: Callable[[Batches], Tensors],
     folder: Path | None = None,
 ) -> Tensors:
     """Return what is computed of pictures by name, as :func:`cached_features`.
 
     Args:
-        about: What of the model the file is named after: weights and settings.
-        images: The file is named after them, too.
-        encode: Makes tensors with one row for each picture.
+        name: Changes with the model and the pictures, see :func:`content_hash`.
+        images: What is encoded.
+        encode: Makes tensors with one row for each picture of a chunk. Rows that are
+            shorter than another chunk's are padded with zeros.
         folder: Where to keep them; None for :func:`default_folder`.
     """
-    parts = (*about, images.digest, "pictures")
-    path = _path(sha256("\n".join(parts).encode()).hexdigest(), folder)
-    with suppress(MissingFileError, TranscriptError, OSError):
-        stored = read_tensors(path)
-        if stored and all(len(tensor) == len(images) for tensor in stored.values()):
-            return stored
-    made = encode()
-    _keep(path, made)
-    return made
+    path, count = _path(name, folder), len(images)
+
+    def chunk(start: int) -> Tensors:
+        place = path.with_suffix(f".{start}{UNFINISHED}")
+        stored = _stored(place, 1, count - start)
+        return stored or _kept(place, [encode(_batches(images, range(start, count)))])
+
+    stored = _stored(path, count, count)
+    if stored is None:
+        stored = _kept(path, _in_chunks(count, chunk))
+        _remove_chunks(path)
+    return stored
 
 
 def content_hash(model: PictureModel, images: Images, kind: Kind) -> str:
     """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
-    parts = (model.model_hash, model.name, model.description, images.digest, kind)
+    return hash_of(model.model_hash, model.name, model.description, images.digest, kind)
+
+
+def hash_of(*parts: str) -> str:
+    """Return the SHA-256 of texts: what a file of the cache is named."""
     return sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _cached(
-    model: PictureModel,
-    images: Images,
-    folder: Path | None,
-    kind: Kind,
-    encode: Callable[[Tensor], Tensor],
-    width: int,
-) -> Tensor:
-    name = content_hash(model, images, kind)
-    path = _path(name, folder)
-    cached = _read(path, kind, len(images), width)
-    if cached is not None:
-        return cached
-    encoded = _encode(model, images, range(len(images)), encode)
-    _keep(path, {kind: encoded})
-    return encoded
-
-
-def _path(name: str, folder: Path | None) -> Path:
-    return (folder or default_folder()) / "features" / f"{name}.safetensors"
-
-
-def _keep(path: Path, tensors: Tensors) -> None:
-    with suppress(StorageError, RuntimeError):  # no home folder is a RuntimeError
-        make_private_folder(path.parent)
-        write_tensors(path, tensors)
 
 
 def encoded_features(
@@ -170,55 +149,110 @@ def encoded_features(
     """Return some records' l2-normalised features; nothing is kept on the disk."""
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings[list(indices)])
-    return _encode(model, images, indices, model.encode_images)
+    encode = _encoder(model, "features", model.encode_images)
+    chunks = _in_chunks(
+        len(indices), lambda start: encode(_batches(images, indices[start:]))
+    )
+    return join_rows(chunks)["features"]
 
 
-def _encode(
+def _cached(
     model: PictureModel,
     images: Images,
-    indices: Sequence[int],
+    folder: Path | None,
+    kind: Kind,
     encode: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    nothing = torch.empty(0, 3, model.image_size or 0, model.image_size or 0)
-    chunks = _prepared_chunks(model, (images[index] for index in indices))
-    encoded = [encode(chunk).cpu() for chunk in chunks]
-    return torch.cat(encoded or [encode(nothing).cpu()])
+    name = content_hash(model, images, kind)
+    return cached_pictures(name, images, _encoder(model, kind, encode), folder)[kind]
 
 
-def _read(path: Path, kind: Kind, count: int, dim: int) -> Tensor | None:
-    with suppress(MissingFileError, TranscriptError, OSError):
-        stored = read_tensors(path).get(kind)
-        dimensions = 2 if kind == "features" else 3
-        if isinstance(stored, Tensor) and stored.ndim == dimensions:
-            return stored if (len(stored), stored.shape[-1]) == (count, dim) else None
+def _encoder(
+    model: PictureModel, kind: Kind, encode: Callable[[Tensor], Tensor]
+) -> Callable[[Batches], Tensors]:
+    """Return what makes a chunk of pictures into rows."""
+    side = model.image_size or 0
+
+    def encode_chunk(batches: Batches) -> Tensors:
+        prepared = [model.preprocess_batch(batch) for batch in batches]
+        nothing = torch.empty(0, 3, side, side)
+        return {kind: encode(torch.cat(prepared or [nothing])).cpu()}
+
+    return encode_chunk
+
+
+def _in_chunks(count: int, chunk: Callable[[int], Tensors]) -> list[Tensors]:
+    """Return chunks until there are so many rows; a chunk knows where it begins."""
+    chunks, done = list[Tensors](), 0
+    while done < count or not chunks:
+        chunks.append(chunk(done))
+        done += _rows(chunks[-1])
+    return chunks
+
+
+def _batches(images: Images, indices: Sequence[int]) -> Iterator[Tensor]:
+    """Yield the first chunk of these pictures.
+
+    Where it ends depends on nothing before it: a chunk that is made anew is the same.
+    """
+    taken = 0
+    for batch in alike(images[index] for index in indices):
+        yield batch
+        taken += len(batch)
+        if taken >= _CHUNK:
+            return
+
+
+def _path(name: str, folder: Path | None) -> Path:
+    return (folder or default_folder()) / "features" / f"{name}.safetensors"
+
+
+def _stored(path: Path, least: int, most: int) -> Tensors | None:
+    """Return a file's tensors if it is whole and has such a number of rows."""
+    with suppress(MissingFileError, TranscriptError):
+        stored = map_tensors(path)
+        if stored and least <= _rows(stored) <= most:
+            return stored
     return None
 
 
-def _prepared_chunks(
-    model: PictureModel, pictures: Iterable[Tensor]
-) -> Iterator[Tensor]:
-    """Yield what the image tower takes, in the pictures' order."""
-    parts: list[Tensor] = []
-    for batch in alike(pictures):
-        parts.append(model.preprocess_batch(batch))
-        if sum(map(len, parts)) >= _CHUNK:
-            yield torch.cat(parts)
-            parts = []
-    if parts:
-        yield torch.cat(parts)
+def _kept(path: Path, parts: Sequence[Tensors]) -> Tensors:
+    """Return parts as one, from the disk; from memory where it cannot be written."""
+    with suppress(StorageError):
+        make_private_folder(path.parent)
+        write_rows(path, parts)
+    rows = sum(map(_rows, parts))
+    return _stored(path, rows, rows) or join_rows(parts)
+
+
+def _remove_chunks(path: Path) -> None:
+    """Remove what was written on the way to a file, if that is there.
+
+    So is what a kill left half written. Where the disk was too full for all, the chunks
+    stay for the next time.
+    """
+    chunks = path.parent.glob(f"*{path.stem}*{UNFINISHED}") if path.is_file() else ()
+    for chunk in chunks:
+        with suppress(OSError):
+            chunk.unlink()
+
+
+def _rows(tensors: Tensors) -> int:
+    """Count the rows; none where tensors differ."""
+    counts = {len(tensor) for tensor in tensors.values()}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def alike(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
     """Yield runs of pictures of one size and type as batches."""
     batch: list[Tensor] = []
     for picture in pictures:
-        if batch and (
-            (picture.shape, picture.dtype) != (batch[0].shape, batch[0].dtype)
-            or len(batch) * picture.nbytes >= _BATCH_BYTES
-            or len(batch) == _CHUNK
-        ):
+        if batch and (picture.shape, picture.dtype) != (batch[0].shape, batch[0].dtype):
             yield torch.stack(batch)
             batch = []
         batch.append(picture)
+        if len(batch) * picture.nbytes >= _BATCH_BYTES or len(batch) == _CHUNK:
+            yield torch.stack(batch)
+            batch = []
     if batch:
         yield torch.stack(batch)

@@ -65,7 +65,6 @@ class TextClassifier(TunableClassifier):
         features = cached_text_features(
             (self.model_hash, self.name, self.description),
             dataset.images,
-            self.dim,
             partial(self.features, words),
         )
         return Records(features, dataset.labels, words=words)

@@ -1,6 +1,6 @@
 """Vision-language models of transformers that answer questions about pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from privaudit.datasets.dataset import Dataset, FeatureBank, Images
 from privaudit.datasets.dialogues import PICTURE, Dialogue, TokenSequences
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import check_pixels
-from privaudit.models.feature_cache import alike, cached_pictures
+from privaudit.models.feature_cache import cached_pictures, hash_of
 from privaudit.models.frozen_model import FrozenModel, weights_hash
 from privaudit.models.hugging_face import load_model, load_reader
 from privaudit.models.interfaces import LanguageModel
@@ -102,7 +102,8 @@ class VisionLanguageModel(FrozenModel):
         Both come from the disk if they were computed before.
         """
         about = (self.model_hash, self.name, self._description)
-        found = cached_pictures(about, pictures, lambda: self._encode(pictures))
+        name = hash_of(*about, pictures.digest, "pictures")
+        found = cached_pictures(name, pictures, self._encode)
         return found["tokens"], found["sizes"]
 
     def words(
@@ -133,9 +134,9 @@ class VisionLanguageModel(FrozenModel):
         )
         return write(dialogues, with_answers)
 
-    def _encode(self, pictures: Images) -> dict[str, Tensor]:
+    def _encode(self, batches: Iterable[Tensor]) -> dict[str, Tensor]:
         parts, sizes = list[Tensor](), list[Sequence[int]]()
-        for batch in alike(pictures[index] for index in range(len(pictures))):
+        for batch in batches:
             check_pixels(batch)
             for few in batch.split(_AT_ONCE):
                 parts.extend(self._encode_few(few).cpu())

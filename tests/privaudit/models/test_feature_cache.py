@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, StorageError
+from privaudit.core.storage import write_tensors
+from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
@@ -17,6 +19,7 @@ from privaudit.models.feature_cache import (
     default_folder,
     encoded_features,
 )
+from privaudit.models.mapped_tensors import write_rows
 
 
 class CountingCLIP(PromptableCLIP):
@@ -93,7 +96,7 @@ def test_other_pictures_have_other_features(
 def test_a_damaged_file_is_computed_again(
     model: CountingCLIP, pictures: PixelImages, tmp_path: Path, damage: str
 ) -> None:
-    whole = cached_features(model, pictures, tmp_path)
+    whole = cached_features(model, pictures, tmp_path).clone()  # the file is cut
     path = only_file(tmp_path)
     if damage == "other shape":
         cached_features(model, PixelImages(pictures.pixels[:1]), tmp_path)
@@ -165,6 +168,103 @@ def test_many_pictures_are_encoded_in_chunks(
     assert model.encoded == 3
     whole = model.preprocess_batch(torch.stack(gallery.pictures))
     torch.testing.assert_close(features, model.encode_images(whole))
+
+
+@pytest.fixture
+def gallery(monkeypatch: pytest.MonkeyPatch) -> Gallery:
+    """Chunks begin at its pictures 0, 5 and 11."""
+    monkeypatch.setattr("privaudit.models.feature_cache._CHUNK", 4)
+    monkeypatch.setattr(
+        "privaudit.models.feature_cache._BATCH_BYTES", 3 * 8 * 8 * 4 * 3
+    )
+    sizes = [(8, 8)] * 2 + [(9, 8)] * 3 + [(8, 8)] * 9
+    return Gallery(*sizes)
+
+
+def killed_at(model: CountingCLIP, gallery: Gallery, folder: Path, call: int) -> None:
+    """Encode tokens as a process that is killed while it encodes a chunk."""
+    encode = model.encode_tokens
+
+    def encode_or_die(pictures: Tensor, batch: int = 256) -> Tensor:
+        if model.encoded == call:
+            raise KeyboardInterrupt
+        return encode(pictures, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "encode_tokens", encode_or_die)
+        with pytest.raises(KeyboardInterrupt):
+            cached_tokens(model, gallery, folder)
+    model.encoded = 0
+    gallery.read.clear()
+
+
+def test_an_interrupted_encoding_goes_on_where_it_stopped(
+    model: CountingCLIP, gallery: Gallery, tmp_path: Path
+) -> None:
+    whole = cached_tokens(model, gallery, tmp_path / "whole")
+    model.encoded = 0
+    killed_at(model, gallery, tmp_path, 2)
+    tokens = cached_tokens(model, gallery, tmp_path)
+    assert model.encoded == 1
+    assert gallery.read == [11, 12, 13]
+    assert torch.equal(tokens, whole)
+    assert only_file(tmp_path / "features").read_bytes() == (
+        only_file(tmp_path / "whole").read_bytes()
+    )
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "too many", "a folder"])
+def test_a_damaged_chunk_is_encoded_anew_and_no_other(
+    model: CountingCLIP, gallery: Gallery, tmp_path: Path, damage: str
+) -> None:
+    whole = cached_tokens(model, gallery, tmp_path / "whole")
+    model.encoded = 0
+    killed_at(model, gallery, tmp_path, 2)
+    (chunk,) = (tmp_path / "features").glob("*.0.unfinished")
+    content = chunk.read_bytes()
+    if damage == "a folder":
+        chunk.unlink()
+        chunk.mkdir()
+    elif damage == "too many":
+        write_tensors(chunk, {"tokens": torch.zeros(len(gallery) + 1, 4, model.dim)})
+    else:
+        chunk.write_bytes(content[: 0 if damage == "empty" else -5])
+    assert torch.equal(cached_tokens(model, gallery, tmp_path), whole)
+    assert model.encoded == 2
+
+
+def test_chunks_stay_where_the_disk_is_too_full_for_all(
+    model: CountingCLIP,
+    gallery: Gallery,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fill_up(path: Path, parts: Sequence[Tensors]) -> None:
+        if len(parts) > 1:
+            raise StorageError("The disk is full.")
+        write_rows(path, parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("privaudit.models.feature_cache.write_rows", fill_up)
+        first = cached_tokens(model, gallery, tmp_path)
+    assert torch.equal(cached_tokens(model, gallery, tmp_path), first)
+    assert model.encoded == 3
+    assert only_file(tmp_path).suffix == ".safetensors"
+
+
+def test_what_is_cached_is_mapped_and_never_changed(
+    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
+) -> None:
+    first = cached_tokens(model, pictures, tmp_path)
+    mapped = [
+        line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if str(tmp_path) in line
+    ]
+    assert mapped
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(cached_tokens(model, pictures, tmp_path), expected)
 
 
 def test_tokens_have_a_file_of_their_own(
