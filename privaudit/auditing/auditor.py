@@ -30,7 +30,7 @@ from privaudit.federated.runs.utility import measure_clients
 from privaudit.federated.threat_models import find_threat
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.progress import Event, Phase, Watcher
+from privaudit.statistics.progress import Event, Phase, Watcher, watching
 from privaudit.statistics.roc import auroc as auroc_of
 
 _SIGNALS = "audits/signals"
@@ -96,7 +96,8 @@ class Auditor:
             ViewError: The threat model does not fit the trainer.
         """
         _check_arguments(scenario, clients, shadows, seed, attacks)
-        task = self.run.population.task
+        with watching(self.run.name, watcher):
+            task = self.run.population.task
         if shadows is None:
             shadows = USUAL_SHADOWS[task.kind]
         named = named_attacks(attacks, shadows)

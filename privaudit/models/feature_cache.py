@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 import torch
@@ -26,10 +27,12 @@ from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
 from privaudit.models.frozen_model import FeatureModel, PictureModel
 from privaudit.models.mapped_tensors import join_rows, map_tensors, write_rows
+from privaudit.statistics.progress import Phase, tell
 
 Kind = Literal["features", "tokens"]
 Batches = Iterable[Tensor]  # of pictures of one size
 _CHUNK = 256  # pictures that are encoded at a time, or a few more
+_SILENT = 10.0  # seconds of encoding before somebody who watches is told
 _BATCH_BYTES = 2**25  # originals that are held at a time
 
 
@@ -119,9 +122,11 @@ def cached_pictures(
             shorter than another chunk's are padded with zeros.
         folder: Where to keep them; None for :func:`default_folder`.
     """
-    path, count = _path(name, folder), len(images)
+    path, count, began = _path(name, folder), len(images), monotonic()
 
     def chunk(start: int) -> Tensors:
+        if monotonic() - began > _SILENT:
+            tell(Phase("", "encode", "", start, count))
         place = path.with_suffix(f".{start}{UNFINISHED}")
         stored = _stored(place, 1, count - start)
         return stored or _kept(place, [encode(_batches(images, range(start, count)))])

@@ -4,8 +4,10 @@ Every event is a record of plain numbers, and ``to_dict`` is its line of JSON: t
 ``event`` names its kind, and the other keys are its fields.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from privaudit.core.seeds import Randomness
@@ -70,9 +72,9 @@ class Phase(_Event):
 
     Attributes:
         run: The run's name, or what is swept or claimed.
-        phase: "reconstruct" of clients' models, "shadows" that are trained, "attack" whose
-            scores are made, "cell" of a sweep, "claim" whose runs are trained, "check"
-            of a selftest.
+        phase: "encode" of pictures if it takes long, "reconstruct" of clients' models,
+            "shadows" that are trained, "attack" whose scores are made, "cell" of a
+            sweep, "claim" whose runs are trained, "check" of a selftest.
         what: Which one.
         done: How many are finished.
         total: How many there are.
@@ -82,7 +84,9 @@ class Phase(_Event):
     event: ClassVar[str] = "phase"
 
     run: str
-    phase: Literal["reconstruct", "shadows", "attack", "cell", "claim", "check"]
+    phase: Literal[
+        "encode", "reconstruct", "shadows", "attack", "cell", "claim", "check"
+    ]
     what: str
     done: int
     total: int
@@ -158,3 +162,27 @@ class Watcher(Protocol):
     def __call__(self, event: Event, /) -> None:
         """Take notice."""
         ...
+
+
+_watching: ContextVar[tuple[str, Watcher] | None] = ContextVar("watching", default=None)
+
+
+@contextmanager
+def watching(run: str, watcher: Watcher | None) -> Iterator[None]:
+    """Let a watcher of a run know of what is computed on its behalf meanwhile.
+
+    Frozen models encode pictures far below what knows of a watcher, as they compute on
+    a device that is chosen far above.
+    """
+    token = _watching.set(None if watcher is None else (run, watcher))
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
+def tell(phase: Phase) -> None:
+    """Tell whoever is :func:`watching`, in the name of the run."""
+    if (watched := _watching.get()) is not None:
+        run, watcher = watched
+        watcher(replace(phase, run=run))

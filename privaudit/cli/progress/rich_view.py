@@ -21,6 +21,7 @@ from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundD
 PER_SECOND = 2  # pictures: each takes milliseconds, which training would like to have
 
 _UNITS: Mapping[str, str] = {
+    "encode": "pictures encoded",
     "reconstruct": "reconstructed",
     "shadows": "shadow models",
     "attack": "attacks",

@@ -28,6 +28,7 @@ def phase_of(event: Phase) -> str:
     """Say what begins, and how far it is."""
     which = f"{event.done + 1}/{event.total}"
     parts = {
+        "encode": f"{event.done}/{event.total} pictures encoded",
         "reconstruct": f"reconstruct {event.what}",
         "shadows": f"shadow models {event.done}/{event.total} of {event.what}",
         "attack": f"attack {which}, {event.what}",

@@ -75,7 +75,7 @@ from privaudit.federated.transcript import (
     bytes_sent,
 )
 from privaudit.privacy.privacy_record import privacy_record
-from privaudit.statistics.progress import Watcher
+from privaudit.statistics.progress import Watcher, watching
 
 
 def train(
@@ -103,7 +103,8 @@ def train(
             threads or other libraries, to nearly those.
         fresh: Delete an interrupted or finished run and start over.
         settings: Trainer parameters.
-        watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round.
+        watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round,
+            and before with a ``Phase`` of pictures whose encoding takes long.
         device: Where models compute, such as "cuda"; see
             :func:`privaudit.core.devices.find_device`. By default the chosen one.
         **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or trainer
@@ -126,7 +127,7 @@ def train(
     config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
     default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
     run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
-    with use_device(device):
+    with use_device(device), watching(run.name, watcher):
         if fresh or not _is_finished(run, config):
             run = _train_alone(run, config, resume, fresh, watcher)
     drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one

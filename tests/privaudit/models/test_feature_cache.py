@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privaudit.cli.progress.words import line_of
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.storage import write_tensors
 from privaudit.core.tensors import Tensors
@@ -20,6 +21,7 @@ from privaudit.models.feature_cache import (
     encoded_features,
 )
 from privaudit.models.mapped_tensors import write_rows
+from privaudit.statistics.progress import Event, Phase, watching
 
 
 class CountingCLIP(PromptableCLIP):
@@ -231,6 +233,25 @@ def test_a_damaged_chunk_is_encoded_anew_and_no_other(
         chunk.write_bytes(content[: 0 if damage == "empty" else -5])
     assert torch.equal(cached_tokens(model, gallery, tmp_path), whole)
     assert model.encoded == 2
+
+
+def test_a_long_encoding_tells_who_watches_how_far_it_is(
+    model: CountingCLIP,
+    gallery: Gallery,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[Event] = []
+    with watching("run", events.append):
+        cached_features(model, gallery, tmp_path)
+        assert not events
+        monkeypatch.setattr("privaudit.models.feature_cache._SILENT", -1.0)
+        cached_tokens(model, gallery, tmp_path)
+        cached_tokens(model, gallery, tmp_path)
+    with watching("other", None):
+        cached_tokens(model, gallery, tmp_path / "other")
+    assert events == [Phase("run", "encode", "", done, 14) for done in (0, 5, 11)]
+    assert line_of(events[1]) == "run: 5/14 pictures encoded"
 
 
 def test_chunks_stay_where_the_disk_is_too_full_for_all(
