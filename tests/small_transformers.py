@@ -134,8 +134,14 @@ def text_model(kind: str) -> Any:
 
 
 def vision_config(kind: str) -> Any:
-    """Return a small configuration of an image tower."""
-    return getattr(import_transformers(), f"{kind}Config")(
+    """Return a small configuration of an image tower, of SigLIP with its texts'."""
+    transformers = import_transformers()
+    if kind == "Siglip":
+        text = text_config("bert").to_dict() | {"projection_size": WIDTH}
+        eye = vision_config("SiglipVision").to_dict()
+        eye["patch_size"] = 7  # a margin is left over, as in so400m-patch14-384
+        return transformers.SiglipConfig(text_config=text, vision_config=eye)
+    return getattr(transformers, f"{kind}Config")(
         hidden_size=WIDTH,
         intermediate_size=20,
         num_hidden_layers=2,

@@ -24,7 +24,11 @@ from privaudit.models.transformers.tunable_classifiers import (
     TunableClassifier,
     without_pooler,
 )
-from privaudit.models.transformers.vision import ClipVisionTower, VisionTower, ViTTower
+from privaudit.models.transformers.vision import (
+    ClipVisionTower,
+    VisionTower,
+    classifying_tower,
+)
 
 
 class PictureClassifier(TunableClassifier, FeatureModel):
@@ -157,13 +161,16 @@ class PictureClassifier(TunableClassifier, FeatureModel):
 def vit(
     name: str, model: Any, processor: Any, targets: TargetNames
 ) -> TunableClassifier:
-    """Return an image tower that gets a head for the classes."""
-    without_pooler(model)
+    """Return an image tower that gets a head for the classes.
+
+    Of a model of pictures and texts, such as SigLIP, it is the image half.
+    """
+    eye = without_pooler(getattr(model, "vision_model", model))
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
-        return ViTTower(model, len(class_names), targets)
+        return classifying_tower(eye, len(class_names), targets)
 
-    return PictureClassifier(name, model, processor, build)
+    return PictureClassifier(name, eye, processor, build)
 
 
 class ClassTexts:

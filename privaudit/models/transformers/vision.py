@@ -31,15 +31,20 @@ class VisionTower(RowTower):
         model: Of transformers; put in evaluation mode, its weights are frozen.
         embeddings: The name of the part that makes pixels into tokens.
         targets: Layers that may be changed: "all-linear", or endings of names.
+        part: Name of the part whose layers these are, if others have linear layers.
 
     Raises:
         ConfigError: A target fits no linear layer.
     """
 
     def __init__(
-        self, model: nn.Module, embeddings: str, targets: TargetNames = "all-linear"
+        self,
+        model: nn.Module,
+        embeddings: str,
+        targets: TargetNames = "all-linear",
+        part: str = "",
     ) -> None:
-        super().__init__(model, targets)
+        super().__init__(model, targets, part)
         self.embed: Any = self.model.get_submodule(embeddings)
         named = self.model.named_parameters()
         self.weights = {n: t for n, t in named if not n.startswith(f"{embeddings}.")}
@@ -49,8 +54,8 @@ class VisionTower(RowTower):
         """Run all layers, and return the last one's states."""
         raise NotImplementedError
 
-    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
-        """Make a picture's vector of its first token's state."""
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Make a picture's vector of the states behind the prompt."""
         raise NotImplementedError
 
     def pooled(
@@ -63,7 +68,7 @@ class VisionTower(RowTower):
         seen = models * count * flat.shape[1]
         with self.tuned(tuning, models, seen, models * count):
             states = self.layers(flat)
-            vectors = self.finish(states[:, tuning.virtual_tokens])
+            vectors = self.finish(states[:, tuning.virtual_tokens :])
         return vectors.unflatten(0, (models, count))
 
     def logits(
@@ -110,7 +115,35 @@ class VisionTower(RowTower):
         return ((2 * drawn - 1) * half).to(next(iter(self.weights.values())).device)
 
 
-class ViTTower(VisionTower):
+class ClassifyingTower(VisionTower):
+    """An image tower and a linear head on its pictures' vectors.
+
+    Args:
+        model: Of transformers.
+        classes: What the head tells apart.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+        part: Name of the part whose layers these are, if others have linear layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        classes: int,
+        targets: TargetNames = "all-linear",
+        part: str = "",
+    ) -> None:
+        super().__init__(model, "embeddings", targets, part)
+        self.head = Head(classes, int(self.model.config.hidden_size))
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model's head says; zeros without a head."""
+        assert self.head is not None
+        return head_logits(vectors, self.head, tuning)
+
+
+class ViTTower(ClassifyingTower):
     """A vision transformer and a linear head on its first token's state.
 
     Args:
@@ -126,8 +159,7 @@ class ViTTower(VisionTower):
         self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
     ) -> None:
         self._layers = _layers_of(model)
-        super().__init__(model, "embeddings", targets)
-        self.head = Head(classes, self.width)
+        super().__init__(model, classes, targets)
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run all layers."""
@@ -135,16 +167,36 @@ class ViTTower(VisionTower):
             hidden = layer(hidden)
         return hidden
 
-    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
-        """Normalise a state as the model does."""
-        return self.model.layernorm(states)
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Normalise the first state as the model does."""
+        return self.model.layernorm(states[:, 0])
 
-    def scores(
-        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model's head says; zeros without a head."""
-        assert self.head is not None
-        return head_logits(vectors, self.head, tuning)
+
+class SiglipTower(ClassifyingTower):
+    """SigLIP's image tower and a linear head on what its pooling head gives.
+
+    That attends from a learned query to all patches, not to a prompt. It is frozen but
+    under full fine-tuning: its attention is no layer that LoRA could change.
+
+    Args:
+        model: transformers' ``SiglipVisionModel``; SigLIP 2 with pictures of one size
+            is one, too.
+        classes: What the head tells apart.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+    """
+
+    def __init__(
+        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
+    ) -> None:
+        super().__init__(model, classes, targets, "encoder")
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run all layers."""
+        return self.model.encoder(inputs_embeds=hidden).last_hidden_state
+
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Normalise all states, and pool them."""
+        return self.model.head(self.model.post_layernorm(states))
 
 
 class ClipVisionTower(VisionTower):
@@ -173,9 +225,9 @@ class ClipVisionTower(VisionTower):
         normal = tower.pre_layrnorm(hidden)
         return tower.encoder(inputs_embeds=normal).last_hidden_state
 
-    def finish(self, states: Float[Tensor, "n width"]) -> Float[Tensor, "n dim"]:
-        """Normalise a state, and project it to where the class texts are."""
-        normal = self.model.vision_model.post_layernorm(states)
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Normalise the first state, and project it to where the class texts are."""
+        normal = self.model.vision_model.post_layernorm(states[:, 0])
         return normalize(self.model.visual_projection(normal), dim=-1)
 
     def scores(
@@ -183,6 +235,19 @@ class ClipVisionTower(VisionTower):
     ) -> Float[Tensor, "k rows classes"]:
         """Return scaled cosines between pictures and class texts."""
         return self._scale * vectors @ self._texts.T.to(vectors.dtype)
+
+
+def classifying_tower(
+    model: Any, classes: int, targets: TargetNames
+) -> ClassifyingTower:
+    """Return an image tower under a head, as it is built.
+
+    Raises:
+        ConfigError: It is built in a way that is unknown here.
+    """
+    if model.config.model_type == "siglip_vision_model" and model.use_head:
+        return SiglipTower(model, classes, targets)
+    return ViTTower(model, classes, targets)
 
 
 def _layers_of(model: Any) -> nn.ModuleList:
@@ -196,5 +261,6 @@ def _layers_of(model: Any) -> nn.ModuleList:
     raise ConfigError(
         f"An image tower of type {model.config.model_type!r} was given, and only "
         "those built as ViT can be tuned: embeddings, layers, one layernorm. Use one "
-        "of type 'vit', 'deit' or 'dinov2'."
+        "of type 'vit', 'deit', 'dinov2' or 'siglip' (SigLIP 2 of one picture size "
+        "is one), or a CLIP as clip:."
     )

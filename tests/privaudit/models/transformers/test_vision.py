@@ -18,7 +18,7 @@ from privaudit.models.transformers.picture_classifier import (
     clip,
     vit,
 )
-from privaudit.models.transformers.vision import ClipVisionTower, VisionTower, ViTTower
+from privaudit.models.transformers.vision import ClipVisionTower, VisionTower
 from tests.small_transformers import (
     NAMES,
     SIZE,
@@ -35,7 +35,7 @@ from tests.small_transformers import (
 )
 
 COUNT = 4
-KINDS = ("ViT", "DeiT", "Dinov2")
+KINDS = ("ViT", "DeiT", "Dinov2", "Siglip")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing:FutureWarning"
 )
@@ -43,7 +43,16 @@ pytestmark = pytest.mark.filterwarnings(
 
 def vit_model(kind: str) -> Any:
     made = import_transformers().AutoModel
-    return random_model(lambda: made.from_config(vision_config(kind)))
+    whole = random_model(lambda: made.from_config(vision_config(kind)))
+    return getattr(whole, "vision_model", whole)
+
+
+def their_vectors(kind: str, output: Any) -> Tensor:
+    """Return transformers' own vectors of pictures."""
+    if kind == "CLIP":
+        return normalize(output.image_embeds, dim=-1)
+    found = output.last_hidden_state[:, 0]
+    return output.pooler_output if kind == "Siglip" else found
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +82,19 @@ def prepared(model: PictureClassifier, images: PixelImages) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_untuned_vectors_are_the_first_tokens_of_the_model_itself(
+def test_untuned_vectors_are_those_of_the_model_itself(
     kind: str, images: PixelImages
 ) -> None:
     model = loaded(kind)
     pixels = prepared(model, images)
     tokens = model.encode_tokens(pixels)
-    first = vit_model(kind)(pixel_values=pixels).last_hidden_state[:, 0]
+    theirs = their_vectors(kind, vit_model(kind)(pixel_values=pixels))
     tower = tower_of(model)
     assert tower.sites
     found = tower.vectors(tokens[None], Tuning())[0]
-    assert torch.allclose(found, first, atol=1e-5)
+    assert torch.allclose(found, theirs, atol=1e-5)
     assert torch.allclose(
-        model.encode_images(pixels), normalize(first, dim=-1), atol=1e-5
+        model.encode_images(pixels), normalize(theirs, dim=-1), atol=1e-5
     )
 
 
@@ -121,7 +130,7 @@ def test_it_makes_no_difference_where_a_prompt_stands(
     prompt = draw({"prompt": (1, 3, WIDTH)})["prompt"]
     found = tower.pooled(tokens[None], Tuning(prompt=prompt))[0]
     between = [tokens[:, :1], prompt.expand(COUNT, -1, -1), tokens[:, 1:]]
-    by_hand = tower.finish(tower.layers(torch.cat(between, dim=1))[:, 0])
+    by_hand = tower.finish(tower.layers(torch.cat(between, dim=1)))
     assert torch.allclose(found, by_hand, atol=1e-5)
 
 
@@ -136,11 +145,7 @@ def test_lora_is_pefts(kind: str, images: PixelImages) -> None:
     pixels = prepared(model, images)
     tokens = model.encode_tokens(pixels)[None]
     found = tower.vectors(tokens, some_lora(tower, pairs))[0]
-    output = wrapped(pixel_values=pixels)
-    if kind == "CLIP":
-        expected = normalize(output.image_embeds, dim=-1)
-    else:
-        expected = output.last_hidden_state[:, 0]
+    expected = their_vectors(kind, wrapped(pixel_values=pixels))
     assert torch.allclose(found, expected, atol=1e-4)
 
 
@@ -164,11 +169,7 @@ def test_embeddings_stay_frozen_when_all_else_is_learned(
         for name, parameter in copy.named_parameters():
             if name in moved:
                 parameter.add_(0.1)
-    output = copy(pixel_values=prepared(model, images))
-    if kind == "CLIP":
-        expected = normalize(output.image_embeds, dim=-1)
-    else:
-        expected = output.last_hidden_state[:, 0]
+    expected = their_vectors(kind, copy(pixel_values=prepared(model, images)))
     assert torch.allclose(found[0], expected, atol=1e-4)
 
 
@@ -258,8 +259,11 @@ def test_pictures_that_the_tower_does_not_take_are_refused(
 
 
 def test_towers_that_are_built_in_another_way_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Use one of type 'vit', 'deit' or"):
-        ViTTower(clip_model().vision_model, 3)
+    other = import_transformers().Siglip2VisionModel  # of pictures of any shape
+    patches = vision_config("Siglip2Vision")
+    for model in (clip_model().vision_model, random_model(lambda: other(patches))):
+        with pytest.raises(ConfigError, match="Use one of type 'vit', 'deit',"):
+            vit("none", model, image_processor(), "all-linear")
 
 
 def test_records_without_patches_and_prompts_are_refused() -> None:

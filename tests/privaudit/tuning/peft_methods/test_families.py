@@ -36,6 +36,7 @@ RELATIVES = (
     "encoder-distilbert",
     "encoder-electra",
     "vit-Dinov2",
+    "vit-Siglip",
     "decoder-llama",
     "seq2seq-bart",
     "blip-t5",
