@@ -22,8 +22,13 @@ VOCABULARY = len(SPECIAL) + len(TEXT_WORDS)
 WIDTH, SIZE, PATCH = 16, 16, 8
 NAMES = ("bright film", "dull song", "calm play")
 
-ENCODERS = ("bert", "roberta", "distilbert", "electra")
+ENCODERS = (
+    *("bert", "roberta", "distilbert", "electra"),
+    *("modernbert", "deberta", "deberta-v2"),
+)
 DECODERS = ("gpt2", "llama")
+WITHOUT_PREFIX = ("encoder-deberta", "encoder-deberta-v2")
+"""Families into whose attention no prefix can be put."""
 
 
 def text_tokenizer(kind: str) -> Any:
@@ -39,12 +44,12 @@ def text_tokenizer(kind: str) -> Any:
             single=single, pair=pair, special_tokens=[(s, numbers[s]) for s in special]
         )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
-    if kind in ("bert", "distilbert", "electra", "roberta"):
+    if kind in ENCODERS:
         names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
     else:
         names |= {"eos_token": "</s>"} | ({} if kind == "t5" else {"bos_token": "<s>"})
     inputs = ["input_ids", "attention_mask"]
-    if kind in ("bert", "electra"):
+    if kind in ("bert", "electra", "deberta-v2"):
         inputs.insert(1, "token_type_ids")
     fast = import_transformers().PreTrainedTokenizerFast
     return fast(tokenizer_object=made, model_input_names=inputs, **names)
@@ -56,9 +61,7 @@ _BERT = (
     ("[CLS]", "[SEP]"),
 )
 _AROUND: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "bert": _BERT,
-    "distilbert": _BERT,
-    "electra": _BERT,
+    **dict.fromkeys(ENCODERS, _BERT),
     "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", ("[CLS]", "[SEP]")),
     "t5": ("$A </s>", "$A $B </s>", ("</s>",)),
     "bart": ("<s> $A </s>", "<s> $A $B </s>", ("<s>", "</s>")),
@@ -86,6 +89,17 @@ def text_config(kind: str) -> Any:
         return transformers.RobertaConfig(**sizes, **bert, type_vocab_size=1)
     if kind == "electra":
         return transformers.ElectraConfig(**sizes, **bert, embedding_size=8)
+    if kind == "modernbert":
+        inner = {
+            "num_hidden_layers": 3,
+            "local_attention": 4,
+        }  # the third sees a window
+        own = {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1}
+        return transformers.ModernBertConfig(
+            **sizes, **(bert | inner), **own, eos_token_id=2
+        )
+    if kind.startswith("deberta"):
+        return _deberta_config(kind, sizes | bert)
     if kind == "distilbert":
         own = {"dim": WIDTH, "hidden_dim": 20, "n_layers": 2, "n_heads": 2}
         return transformers.DistilBertConfig(**sizes, **own, max_position_embeddings=40)
@@ -106,6 +120,23 @@ def text_config(kind: str) -> Any:
     own = {"d_model": WIDTH, "d_kv": 8, "d_ff": 20, "num_layers": 2, "num_heads": 2}
     return transformers.T5Config(
         **sizes, **own, decoder_start_token_id=0, eos_token_id=5
+    )
+
+
+def _deberta_config(kind: str, sizes: Mapping[str, int]) -> Any:
+    """Return what the published ones say beside sizes: no absolute positions, above all."""
+    distances = {
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "type_vocab_size": 0,
+    }
+    transformers = import_transformers()
+    if kind == "deberta":
+        return transformers.DebertaConfig(**sizes, **distances)
+    buckets = {"position_buckets": 4, "share_att_key": True}
+    return transformers.DebertaV2Config(
+        **sizes, **distances, **buckets, norm_rel_ebd="layer_norm"
     )
 
 

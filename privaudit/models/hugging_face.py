@@ -54,7 +54,6 @@ def load_model(
         source,
         use_safetensors=True,
         dtype=dtype,
-        attn_implementation="sdpa",
     )
     return model.to(device).eval().requires_grad_(False)
 

@@ -85,6 +85,22 @@ class Tuning:
         keys = next((keys for keys, _ in self.prefix.values()), None)
         return 0 if keys is None else keys.shape[2]
 
+    def alone(self, number: int, models: int) -> "Tuning":
+        """Return what one of k models adds, as a stack of one."""
+        one = slice(number, number + 1)
+        return Tuning(
+            {name: _of_one(c, one, models) for name, c in self.changes.items()},
+            None if self.prompt is None else self.prompt[one],
+            {site: (k[one], v[one]) for site, (k, v) in self.prefix.items()},
+            {name: tensor[one] for name, tensor in self.weights.items()},
+            {name: tensor[one] for name, tensor in self.head.items()},
+        )
+
+
+def _of_one(change: Change, one: slice, models: int) -> Change:
+    """Return one model's change; all models' are computed for its rows."""
+    return lambda rows: change(rows.expand(models, -1, -1))[one]
+
 
 @runtime_checkable
 class Tunable(Protocol):

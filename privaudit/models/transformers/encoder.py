@@ -100,12 +100,19 @@ class TextEncoderTower(RowTower):
     ) -> Float[Tensor, "k rows longer hidden"]:
         """Return the last layer's state of each vector of the prompt and each token."""
         models, rows, length = words.ids.shape
+        if self._relative and tuning.changes and models > 1:
+            apart = [
+                self.states(words[slice(n, n + 1)], tuning.alone(n, models))
+                for n in range(models)
+            ]
+            return torch.cat(apart)
         front = tuning.virtual_tokens
         self._check_length(length, tuning)
         flat = in_front(tuning.prompt, self._embedding(words.ids)).flatten(0, 1)
         mask = torch.cat([seen(words)[..., :1].expand(-1, -1, front), seen(words)], -1)
         options = self._places(tuning, front + length) | self._types(words, front)
-        with self.tuned(tuning, models, models * rows * (front + length)):
+        seen_by_layers = () if self._relative else (models * rows * (front + length),)
+        with self.tuned(tuning, models, *seen_by_layers):
             states = self.model(
                 inputs_embeds=flat, attention_mask=mask.flatten(0, 1).long(), **options
             ).last_hidden_state
@@ -137,6 +144,14 @@ class TextEncoderTower(RowTower):
         types = second_texts(words, self._separator)
         types = torch.cat([types[..., :1].expand(-1, -1, front) * 0, types], dim=-1)
         return {"token_type_ids": types.flatten(0, 1)}
+
+    @cached_property
+    def _relative(self) -> bool:
+        """Whether layers also see embedded distances, once for all rows: DeBERTa's.
+
+        So models that change layers have to run one after the other.
+        """
+        return any(n.endswith("rel_embeddings") for n, _ in self.model.named_modules())
 
     @cached_property
     def _first_position(self) -> int:

@@ -33,7 +33,7 @@ def changed(
         changes: By target; a target without one is as it was.
         models: k; the first part of the batch is the first model's.
         *positions: In the whole batch, so k * rows * length; several where parts of
-            the model see texts of different lengths.
+            the model see texts of different lengths. None: any number, model by model.
 
     Raises:
         ConfigError: A change has no such target, or its layer is not run, or not on
@@ -76,7 +76,7 @@ def _adding(
         seen.add(name)
         inputs: Tensor = arguments[0]
         rows = inputs.flatten(0, -2)
-        if len(rows) not in positions:
+        if positions and len(rows) not in positions:
             raise ConfigError(
                 f"{name!r} sees {len(rows)} of {positions[0]} positions: it serves "
                 "some of them only, as an expert does. Leave it out of the targets."

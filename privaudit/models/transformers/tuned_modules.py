@@ -68,7 +68,8 @@ class TunedModules:
         Args:
             tuning: What each of the models adds to linear layers and attention.
             models: k; the first part of the batch is the first model's.
-            *positions: That a linear layer may see, in the whole batch.
+            *positions: That a linear layer may see, in the whole batch; none where
+                each is known to see what there is model by model.
         """
         sites = {n: self.model.get_submodule(n) for n in tuning.prefix and self.sites}
         with (
@@ -99,8 +100,8 @@ class TunedModules:
             f"model.{n}": t[number].to(self.weights[n].dtype)
             for n, t in tuning.weights.items()
         }
-        head = {name: tensor[[number]] for name, tensor in tuning.head.items()}
-        rest = replace(tuning, weights={}, head=head)
+        count = len(next(iter(tuning.weights.values())))
+        rest = replace(tuning.alone(number, count), weights={})
         called: Result = torch.func.functional_call(
             _Calling(self.model), model_weights, (lambda: run(rest),)
         )

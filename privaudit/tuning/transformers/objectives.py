@@ -17,7 +17,7 @@ from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.token_table import token_signals
 from privaudit.tuning.prompts.learning import mean_losses
 
-HEAD = "head."
+HEAD = ("head.weight", "head.bias")  # SigLIP has other parts of this name
 HEAD_SPREAD = 0.02
 LOGITS_AT_ONCE = 2**24  # numbers
 ROWS_AT_ONCE = 4096  # models times records, of a classifier
@@ -37,8 +37,8 @@ class ClassObjective:
             return {}
         weight = stream.normal_tensor((head.classes, head.width))
         return {
-            f"{HEAD}weight": HEAD_SPREAD * weight,
-            f"{HEAD}bias": torch.zeros(head.classes),
+            HEAD[0]: HEAD_SPREAD * weight,
+            HEAD[1]: torch.zeros(head.classes),
         }
 
     def predictions(self, batch: Batch) -> Float[Tensor, " k"]:

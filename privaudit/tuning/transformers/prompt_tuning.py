@@ -212,8 +212,8 @@ class PromptTuner(BaseTrainer):
         """Return what each model adds to the frozen one."""
         if UNTUNED in models:
             return Tuning()
-        head = {n[len(HEAD) :]: t for n, t in models.items() if n.startswith(HEAD)}
-        learned = {n: t for n, t in models.items() if not n.startswith(HEAD)}
+        head = {n.removeprefix("head."): t for n, t in models.items() if n in HEAD}
+        learned = {n: t for n, t in models.items() if n not in HEAD}
         return replace(self.learns.tuning(task.tunable, learned), head=head)
 
     def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:

@@ -7,22 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
+from privaudit.tuning.transformers.objectives import HEAD
 from tests.small_records import picture_data, text_data
-from tests.small_transformers import NAMES, save
+from tests.small_transformers import NAMES, WITHOUT_PREFIX, save
 
 FAMILIES = (
     "encoder-bert",
     "encoder-roberta",
     "encoder-distilbert",
     "encoder-electra",
+    "encoder-modernbert",
+    "encoder-deberta-v2",
     "vit-ViT",
     "vit-Dinov2",
     "vit-DeiT",
+    "vit-Siglip",
     "clip-",
     "decoder-gpt2",
     "decoder-llama",
@@ -41,6 +46,7 @@ class Family:
         loaded: Any = load_frozen(save(folder, name))
         self.pictures, self.words = None, None
         self.decodes = name.startswith("decoder")
+        self.takes_prefix = name not in WITHOUT_PREFIX
         if name.startswith(("encoder", "vit", "clip")):
             self.model: Any = loaded.tower(NAMES, "a {}")
         else:
@@ -99,8 +105,8 @@ def learned(family: Family, mechanism: str, k: int = K) -> dict[str, Tensor]:
 
 def tuning_of(family: Family, mechanism: str, parameters: dict[str, Tensor]) -> Tuning:
     options = MechanismOptions(virtual_tokens=2, rank=2, encoder_width=4)
-    head = {n[5:]: t for n, t in parameters.items() if n.startswith("head.")}
-    rest = {n: t for n, t in parameters.items() if not n.startswith("head.")}
+    head = {n.removeprefix("head."): t for n, t in parameters.items() if n in HEAD}
+    rest = {n: t for n, t in parameters.items() if n not in HEAD}
     made = PEFT_METHODS.find(mechanism)(options).tuning(family.model, rest)
     return Tuning(made.changes, made.prompt, made.prefix, made.weights, head)
 
@@ -109,6 +115,10 @@ def tuning_of(family: Family, mechanism: str, parameters: dict[str, Tensor]) -> 
 def test_models_together_are_each_alone_and_touch_no_other(
     mechanism: str, family: Family
 ) -> None:
+    if mechanism == "prefix" and not family.takes_prefix:
+        with pytest.raises(ConfigError, match="has 0 of 0 sizes"):
+            learned(family, mechanism)
+        return
     parameters = learned(family, mechanism)
     leaves = {n: t.requires_grad_() for n, t in parameters.items()}
     together = family(tuning_of(family, mechanism, leaves))
@@ -140,7 +150,7 @@ def test_without_gradients_rows_in_parts_are_the_same(
 def test_every_family_is_what_trainers_ask_for(family: Family) -> None:
     assert isinstance(family.model, Tower | LanguageModel)
     assert family.model.targets
-    assert len(set(family.model.sites.values())) == 1
+    assert len(set(family.model.sites.values())) == family.takes_prefix
     drawn = family.model.start_vectors(5, Seeds(0).stream("vectors"))
     again = family.model.start_vectors(5, Seeds(0).stream("vectors"))
     assert drawn.shape == (5, family.model.width)

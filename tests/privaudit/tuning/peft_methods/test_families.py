@@ -21,7 +21,7 @@ from privaudit.models.registry import find_family, load_frozen
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data, text_data
-from tests.small_transformers import save
+from tests.small_transformers import WITHOUT_PREFIX, save
 
 FAMILIES = (
     "encoder-bert",
@@ -35,6 +35,9 @@ RELATIVES = (
     "encoder-roberta",
     "encoder-distilbert",
     "encoder-electra",
+    "encoder-modernbert",
+    "encoder-deberta",
+    "encoder-deberta-v2",
     "vit-Dinov2",
     "vit-Siglip",
     "decoder-llama",
@@ -158,7 +161,8 @@ def test_every_family_computes_on_another_device(
 def test_relatives_of_the_families_are_trained_and_attacked(
     family: str, models: dict[str, str], tmp_path: Path
 ) -> None:
-    check_round_and_attack(family, tried(models[family], "prefix", tmp_path))
+    peft_method = "lora" if family in WITHOUT_PREFIX else "prefix"
+    check_round_and_attack(family, tried(models[family], peft_method, tmp_path))
 
 
 def check_round_and_attack(family: str, run: Run) -> None:
