@@ -27,7 +27,7 @@ ENCODERS = (
     *("modernbert", "deberta", "deberta-v2"),
 )
 DECODERS = ("gpt2", "llama")
-WITHOUT_PREFIX = ("encoder-deberta", "encoder-deberta-v2")
+WITHOUT_PREFIX = ("encoder-deberta", "encoder-deberta-v2", "vit-Swin")
 """Families into whose attention no prefix can be put."""
 
 
@@ -172,6 +172,13 @@ def vision_config(kind: str) -> Any:
         eye = vision_config("SiglipVision").to_dict()
         eye["patch_size"] = 7  # a margin is left over, as in so400m-patch14-384
         return transformers.SiglipConfig(text_config=text, vision_config=eye)
+    if (
+        kind == "Swin"
+    ):  # windows of 3 x 3 among 8 x 8 and 4 x 4 patches: some are padded
+        stages = {"depths": [2, 2], "num_heads": [1, 2], "embed_dim": WIDTH // 2}
+        return transformers.SwinConfig(
+            image_size=SIZE, patch_size=2, window_size=3, mlp_ratio=2, **stages
+        )
     return getattr(transformers, f"{kind}Config")(
         hidden_size=WIDTH,
         intermediate_size=20,

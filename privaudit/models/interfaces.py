@@ -118,7 +118,7 @@ class Tunable(Protocol):
 
     @property
     def width(self) -> int:
-        """Of an embedded token, and so of a prompt's vector."""
+        """Of an embedded token, and so of a prompt's vector; 0 where none is taken."""
         ...
 
     @property

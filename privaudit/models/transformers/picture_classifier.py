@@ -55,7 +55,8 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         self.model_hash = weights_hash(texts.model if texts else model)
         self._processor, self._prepare = processor, ProcessorPreparation(processor)
         self.image_size = self._side_of_pictures(int(model.config.image_size))
-        self.width = self.token_width = int(model.config.hidden_size)
+        self.width = int(model.config.hidden_size)
+        self.token_width = int(getattr(model.config, "embed_dim", self.width))
         self.dim = int(model.config.projection_dim) if texts else self.width
 
     def _side_of_pictures(self, trained: int) -> int:
@@ -111,7 +112,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
     ) -> Float[Tensor, "n parts width"]:
         """Return each picture's embedded class token and patches, before any layer."""
         if not len(pictures):
-            return torch.empty(0, 0, self.width)
+            return torch.empty(0, 0, self.token_width)
         return self._plain.embed(pictures.to(self.device, self._model.dtype))
 
     @torch.no_grad()

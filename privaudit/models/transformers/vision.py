@@ -6,6 +6,7 @@ begins behind them. A prompt stands in front of them. Where it stands makes no
 difference, as no position is added behind the embeddings.
 """
 
+from math import isqrt
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ class VisionTower(RowTower):
 
     A subclass says which layers.
 
+    Attributes:
+        windows: Whether layers see windows of patches, so that a layer may see another
+            number of positions than there are, and nothing may stand in front of them.
+
     Args:
         model: Of transformers; put in evaluation mode, its weights are frozen.
         embeddings: The name of the part that makes pixels into tokens.
@@ -36,6 +41,8 @@ class VisionTower(RowTower):
     Raises:
         ConfigError: A target fits no linear layer.
     """
+
+    windows = False
 
     def __init__(
         self,
@@ -65,8 +72,8 @@ class VisionTower(RowTower):
         assert isinstance(rows, Tensor)
         models, count = rows.shape[:2]
         flat = in_front(tuning.prompt, rows).flatten(0, 1)
-        seen = models * count * flat.shape[1]
-        with self.tuned(tuning, models, seen, models * count):
+        seen = (models * count * flat.shape[1], models * count)
+        with self.tuned(tuning, models, *(() if self.windows else seen)):
             states = self.layers(flat)
             vectors = self.finish(states[:, tuning.virtual_tokens :])
         return vectors.unflatten(0, (models, count))
@@ -237,6 +244,36 @@ class ClipVisionTower(VisionTower):
         return self._scale * vectors @ self._texts.T.to(vectors.dtype)
 
 
+class SwinTower(ClassifyingTower):
+    """A Swin transformer and a linear head on the mean of its last stage's states.
+
+    A window has no place for a prompt or a prefix: neither is taken.
+
+    Args:
+        model: transformers' ``SwinModel``, without its pooler.
+        classes: What the head tells apart.
+        targets: Layers that may be changed: "all-linear", or endings of names.
+    """
+
+    windows = True
+
+    def __init__(
+        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
+    ) -> None:
+        super().__init__(model, classes, targets)
+        self.embed = lambda pictures: self.model.embeddings(pictures)[0]
+        self.width, self.sites = 0, {}
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run all stages on a square of patches."""
+        side = isqrt(hidden.shape[1])
+        return self.model.encoder(hidden, (side, side)).last_hidden_state
+
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Normalise all states, and return their mean."""
+        return self.model.layernorm(states).mean(dim=1)
+
+
 def classifying_tower(
     model: Any, classes: int, targets: TargetNames
 ) -> ClassifyingTower:
@@ -247,6 +284,8 @@ def classifying_tower(
     """
     if model.config.model_type == "siglip_vision_model" and model.use_head:
         return SiglipTower(model, classes, targets)
+    if model.config.model_type == "swin":
+        return SwinTower(model, classes, targets)
     return ViTTower(model, classes, targets)
 
 
@@ -261,6 +300,6 @@ def _layers_of(model: Any) -> nn.ModuleList:
     raise ConfigError(
         f"An image tower of type {model.config.model_type!r} was given, and only "
         "those built as ViT can be tuned: embeddings, layers, one layernorm. Use one "
-        "of type 'vit', 'deit', 'dinov2' or 'siglip' (SigLIP 2 of one picture size "
+        "of type 'vit', 'deit', 'dinov2', 'swin' or 'siglip' (SigLIP 2 of one picture size "
         "is one), or a CLIP as clip:."
     )

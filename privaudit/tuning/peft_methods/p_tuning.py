@@ -8,7 +8,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
-from privaudit.tuning.transformers.prompt_encoder import encoded, started
+from privaudit.tuning.transformers.prompt_encoder import encoded, prompt_width, started
 
 
 @PEFT_METHODS.register("p-tuning")
@@ -29,10 +29,14 @@ class PTuning:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PromptEncoderConfig``."""
+        """Return peft's ``PromptEncoderConfig``.
+
+        Raises:
+            ConfigError: The model takes no prompt.
+        """
         return import_peft().PromptEncoderConfig(
             num_virtual_tokens=self.options.virtual_tokens,
-            token_dim=model.width,
+            token_dim=prompt_width(model),
             num_transformer_submodules=1,
             encoder_reparameterization_type="LSTM",
             encoder_hidden_size=self.options.encoder_width,

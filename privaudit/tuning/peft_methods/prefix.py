@@ -77,5 +77,5 @@ def _one_size(model: Tunable) -> Site:
     raise ConfigError(
         "Prefix tuning needs layers of self-attention of one size that transformers "
         f"lets a prefix into, and this model has {len(model.sites)} of {len(sizes)} "
-        "sizes. Use another PEFT method, such as soft-prompt."
+        "sizes. Use another PEFT method, such as lora."
     )

@@ -8,7 +8,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
-from privaudit.tuning.transformers.prompt_encoder import PLAIN
+from privaudit.tuning.transformers.prompt_encoder import PLAIN, prompt_width
 
 
 @PEFT_METHODS.register("soft-prompt")
@@ -26,14 +26,19 @@ class SoftPrompt:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PromptTuningConfig``."""
+        """Return peft's ``PromptTuningConfig``.
+
+        Raises:
+            ConfigError: The model takes no prompt.
+        """
         return import_peft().PromptTuningConfig(
-            num_virtual_tokens=self.options.virtual_tokens, token_dim=model.width
+            num_virtual_tokens=self.options.virtual_tokens,
+            token_dim=prompt_width(model),
         )
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return embeddings of tokens drawn from the vocabulary."""
-        count = self.options.virtual_tokens
+        count = self.config(model).num_virtual_tokens
         return {PLAIN: model.start_vectors(count, stream)}
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:

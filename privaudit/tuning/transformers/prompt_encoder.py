@@ -6,11 +6,27 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
+from privaudit.models.interfaces import Tunable
 
 PLAIN = "embedding.weight"
 """Where a module has this parameter only, its prompt is that parameter."""
+
+
+def prompt_width(model: Tunable) -> int:
+    """Return the width of a prompt's vectors.
+
+    Raises:
+        ConfigError: The model takes no prompt.
+    """
+    if model.width:
+        return model.width
+    raise ConfigError(
+        "A prompt stands in front of all tokens, and this model's layers see windows of "
+        "them. Use another PEFT method, such as lora."
+    )
 
 
 def started(build: type[nn.Module], config: Any, stream: Stream) -> dict[str, Tensor]:

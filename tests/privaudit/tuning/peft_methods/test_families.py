@@ -40,6 +40,7 @@ RELATIVES = (
     "encoder-deberta-v2",
     "vit-Dinov2",
     "vit-Siglip",
+    "vit-Swin",
     "decoder-llama",
     "seq2seq-bart",
     "blip-t5",
