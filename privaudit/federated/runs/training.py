@@ -154,6 +154,8 @@ def _train_alone(
     check_place(run.path, fresh=fresh)
     own_key()  # a run that cannot be signed is not begun
     population = None if _is_there(run) and not fresh else populate(config)
+    if population is not None:  # a trainer may refuse the model
+        config.build_trainer().start(population.task, Seeds(config.seed))
     make_private_folder(run.path)
     with lock_run(run.path):
         check_place(run.path, fresh=fresh)

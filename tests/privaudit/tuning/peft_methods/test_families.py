@@ -56,6 +56,8 @@ TINY: dict[str, Any] = {
     "test_share": 0.3,
     "public_share": 0.3,
 }
+PREFIX = {"settings": {"peft_method": "prefix"}}
+P_TUNING = {"settings": {"peft_method": "p-tuning"}}
 SETTINGS = {"virtual_tokens": 2, "rank": 2, "encoder_width": 4, "epochs": 1}
 
 
@@ -233,6 +235,8 @@ def asked(run: Run) -> tuple[Any, Any]:
         ("decoder-gpt2", "fedpt", {"dataset": "some-pictures"}, "has pictures, and"),
         ("blip-opt", "fedpt", {"dataset": "some-texts"}, "has texts, and"),
         ("seq2seq-t5", "fedpt", {"dataset": "bare-texts"}, "has none about its"),
+        ("encoder-deberta-v2", "fedpt", PREFIX, "and this model has 0 of 0 sizes"),
+        ("vit-Swin", "fedpt", P_TUNING, "this model's layers see windows of them"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
