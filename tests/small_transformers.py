@@ -24,7 +24,7 @@ NAMES = ("bright film", "dull song", "calm play")
 
 ENCODERS = (
     *("bert", "roberta", "distilbert", "electra"),
-    *("modernbert", "deberta", "deberta-v2"),
+    *("albert", "xlm-roberta", "modernbert", "deberta", "deberta-v2"),
 )
 DECODERS = ("gpt2", "llama")
 WITHOUT_PREFIX = ("encoder-deberta", "encoder-deberta-v2", "vit-Swin")
@@ -49,7 +49,7 @@ def text_tokenizer(kind: str) -> Any:
     else:
         names |= {"eos_token": "</s>"} | ({} if kind == "t5" else {"bos_token": "<s>"})
     inputs = ["input_ids", "attention_mask"]
-    if kind in ("bert", "electra", "deberta-v2"):
+    if kind in ("bert", "electra", "albert", "deberta-v2"):
         inputs.insert(1, "token_type_ids")
     fast = import_transformers().PreTrainedTokenizerFast
     return fast(tokenizer_object=made, model_input_names=inputs, **names)
@@ -87,6 +87,10 @@ def text_config(kind: str) -> Any:
         return transformers.BertConfig(**sizes, **bert)
     if kind == "roberta":
         return transformers.RobertaConfig(**sizes, **bert, type_vocab_size=1)
+    if kind == "xlm-roberta":
+        return transformers.XLMRobertaConfig(**sizes, **bert, type_vocab_size=1)
+    if kind == "albert":
+        return transformers.AlbertConfig(**sizes, **bert, embedding_size=8)
     if kind == "electra":
         return transformers.ElectraConfig(**sizes, **bert, embedding_size=8)
     if kind == "modernbert":

@@ -35,6 +35,8 @@ RELATIVES = (
     "encoder-roberta",
     "encoder-distilbert",
     "encoder-electra",
+    "encoder-albert",
+    "encoder-xlm-roberta",
     "encoder-modernbert",
     "encoder-deberta",
     "encoder-deberta-v2",
