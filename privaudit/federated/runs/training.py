@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from privaudit.core.devices import use_device
+from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
@@ -33,6 +33,7 @@ from privaudit.federated.federation import (
     give_away,
     run_round,
 )
+from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
@@ -155,7 +156,8 @@ def _train_alone(
     own_key()  # a run that cannot be signed is not begun
     population = None if _is_there(run) and not fresh else populate(config)
     if population is not None:  # a trainer may refuse the model
-        config.build_trainer().start(population.task, Seeds(config.seed))
+        method = on_device(config.build_trainer(), chosen_device())
+        method.start(population.task, Seeds(config.seed))
     make_private_folder(run.path)
     with lock_run(run.path):
         check_place(run.path, fresh=fresh)
