@@ -37,7 +37,7 @@ def find_device(name: str) -> torch.device:
     here = torch.cuda if kind == "cuda" else torch.mps
     count = here.device_count()
     if int(number or 0) >= count:
-        built = "" if kind == "mps" or torch.version.cuda else ", built without CUDA"
+        built = "" if kind == "mps" or torch.version.cuda else ", built without CUDA,"
         raise ConfigError(
             f"The device {name} was requested, and torch {torch.__version__}{built} "
             f"sees {count or 'no'} {kind.upper()} device{'s' * (count > 1)} here. Use "
