@@ -67,3 +67,8 @@ def digest(tensor: Tensor) -> str:
     head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
     content = tensor.detach().cpu().contiguous().numpy().tobytes()
     return hashlib.sha256(head + content).hexdigest()
+
+
+def at_least_float32(computed: Tensor) -> Tensor:
+    """Return what a frozen model computed in the precision of what is learned."""
+    return computed.to(torch.promote_types(computed.dtype, torch.float32))

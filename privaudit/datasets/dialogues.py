@@ -59,6 +59,11 @@ class TokenSequences:
             self.kinds.expand(count, *self.kinds.shape),
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.ids.device
+
     def to(self, device: torch.device) -> "TokenSequences":
         """Return the same on a device."""
         return TokenSequences(self.ids.to(device), self.kinds.to(device))

@@ -116,23 +116,23 @@ class Batch:
 
 def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
     """Return the records at ``chosen``, where the cohort's features are."""
-    rows, device = torch.arange(len(cohort)).unsqueeze(1), cohort.features.device
-    features, labels = cohort.features[rows, chosen], cohort.labels[rows, chosen]
-    tokens = words = None
-    if cohort.tokens is not None:
-        tokens = _picked(cohort.tokens, cohort.tokens.device, chosen).to(device)
-    if cohort.words is not None:
-        words = _picked(cohort.words, cohort.words.ids.device, chosen).to(device)
-    crafted = None
+    device, crafted = cohort.features.device, None
     if cohort.crafted is not None:
-        crafted = cohort.crafted[rows, chosen] * mask[..., None, None]
-    return Batch(features, labels, mask, tokens, words, crafted)
+        crafted = _picked(cohort.crafted, chosen) * mask[..., None, None]
+    return Batch(
+        _picked(cohort.features, chosen),
+        _picked(cohort.labels, chosen),
+        mask,
+        None if cohort.tokens is None else _picked(cohort.tokens, chosen).to(device),
+        None if cohort.words is None else _picked(cohort.words, chosen).to(device),
+        crafted,
+    )
 
 
-def _picked(held: Any, device: torch.device, chosen: Int[Tensor, "k b"]) -> Any:
+def _picked(held: Any, chosen: Int[Tensor, "k b"]) -> Any:
     """Return what is held of the records at ``chosen``, from where it is held."""
-    rows = torch.arange(len(chosen), device=device).unsqueeze(1)
-    return held[rows, chosen.to(device)]
+    rows = torch.arange(len(chosen), device=held.device).unsqueeze(1)
+    return held[rows, chosen.to(held.device)]
 
 
 def with_canaries(

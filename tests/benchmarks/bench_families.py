@@ -20,24 +20,14 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.dialogues import PADDING, PICTURE
 from privaudit.models.registry import load_frozen
 from privaudit.models.vision_language.vlm import VisionLanguageModel
+from tests.privaudit.models.vision_language.test_vlm_rounds import TINY
 from tests.small_records import ragged_data
 from tests.small_transformers import draw, pair_shapes, some_lora
 from tests.small_vlms import FAMILIES, save_vlm, without_frames
 from tests.vlm_oracle import logits_of_peft
 
 TRAINERS = ("fedrand", "lora-fedavg")
-TINY: dict[str, Any] = {
-    "dataset": "some-pictures",
-    "clients": 2,
-    "rounds": 1,
-    "participation": 1.0,
-    "partition": "dirichlet",
-    "measured_rounds": 1,
-    "tested": 2,
-    "test_share": 0.1,
-    "public_share": 0.45,
-    "settings": {"rank": 2},
-}
+ALL_LAYERS: dict[str, Any] = {**TINY, "targets": "all-linear"}
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +67,7 @@ def test_families(tmp_path: Path) -> None:
 def _round(trainer: str, model: str, folder: Path) -> list[float]:
     """Return how long a round and an attack on it took."""
     start = process_time()
-    run = train(trainer, folder=folder, model=model, **TINY)
+    run = train(trainer, folder=folder, model=model, **ALL_LAYERS)
     between = process_time()
     whole = find_scenario("server-reconstruct", 0)
     attacks = {name: whole.attacks[name] for name in ("token-loss", "max-renyi")}

@@ -239,9 +239,8 @@ def _of_tokens(
     for positions, stacked in stacks(models, MODELS_AT_ONCE):
         first = 0
         for chunk in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
-            signals = {name: tensor.cpu() for name, tensor in chunk.items()}
             for row, position in enumerate(positions):
-                table = TokenTable.from_signals([signals], model=row)
+                table = TokenTable.from_signals([chunk], model=row)
                 columns = slice(first, first + len(table))
                 for name, score in OF_TOKENS.items():
                     scores[name][position, columns] = score(

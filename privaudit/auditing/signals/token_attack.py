@@ -105,8 +105,4 @@ def _ask(
     chunks = adversary.trainer.query(
         adversary.task, stack([model]), records, want=frozenset({wanted})
     )
-    return TokenTable.from_signals([_on_cpu(chunk) for chunk in chunks])
-
-
-def _on_cpu(signals: Tensors) -> Tensors:
-    return {name: tensor.cpu() for name, tensor in signals.items()}
+    return TokenTable.from_signals(list(chunks))

@@ -72,6 +72,9 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _prepare_worker(device: torch.device) -> None:
-    """Let Ctrl-C end a worker at once and in silence: the table says what to do."""
+    """Compute on the chosen device; let Ctrl-C end a worker at once and in silence.
+
+    The table says what to do then.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     use_device(device).__enter__()  # for as long as the worker lives

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
+from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.greedy import PromptGroup, greedy, prompt_groups
@@ -152,7 +153,7 @@ class StackedLanguageModel(TunedModules):
         with self.tuned(tuning, models, models * rows * (front + length)):
             logits = self._run(keep, use_cache=False, **inputs).logits
         logits = logits.unflatten(0, (models, rows))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return at_least_float32(logits)
 
     def _inputs(
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning

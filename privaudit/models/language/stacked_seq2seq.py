@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dialogues import (
     ANSWER,
     INSTRUCTION,
@@ -90,7 +91,7 @@ class StackedSeq2Seq(StackedLanguageModel):
                 decoder_input_ids=answers.flatten(0, 1),
                 use_cache=False,
             ).logits
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = at_least_float32(logits)
         order = torch.cat([order[..., 1:], torch.full_like(order[..., :1], -1)], -1)
         which = order[..., positions].flatten(0, 1)  # -1: nothing is expected
         index = which.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1])

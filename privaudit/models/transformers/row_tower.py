@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.transformers.tuned_modules import TunedModules
@@ -58,11 +59,6 @@ class RowTower(TunedModules):
             for first in range(0, max(1, count), size)
         ]
         return torch.cat(parts, dim=1)
-
-
-def at_least_float32(vectors: Tensor) -> Tensor:
-    """Return what a frozen model computed, in the precision of heads and scores."""
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 def head_logits(

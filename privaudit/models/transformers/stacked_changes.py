@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import at_least_float32
 from privaudit.models.interfaces import Change
 
 # Which pass a layer is in: hooks of another pass, in another thread or around this
@@ -82,7 +82,7 @@ def _adding(
                 "some of them only, as an expert does. Leave it out of the targets."
             )
         # As peft does: small changes are lost in a half-precision product.
-        rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        rows = at_least_float32(rows)
         added = change(rows.unflatten(0, (models, -1)))
         return (output + added.reshape(output.shape)).to(output.dtype)
 
