@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from privaudit.checks.gate.gate import gate
     from privaudit.checks.lint import lint
     from privaudit.core.devices import use_device
+    from privaudit.core.memory import use_checkpointing, use_memory
     from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
@@ -56,7 +57,9 @@ __all__ = [
     "tokens_of_logits",
     "tradeoff",
     "train",
+    "use_checkpointing",
     "use_device",
+    "use_memory",
     "write_tradeoff",
 ]
 
@@ -82,7 +85,9 @@ _HOMES = {
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",
+    "use_checkpointing": "privaudit.core.memory:use_checkpointing",
     "use_device": "privaudit.core.devices:use_device",
+    "use_memory": "privaudit.core.memory:use_memory",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 

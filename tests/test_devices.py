@@ -143,6 +143,22 @@ def test_without_cuda_it_is_refused_before_anything_is_written(
     assert find_device("auto") == torch.device("cpu")
 
 
+def test_an_amount_of_memory_is_read_before_anything_is_written(
+    tmp_path: Path, cli: Any
+) -> None:
+    code, out, err = cli("train", "--memory", "lots", "--runs", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    assert "'lots' is no amount of memory. Give one such as 20GiB" in err
+    assert not (tmp_path / "runs").exists()
+    code, _, _ = cli(
+        *("train", "--memory", "30kB", "--checkpointing", "--rounds", 1),
+        *("--clients", 2, "--shots", 4, "--name", "tight", "--runs", tmp_path),
+    )
+    assert code == 0
+    header = load_run("tight", folder=tmp_path).header
+    assert header["stacked_clients"] == 1
+
+
 def test_the_chosen_device_ends_with_the_block() -> None:
     with another_device() as device:
         with use_device(device):

@@ -30,7 +30,7 @@ from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
-from privaudit.cli.options import with_device
+from privaudit.cli.options import with_computing
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
@@ -117,7 +117,7 @@ app.add_typer(key_app, name="key")
 
 
 for _computes in (train, attack, tradeoff, table, shift, compare, claim, gate, costs):
-    app.command()(with_device(_computes))
+    app.command()(with_computing(_computes))
 for _reads in (figure, lint, selftest, export, verify, report):
     app.command()(_reads)
 

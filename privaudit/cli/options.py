@@ -96,6 +96,22 @@ Device = Annotated[
         "is one. By default: cpu, which gives the same bytes on every machine.",
     ),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PRIVAUDIT_MEMORY",
+        help="For what a step computes, beside model and records, such as 20GiB: bounds "
+        "clients, shadow models and records at once. By default: 0.7 of what is free.",
+    ),
+]
+Checkpointing = Annotated[
+    bool,
+    typer.Option(
+        "--checkpointing",
+        help="Gradient checkpointing: layers keep only their inputs and run again for "
+        "the gradient. The same numbers in less memory and more time.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
@@ -144,13 +160,19 @@ def take_run_fields(
     command.__annotations__ = {one.name: one.annotation for one in offered}
 
 
-def with_device(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the option ``--device``, which it computes on."""
+def with_computing(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with options for where and in how much memory it computes."""
 
-    def compute(device: str | None = None, **named: Any) -> None:
+    def compute(
+        device: str | None = None,
+        memory: str | None = None,
+        checkpointing: bool = False,
+        **named: Any,
+    ) -> None:
         from privaudit.core.devices import use_device
+        from privaudit.core.memory import use_checkpointing, use_memory
 
-        with use_device(device):
+        with use_device(device), use_memory(memory), use_checkpointing(checkpointing):
             command(**named)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -158,6 +180,10 @@ def with_device(command: Callable[..., None]) -> Callable[..., None]:
     offered = [
         *(one.replace(kind=keyword) for one in taken),
         inspect.Parameter("device", keyword, default=None, annotation=Device),
+        inspect.Parameter("memory", keyword, default=None, annotation=Memory),
+        inspect.Parameter(
+            "checkpointing", keyword, default=False, annotation=Checkpointing
+        ),
     ]
     setattr(compute, "__signature__", inspect.Signature(offered))  # noqa: B010
     compute.__annotations__ = {one.name: one.annotation for one in offered}

@@ -42,7 +42,7 @@ def epochs_of_batches(
     sizes = [int(size) for size in cohort.sizes]
     passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
     plans = [
-        _plan_epochs(size, often, batch_size, at.stream("batches", client))
+        _plan_epochs(size, often, batch_size, at.stream("batches", client))[: at.steps]
         for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
     ]
     steps = max(len(plan) for plan in plans)

@@ -11,7 +11,7 @@ from typing import Any
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, alike, stack, unstack
-from privaudit.federated.local_training import ClientInput, Trained, train_places
+from privaudit.federated.local_training import Trained, train_places
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
     RoundMessages,
@@ -21,6 +21,7 @@ from privaudit.federated.messages import (
     not_empty,
 )
 from privaudit.federated.runs.fields import COHORT_SIZE
+from privaudit.federated.stacking import ClientInput, Stacking
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
 from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcript import PUBLIC, SERVER, Message
@@ -136,7 +137,7 @@ def run_round(
     index: int,
     *,
     participation: float = 1.0,
-    cohort_size: int = COHORT_SIZE,
+    cohort_size: int | Stacking = COHORT_SIZE,
     traced: bool = False,
     masking: Masking | None = None,
     dropout: float = 0.0,
@@ -149,7 +150,7 @@ def run_round(
         federations: Each moves on by a round.
         index: The round.
         participation: Share of clients that takes part, in (0, 1].
-        cohort_size: Clients trained together.
+        cohort_size: Clients trained together, where memory holds them.
         traced: Whether private trainers take notes, for the owner; nothing that is
             sent depends on it.
         masking: How uploads are masked; None sends them in the clear.
@@ -168,7 +169,10 @@ def run_round(
         for federation, at in zip(federations, rounds, strict=True)
         for client in at.participants
     ]
-    trained = train_places(trainer, task, places, rounds[0], cohort_size, traced)
+    stacking = (
+        cohort_size if isinstance(cohort_size, Stacking) else Stacking(cohort_size)
+    )
+    trained = train_places(trainer, task, places, rounds[0], stacking, traced)
     deliveries, first = [], 0
     for at in rounds:
         span = slice(first, first + len(at.participants))

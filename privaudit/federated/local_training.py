@@ -6,36 +6,16 @@ from dataclasses import dataclass, replace
 
 from privaudit.core.errors import TrainingError
 from privaudit.core.tensors import Tensors, alike, all_finite, stack, unstack
+from privaudit.federated.stacking import ClientInput, Stacking
 from privaudit.federated.trainer import (
-    ClientId,
     Cohort,
     Events,
     LocalResult,
-    Records,
     Round,
     Task,
     Trainer,
 )
 from privaudit.privacy.trace import ClientTrace, Trace
-
-
-@dataclass(frozen=True)
-class ClientInput:
-    """A client before its local training.
-
-    Attributes:
-        client: Who.
-        stream: The name of its random streams.
-        shard: The records it trains on.
-        received: What the server sent it.
-        kept: Its private state.
-    """
-
-    client: ClientId
-    stream: str
-    shard: Records
-    received: Tensors
-    kept: Tensors
 
 
 @dataclass(frozen=True)
@@ -62,7 +42,7 @@ def train_places(
     task: Task,
     places: Sequence[ClientInput],
     at: Round,
-    cohort_size: int,
+    stacking: Stacking,
     traced: bool,
 ) -> list[Trained]:
     """Train clients whose tensors have one signature together, in chunks.
@@ -73,8 +53,9 @@ def train_places(
     done: dict[int, Trained] = {}
     received = [place.received for place in places]
     for positions in alike(received, [place.kept for place in places]):
-        for first in range(0, len(positions), cohort_size):
-            chunk = positions[first : first + cohort_size]
+        size = stacking.size(trainer, task, [places[i] for i in positions], at)
+        for first in range(0, len(positions), size):
+            chunk = positions[first : first + size]
             alone = _train_cohort(trainer, task, [places[i] for i in chunk], at, traced)
             done.update(zip(chunk, alone, strict=True))
     results = [done[i] for i in range(len(places))]

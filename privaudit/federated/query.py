@@ -8,8 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.memory import in_chunks
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.dialogues import ANSWER, PADDING, TokenSequences
+from privaudit.federated.stacking import frozen_bytes
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import Tuning
 
@@ -106,14 +108,18 @@ def _write(
     assert records.tokens is not None
     assert records.words is not None
     prompts, device = questions(records.words), task.language.device
+    pictures = records.tokens
     said: list[list[str]] = [[] for _ in range(count)]
-    rows = torch.arange(len(records)).split(max(1, SEQUENCES_AT_ONCE // count))
-    for chosen in rows:
-        tokens = records.tokens[chosen].to(device)
+
+    def answers(chosen: Tensor) -> list[list[str]]:
+        tokens = pictures[chosen].to(device)
         words = prompts[chosen].repeated(count)
-        texts = task.language.generate(
+        return task.language.generate(
             tokens.expand(count, *tokens.shape), words.to(device), tuning, longest
         )
+
+    size, rows = frozen_bytes(task), max(1, SEQUENCES_AT_ONCE // count)
+    for texts in in_chunks(len(records), rows, size, answers):
         for model, model_texts in zip(said, texts, strict=True):
             model.extend(model_texts)
     return said

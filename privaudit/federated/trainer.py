@@ -149,6 +149,7 @@ class Round:
             whose seed gives everything away.
         step: Between the numbers that masked sums of uploads can hold, a power of two;
             0 where nothing is masked. Noise that adds up lies on multiples of it.
+        steps: Local steps at most; None takes all. One, where its memory is measured.
     """
 
     index: int
@@ -157,6 +158,7 @@ class Round:
     trace: Trace | None = field(default=None, compare=False, repr=False)
     secrets: Seeds | None = field(default=None, repr=False)
     step: float = 0.0
+    steps: int | None = None
 
     def stream(self, purpose: str, client: ClientId = "") -> Stream:
         """Return this round's stream of the seed: of what no certificate rests on."""

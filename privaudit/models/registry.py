@@ -113,7 +113,7 @@ def load_frozen(
         name: As `privaudit list models` writes it.
         checkpoint: A .safetensors file, or a torch file of plain tensors.
         targets: Names or endings of names of the linear layers that are changed, a
-            list or with commas between; or "all-linear".
+            list or with commas between; or "all-linear", or "attention".
         precision: Of weights and forward passes.
 
     Raises:
@@ -142,8 +142,8 @@ def load_frozen(
 
 
 def _layers(targets: str | Sequence[str]) -> TargetNames:
-    if targets == "all-linear":
-        return "all-linear"
+    if targets == "all-linear" or targets == "attention":
+        return targets
     if isinstance(targets, str):
         return [name.strip() for name in targets.split(",")]
     return targets

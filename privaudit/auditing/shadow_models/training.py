@@ -27,11 +27,19 @@ from privaudit.auditing.shadow_models.splits import (
     Source,
 )
 from privaudit.auditing.signals.signal_cache import content_hash
-from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.messages import update_of
+from privaudit.federated.stacking import ClientInput, Stacking
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Records, Round
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    Reconstruction,
+    Records,
+    Round,
+    Trainer,
+)
 from privaudit.federated.trainer_abilities import ShowsChoices, start_client
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.statistics.progress import Phase
@@ -120,11 +128,33 @@ def _replayed(
     adversary: Adversary, target: Target, pool: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
-    for first in range(0, len(pool.is_in), REPLAY_CHUNK):
-        chunk = range(first, min(first + REPLAY_CHUNK, len(pool.is_in)))
+    size = _shadows_at_once(adversary, target, pool)
+    for first in range(0, len(pool.is_in), size):
+        chunk = range(first, min(first + size, len(pool.is_in)))
         shards = [pool.shard(i) for i in chunk]
         uploads = _replay(adversary, target, shards, chunk, len(pool.is_in))
         yield _rebuild_replayed(adversary, target.client, uploads)
+
+
+def _shadows_at_once(adversary: Adversary, target: Target, pool: ShadowSplit) -> int:
+    """Return how many shadows of one client train together."""
+    name = f"shadow-0 of {target.client}"
+    (kept,) = unstack(_start(adversary, [name]), 1)
+    at, received = next(_rounds_to_replay(adversary, target.client, bool(kept)))
+    place = ClientInput(target.client, name, pool.shard(0), received, kept)
+    trainer = _with_choices(adversary, target, at)
+    places = [place] * len(pool.is_in)
+    return Stacking(REPLAY_CHUNK).size(trainer, adversary.task, places, at)
+
+
+def _with_choices(adversary: Adversary, target: Target, at: Round) -> Trainer:
+    """Return the method with the random choices that the target's upload shows."""
+    trainer = adversary.trainer
+    if not isinstance(trainer, ShowsChoices):
+        return trainer
+    updates = adversary.view.updates_of(target.client)
+    sent = next(m.tensors for m in updates if m.round == at.index)
+    return trainer.with_choices_of(sent)
 
 
 def _replay(
@@ -135,21 +165,17 @@ def _replay(
     total: int,
 ) -> dict[int, list[dict[str, Tensor]]]:
     """Return what each shadow would have sent, by round."""
-    trainer, task = adversary.trainer, adversary.task
     names = [f"shadow-{i} of {target.client}" for i in some]
     cohort = Cohort.of(names, shards)
     private_state = _start(adversary, names)
-    sent = {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
     uploads: dict[int, list[dict[str, Tensor]]] = {}
     rounds = list(_rounds_to_replay(adversary, target.client, bool(private_state)))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
-        alike = trainer
-        if isinstance(trainer, ShowsChoices):
-            alike = trainer.with_choices_of(sent[at.index])
-        result = alike.local_update(task, cohort, down, private_state, at)
+        trainer = _with_choices(adversary, target, at)
+        result = trainer.local_update(adversary.task, cohort, down, private_state, at)
         private_state = result.kept
         uploads[at.index] = result.uploads()
     return uploads
@@ -275,6 +301,7 @@ def _shadow_views(
         for index in some
     ]
     messages: list[list[Message]] = [[] for _ in federations]
+    stacking = Stacking(REPLAY_CHUNK)
     for index in range(adversary.task.rounds):
         detail = f"round {index + 1} of {adversary.task.rounds}"
         _tell(adversary, "whole federations", some, len(dealt.owner), detail)
@@ -284,7 +311,7 @@ def _shadow_views(
             federations,
             index,
             participation=adversary.participation,
-            cohort_size=REPLAY_CHUNK,
+            cohort_size=stacking,
         )
         for sent, record in zip(messages, records, strict=True):
             sent.extend(record.messages)

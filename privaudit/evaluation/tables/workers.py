@@ -7,14 +7,18 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from privaudit.core.devices import chosen_device, use_device
+from privaudit.core.memory import as_chosen, chosen
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
 
 Done = tuple[PlannedRun, TableOutcome]
+Computing = tuple[torch.device, tuple[int | None, bool]]
+"""Where a run computes, and in how much memory."""
 
 
 def perform_all(
@@ -31,8 +35,12 @@ def perform_all(
         for planned in runs:
             yield planned, perform(planned, folder)
         return
+    computing = computing_here()
     with _workers(min(jobs, max(1, len(runs)))) as pool:
-        waiting = {pool.submit(perform, planned, folder): planned for planned in runs}
+        waiting = {
+            pool.submit(perform_there, computing, planned, folder): planned
+            for planned in runs
+        }
         for future in as_completed(waiting):
             planned = waiting[future]
             yield planned, _outcome(planned, future)
@@ -58,9 +66,7 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        count, context, initializer=_prepare_worker, initargs=(chosen_device(),)
-    )
+    pool = ProcessPoolExecutor(count, context, initializer=_prepare_worker)
     try:
         yield pool
     except BaseException:
@@ -71,10 +77,18 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _prepare_worker(device: torch.device) -> None:
-    """Compute on the chosen device; let Ctrl-C end a worker at once and in silence.
-
-    The table says what to do then.
-    """
+def _prepare_worker() -> None:
+    """Let Ctrl-C end a worker at once and in silence: the table says what to do."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    use_device(device).__enter__()  # for as long as the worker lives
+
+
+def computing_here() -> Computing:
+    """Return where and as what this process computes, for :func:`perform_there`."""
+    return chosen_device(), chosen()
+
+
+def perform_there(computing: Computing, *what: Any) -> TableOutcome:
+    """Train a run, as :func:`perform` does, where and as another process would."""
+    device, memory = computing
+    with use_device(device), as_chosen(*memory):
+        return perform(*what)

@@ -114,7 +114,7 @@ class RunFields(BaseModel):
     )
     targets: str = Field(
         "all-linear",
-        description="Linear layers that get LoRA adapters: all-linear, or "
+        description="Linear layers that get LoRA adapters: all-linear, attention, or "
         "comma-separated suffixes of module names.",
     )
     tested: Count | None = Field(

@@ -66,6 +66,7 @@ from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
+from privaudit.federated.stacking import Stacking
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcript import (
@@ -238,6 +239,7 @@ class _Training:
 
 def _train_rounds(run: Run, watcher: Watcher | None, *, near: bool) -> Run:
     training = _restore(run, near=near)
+    stacking = Stacking(run.config.cohort_size, training.header.get("stacked_clients"))
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
@@ -247,7 +249,7 @@ def _train_rounds(run: Run, watcher: Watcher | None, *, near: bool) -> Run:
             [training.federation],
             index,
             participation=run.config.participation,
-            cohort_size=run.config.cohort_size,
+            cohort_size=stacking,
             traced=training.is_traced,
             masking=run.masking,
             dropout=run.config.dropout,
@@ -258,6 +260,8 @@ def _train_rounds(run: Run, watcher: Watcher | None, *, near: bool) -> Run:
         line, use = _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
+        if stacking.fit is not None:  # a resumed run stacks as many
+            training.header["stacked_clients"] = stacking.fit
         training.commit(index + 1)
         if watcher is not None:
             watcher(numbers.add(line, use.local if use else None))

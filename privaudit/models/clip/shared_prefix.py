@@ -21,6 +21,7 @@ from torch.nn.functional import linear, pad
 
 from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.text_tower import TextTower
+from privaudit.models.transformers.recomputed_layers import rerun
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class SharedPrefixText:
         suffix = self._suffix.expand(prompts, -1, -1)
         states = torch.cat([start, contexts + self._context_positions, suffix], dim=1)
         for block in self._blocks[:-1]:
-            states = block(states, self._packing, self._mask)
+            states = rerun(block, states, self._packing, self._mask)
         ends = self._blocks[-1].ends(states, self._packing, self._end_mask)
         return self.tower.project(ends).index_select(1, self._restore)
 

@@ -18,7 +18,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import TunableLayer
 
-TargetNames = Literal["all-linear"] | Sequence[str]
+TargetNames = Literal["all-linear", "attention"] | Sequence[str]
+_ATTENTION = re.compile("attn|attention", re.IGNORECASE)
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)\.")
 
 
@@ -29,16 +30,21 @@ def linear_targets(
 
     Args:
         model: Of transformers.
-        names: "all-linear", or names or endings of names, such as "q_proj". The
-            model's head, which gives the logits, never counts.
+        names: "all-linear", or "attention" for those inside of attention, or names or
+            endings of names, such as "q_proj". The model's head, which gives the
+            logits, never counts.
         part: The language model's name inside a model that has other parts; layers of
             the other parts do not count.
 
     Raises:
         ConfigError: A name fits no layer, or fits one that is not linear.
     """
+    of_attention = names == "attention"
+    found = _chosen_by_peft(model, "all-linear" if of_attention else names, part)
     targets = [
-        name for name in _chosen_by_peft(model, names, part) if is_part(name, part)
+        name
+        for name in found
+        if is_part(name, part) and (not of_attention or _ATTENTION.search(name))
     ]
     if not isinstance(names, str):
         for wanted in names:
@@ -116,14 +122,17 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _shape(module: Any) -> tuple[int, int]:
-    outputs, inputs = module.weight.shape
-    return (inputs, outputs) if is_transposed(module) else (outputs, inputs)
+    """Return outputs and inputs; a quantised weight has another shape."""
+    if is_transposed(module):
+        inputs, outputs = module.weight.shape
+        return outputs, inputs
+    return module.out_features, module.in_features
 
 
 def _no_such_layer(model: nn.Module, wanted: str, part: str) -> ConfigError:
     return ConfigError(
         f"No linear layer of the language model fits {wanted!r}. There are: "
-        f"{_joined(_endings(model, part))}. Name some of them, or say all-linear."
+        f"{_joined(_endings(model, part))}. Name some of them, or say all-linear or attention."
     )
 
 

@@ -1,7 +1,7 @@
 """Image towers that are tuned to tell classes apart."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from privaudit.models.interfaces import Classifier, Tower, Tuning
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.llava import ProcessorPreparation
 from privaudit.models.transformers.tunable_classifiers import (
-    NoPrompts,
     TunableClassifier,
     without_pooler,
 )
@@ -153,10 +152,9 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         """Return what trainers see: no prompts, but class texts where there are any."""
         if self._texts is None:
             return super().backbone(class_names, template)
+        plain = super().backbone(class_names, template)
         texts, scale = self._texts(class_names, template)
-        return Classifier(
-            NoPrompts(), scale, texts, partial(self._build, class_names, template)
-        )
+        return replace(plain, logit_scale=scale, zero_shot=texts)
 
 
 def vit(

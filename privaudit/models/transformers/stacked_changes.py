@@ -3,12 +3,14 @@
 The batch axis holds k models one after the other, and only the changed layers know.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import at_least_float32
@@ -25,7 +27,7 @@ def changed(
     changes: Mapping[str, Change],
     models: int,
     *positions: int,
-) -> Iterator[None]:
+) -> Iterator[set[str]]:
     """Add changes to what linear layers give, as long as the context is open.
 
     Args:
@@ -35,9 +37,12 @@ def changed(
         *positions: In the whole batch, so k * rows * length; several where parts of
             the model see texts of different lengths. None: any number, model by model.
 
+    Yields:
+        The targets that were run so far.
+
     Raises:
-        ConfigError: A change has no such target, or its layer is not run, or not on
-            every position: then there is no telling whose rows it sees.
+        ConfigError: A change has no such target, or its layer is not run on every
+            position: then there is no telling whose rows it sees.
     """
     unknown = set(changes) - set(modules)
     if unknown:
@@ -52,8 +57,16 @@ def changed(
             hooks.callback(modules[name].register_forward_hook(hook).remove)
         before = _PASS.set(this_pass)
         hooks.callback(_PASS.reset, before)
-        yield
-    if unused := set(changes) - seen:
+        yield seen
+
+
+def check_all_run(changes: Mapping[str, Change], run: Set[str]) -> None:
+    """Check that every changed layer was run.
+
+    Raises:
+        ConfigError: One was not.
+    """
+    if unused := set(changes) - run:
         raise ConfigError(
             f"{sorted(unused)[0]!r} was to be changed, and the model does not run it "
             "as a layer. Leave it out of the targets."
@@ -81,9 +94,24 @@ def _adding(
                 f"{name!r} sees {len(rows)} of {positions[0]} positions: it serves "
                 "some of them only, as an expert does. Leave it out of the targets."
             )
-        # As peft does: small changes are lost in a half-precision product.
-        rows = at_least_float32(rows)
-        added = change(rows.unflatten(0, (models, -1)))
+        added = _in_float32(change, rows.unflatten(0, (models, -1)))
         return (output + added.reshape(output.shape)).to(output.dtype)
 
     return hook
+
+
+def _in_float32(change: Change, rows: Tensor) -> Tensor:
+    """Return a change of rows, computed in float32 and kept for no gradient.
+
+    As peft does: small changes are lost in a half-precision product. Their copies in
+    float32 would take most of a step's memory, so they are made again for the gradient.
+    """
+    if rows.dtype.itemsize < 4 and torch.is_grad_enabled():
+        exact: Tensor = checkpoint(
+            lambda part: change(at_least_float32(part)),
+            rows,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        return exact
+    return change(at_least_float32(rows))

@@ -10,10 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from privaudit.core.errors import ConfigError
+from privaudit.core.memory import is_checkpointing
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 from privaudit.models.language.language_targets import TargetNames, linear_targets
 from privaudit.models.transformers.prefix_attention import prefixed, self_attention
-from privaudit.models.transformers.stacked_changes import changed
+from privaudit.models.transformers.recomputed_layers import layers_of, recomputed
+from privaudit.models.transformers.stacked_changes import changed, check_all_run
 
 Result = TypeVar("Result")
 
@@ -71,12 +74,26 @@ class TunedModules:
             *positions: That a linear layer may see, in the whole batch; none where
                 each is known to see what there is model by model.
         """
+        again = partial(self._added, tuning, models, positions)
+        with again() as run, recomputed(self._rerun, again):
+            yield
+        check_all_run(tuning.changes, run)
+
+    @contextmanager
+    def _added(
+        self, tuning: Tuning, models: int, positions: tuple[int, ...]
+    ) -> Iterator[set[str]]:
+        """Add what is tuned; give the targets that were run so far."""
         sites = {n: self.model.get_submodule(n) for n in tuning.prefix and self.sites}
         with (
-            changed(self._modules, tuning.changes, models, *positions),
+            changed(self._modules, tuning.changes, models, *positions) as run,
             prefixed(sites, tuning.prefix),
         ):
-            yield
+            yield run
+
+    @cached_property
+    def _rerun(self) -> list[nn.Module]:
+        return layers_of(self.model)
 
     def each_alone(
         self, tuning: Tuning, run: Callable[[int, Tuning], Tensor]
@@ -95,7 +112,17 @@ class TunedModules:
     def one_alone(
         self, tuning: Tuning, number: int, run: Callable[[Tuning], Result]
     ) -> Result:
-        """Run one of several models that have all weights of their own."""
+        """Run one of several models that have all weights of their own.
+
+        Raises:
+            ConfigError: Layers are to run again for the gradient: by then they have
+                the frozen weights.
+        """
+        if is_checkpointing():
+            raise ConfigError(
+                "Checkpointing was requested for a method that trains all weights. "
+                "Leave out --checkpointing, or train adapters."
+            )
         model_weights = {
             f"model.{n}": t[number].to(self.weights[n].dtype)
             for n, t in tuning.weights.items()

@@ -154,6 +154,7 @@ HEADER = entries(
         "threads": number,
         "device": DEVICE,
         "earlier": withheld,
+        "stacked_clients": number,
         "config": CONFIG,
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from privaudit.core.memory import in_chunks
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.base_trainer import BaseTrainer
@@ -143,9 +144,7 @@ class PromptTrainer(BaseTrainer):
         """
         if "text" in models:
             return query_text(task, models["text"], records)
-        with torch.no_grad():
-            text = task.prompts(models["context"])
-        return query_text(task, text, records)
+        return query_text(task, text_of(task, models["context"]), records)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -204,6 +203,19 @@ class LocalSgd(PromptTrainer):
             learning_rate=learning_rate or self.learning_rate,
             momentum=self.momentum,
         )
+
+
+@torch.no_grad()
+def text_of(
+    task: Task, contexts: Float[Tensor, "k tokens width"]
+) -> Float[Tensor, "k classes d"]:
+    """Return the text features of every class behind each context."""
+    count, size = len(contexts), task.classifier.frozen_bytes
+
+    def features(chosen: Tensor) -> Tensor:
+        return task.prompts(contexts[chosen.to(contexts.device)])
+
+    return torch.cat(list(in_chunks(count, max(1, count), size, features)))
 
 
 @torch.no_grad()

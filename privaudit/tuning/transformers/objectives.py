@@ -8,8 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from privaudit.core.memory import in_chunks
 from privaudit.core.streams import Stream
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, bytes_of
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Records, Signal, Signals, Task
@@ -63,13 +64,16 @@ class ClassObjective:
         def each(tensor: Tensor) -> Tensor:
             return tensor.expand(count, *tensor.shape)
 
-        rows = max(1, ROWS_AT_ONCE // count)
-        for chosen in torch.arange(len(records)).split(rows):
+        def answers(chosen: Tensor) -> Signals:
             chunk = records.pick(chosen)
             tokens = None if chunk.tokens is None else each(chunk.tokens)
             words = None if chunk.words is None else chunk.words.repeated(count)
             logits = self.tower.logits(each(chunk.features), tokens, words, tuning)
-            yield {"log_probabilities": logits.log_softmax(dim=-1)}
+            return {"log_probabilities": logits.log_softmax(dim=-1)}
+
+        rows = max(1, ROWS_AT_ONCE // count)
+        size = bytes_of(self.tower.weights)
+        yield from in_chunks(len(records), rows, size, answers)
 
     def _logits(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n classes"]:
         return self.tower.logits(batch.features, batch.tokens, batch.words, tuning)
@@ -118,14 +122,18 @@ class AnswerObjective:
         """Yield statistics of every token, [count, chunk of records, positions]."""
         assert records.tokens is not None
         assert records.words is not None
-        words = records.words.trimmed()
+        pictures, words = records.tokens, records.words.trimmed()
         of_one = count * words.length * self.outcomes
         rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
-        for chosen in torch.arange(len(records)).split(rows):
-            tokens, chunk_words = records.tokens[chosen], words[chosen].repeated(count)
+
+        def answers(chosen: Tensor) -> Signals:
+            tokens, chunk_words = pictures[chosen], words[chosen].repeated(count)
             tokens = tokens.expand(count, *tokens.shape)
             logits = self.language.logits(tokens, chunk_words, tuning)
-            yield token_signals(logits, chunk_words, want)
+            return token_signals(logits, chunk_words, want)
+
+        size = bytes_of(self.language.weights)
+        yield from in_chunks(len(records), rows, size, answers)
 
     def _predicted(
         self, tuning: Tuning, batch: Batch

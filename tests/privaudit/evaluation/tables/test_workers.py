@@ -6,7 +6,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from privaudit.core.devices import chosen_device, use_device
+from privaudit.core.memory import (
+    is_checkpointing,
+    memory_limit,
+    use_checkpointing,
+    use_memory,
+)
+from privaudit.evaluation.tables import workers
+from privaudit.evaluation.tables.outcomes import TableOutcome
 from tests.places import ROOT
 
 PLAN = """
@@ -61,3 +71,19 @@ def test_ctrl_c_ends_every_process_and_says_what_to_do(
     assert not out
     assert "interrupted. Finished rounds are kept: run the same" in err
     assert "Traceback" not in err
+
+
+def test_a_worker_computes_where_and_as_the_table_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def perform(digest: str) -> TableOutcome:
+        found = f"{chosen_device()} {memory_limit()} {is_checkpointing()}"
+        return TableOutcome(digest, run=found)
+
+    monkeypatch.setattr(workers, "perform", perform)
+    device = torch.device("cuda:3")
+    with use_device(device), use_memory("3MB"), use_checkpointing():
+        computing = workers.computing_here()
+    done = workers.perform_there(computing, "a digest")
+    assert done == TableOutcome("a digest", run="cuda:3 3000000 True")
+    assert chosen_device().type == "cpu"

@@ -71,3 +71,15 @@ def test_looking_leaves_the_model_as_it_was() -> None:
 def test_a_language_model_of_some_targets_has_no_others(tokenizer: Any) -> None:
     language = StackedLanguageModel(build_language("llama"), tokenizer, ["q_proj"])
     assert len(language.targets) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_attention"),
+    [("llama", LLAMA[:4]), ("gpt2", ["c_attn", "c_proj"])],
+)
+def test_the_layers_of_attention_can_be_named_together(
+    kind: str, of_attention: list[str]
+) -> None:
+    found = linear_targets(build_language(kind), "attention")
+    assert endings(found) == of_attention * 2
+    assert all("attn" in name for name in found)

@@ -13,6 +13,7 @@ from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
+from privaudit.core.memory import use_checkpointing, use_memory
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import records_elsewhere
@@ -144,6 +145,19 @@ def test_every_family_computes_in_bfloat16(
         assert {t.dtype for t in message.tensors.values()} == {torch.float32}
     losses = [run.metrics[0]["training_loss"] for run in (fine, coarse)]
     assert 0 < abs(losses[0] - losses[1]) < 0.02 * losses[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_computes_the_same_in_little_memory(
+    family: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    usual = tried(models[family], "lora", tmp_path, name="usual")
+    with use_memory("20kB"), use_checkpointing():
+        tight = tried(models[family], "lora", tmp_path, name="tight")
+        check_round_and_attack(family, tight)
+    assert tight.header["stacked_clients"] == 1
+    for one, other in zip(usual.transcript, tight.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,226 @@
+"""Memory: how much a step may take, and how much one took.
+
+What a step takes is counted tensor by tensor, on any device, so that it does not depend
+on an allocator's habits: the tensors that are alive at once, at most, beside those that
+were there before.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import finalize
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from privaudit.core.devices import CPU, chosen_device
+from privaudit.core.errors import ConfigError, shown
+
+SHARE_OF_FREE = 0.7
+MEASURED_FROM = 2**23
+"""Bytes of frozen weights from which memory is measured without being asked: hundreds of
+smaller models, stacked, take less than machines have."""
+_UNITS = {"B": 1} | {
+    f"{letter}{binary}B": (1024 if binary else 1000) ** power
+    for power, letter in enumerate("KMGT", 1)
+    for binary in ("", "I")
+}
+Result = TypeVar("Result")
+_SIZE = re.compile(
+    rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?) ?({'|'.join(_UNITS)})",
+    re.IGNORECASE | re.ASCII,
+)
+_limit: ContextVar[int | None] = ContextVar("memory", default=None)
+_checkpointing: ContextVar[bool] = ContextVar("checkpointing", default=False)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as "20GiB" or "500 MB".
+
+    Raises:
+        ConfigError: It is no size, or 0.
+
+    Example:
+        >>> parse_size("1.5GiB")
+        1610612736
+    """
+    found = _SIZE.fullmatch(text)
+    size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if not size:
+        raise ConfigError(
+            f"{shown(text)} is no amount of memory. Give one such as 20GiB or 500MB."
+        )
+    return size
+
+
+@contextmanager
+def use_memory(limit: int | str | None) -> Iterator[None]:
+    """Let steps within take at most so much memory; None leaves what was chosen.
+
+    Args:
+        limit: Bytes, or a size such as "20GiB": for what a step makes, beside the
+            frozen model and the records.
+
+    Raises:
+        ConfigError: It is no size.
+    """
+    size = parse_size(limit) if isinstance(limit, str) else limit
+    token = _limit.set(size or _limit.get())
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@contextmanager
+def use_checkpointing(on: bool = True) -> Iterator[None]:
+    """Let layers within keep only their inputs, and run again for the gradient.
+
+    A step then takes a fraction of the memory and about a third more time; gradients
+    come out the same. False leaves what was chosen.
+    """
+    token = _checkpointing.set(on or _checkpointing.get())
+    try:
+        yield
+    finally:
+        _checkpointing.reset(token)
+
+
+def is_checkpointing() -> bool:
+    """Say whether layers run again for the gradient."""
+    return _checkpointing.get() and torch.is_grad_enabled()
+
+
+def memory_limit() -> int:
+    """Return the bytes that a step may take: as chosen, or 0.7 of what is free."""
+    return _limit.get() or int(SHARE_OF_FREE * free_memory(chosen_device()))
+
+
+@contextmanager
+def as_chosen(limit: int | None, checkpointing: bool) -> Iterator[None]:
+    """Choose what :func:`chosen` returned, in another process."""
+    with use_memory(limit), use_checkpointing(checkpointing):
+        yield
+
+
+def chosen() -> tuple[int | None, bool]:
+    """Return the limit, if one was chosen, and whether layers run again."""
+    return _limit.get(), _checkpointing.get()
+
+
+def is_measured(frozen_bytes: int) -> bool:
+    """Say whether what a step takes is measured.
+
+    It is where a limit was chosen, on a GPU, and for a model of some size.
+
+    Args:
+        frozen_bytes: Of a frozen model's weights.
+    """
+    chosen = _limit.get() is not None or chosen_device() != CPU
+    return chosen or frozen_bytes >= MEASURED_FROM
+
+
+def in_chunks(
+    count: int, most: int, frozen_bytes: int, run: Callable[[Tensor], Result]
+) -> Iterator[Result]:
+    """Yield what comes of some rows at a time, as many as memory holds.
+
+    Args:
+        count: Rows.
+        most: At most so many at a time on the CPU, at least 1.
+        frozen_bytes: Of the frozen model that they run through.
+        run: Takes the numbers of some rows. Where memory is measured, the first row
+            runs alone.
+    """
+    rows = torch.arange(count)
+    if count > 1 and is_measured(frozen_bytes):
+        with PeakMemory() as memory:
+            first = run(rows[:1])
+        yield first
+        fit = max(1, memory_limit() // max(1, memory.peak))
+        most = fit if chosen_device() != CPU else min(most, fit)
+        rows = rows[1:]
+    for chosen in rows.split(most):
+        yield run(chosen)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device.
+
+    Of a GPU, what torch keeps for later tensors is free too. Where the system does not
+    tell, half of all memory counts as free.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free) + kept
+    available = _available()
+    if available is not None:
+        return available
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _available() -> int | None:
+    """Return what Linux says is available to new processes."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        told = dict(line.split(":", 1) for line in lines)
+        return int(told["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made while it is entered.
+
+    Workspace that an operation takes and returns is not seen.
+
+    Attributes:
+        now: Bytes of the tensors that were made and are alive.
+        peak: The most that they were at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._sizes: dict[int, int] = {}  # of live storages that were made here
+
+    def __torch_dispatch__(
+        self,
+        operation: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation, and count what it made."""
+        result = operation(*args, **(kwargs or {}))
+        taken = {_storage(part) for part in _tensors((args, kwargs))}
+        for part in _tensors(result):
+            key = _storage(part)
+            if key not in taken and key not in self._sizes:
+                self._count(key, part.untyped_storage())
+        return result
+
+    def _count(self, key: int, storage: torch.UntypedStorage) -> None:
+        self._sizes[key] = storage.nbytes()
+        self.now += self._sizes[key]
+        self.peak = max(self.peak, self.now)
+        finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._sizes.pop(key, 0)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in tree_leaves(value) if isinstance(part, Tensor)]

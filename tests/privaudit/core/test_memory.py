@@ -1,0 +1,105 @@
+"""What steps take is counted, and bounded by what was asked for."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.core.devices import CPU
+from privaudit.core.errors import ConfigError
+from privaudit.core.memory import (
+    MEASURED_FROM,
+    PeakMemory,
+    as_chosen,
+    chosen,
+    free_memory,
+    in_chunks,
+    is_checkpointing,
+    is_measured,
+    memory_limit,
+    parse_size,
+    use_checkpointing,
+    use_memory,
+)
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("20GiB", 20 * 2**30), ("500 MB", 500 * MB), ("1.5kib", 1536), ("7kB", 7000)],
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "20", "GiB", "0GiB", "-1GB", "1e3MB", "20  GB", "9" * 13 + "B", "\u0661GB"],
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no amount of memory"):
+        parse_size(text)
+
+
+def test_a_limit_holds_within_its_block() -> None:
+    assert 0 < memory_limit() <= 0.7 * 2**60
+    assert free_memory(CPU) > MB
+    with use_memory("2MB"):
+        assert memory_limit() == 2 * MB
+        with use_memory(None), use_memory(MB):
+            assert memory_limit() == MB
+        assert memory_limit() == 2 * MB
+    assert memory_limit() != 2 * MB
+
+
+def test_another_process_computes_as_this_one() -> None:
+    with use_memory("3MB"), use_checkpointing():
+        carried = chosen()
+    with as_chosen(*carried):
+        assert memory_limit() == 3 * MB
+        assert is_checkpointing()
+        with torch.no_grad():
+            assert not is_checkpointing()
+    assert not is_checkpointing()
+
+
+def test_tensors_are_counted_while_they_live() -> None:
+    weight = torch.ones(500, 500, requires_grad=True)  # 1 MB each
+    before = torch.ones(500, 500)
+    with PeakMemory() as memory:
+        product = before @ weight
+        seen = product.t().reshape(-1)[:3]  # the same memory, and a copy of it
+        assert memory.now == 2 * MB
+        del seen
+        assert memory.now == MB
+        product += 1  # makes nothing
+        product.sum().backward()
+        assert 2 * MB <= memory.peak < 4 * MB
+        del product
+        weight.grad = None
+        assert memory.now == 0
+    with PeakMemory() as again:
+        assert again.peak == 0
+
+
+def test_rows_are_taken_as_memory_holds_them() -> None:
+    taken: list[int] = []
+
+    def run(rows: Tensor) -> Tensor:
+        taken.append(len(rows))
+        return (torch.ones(len(rows), 1000) * rows[:, None]).sum(dim=1)
+
+    whole = torch.cat(list(in_chunks(9, 9, 0, run)))
+    assert taken == [9]
+    with use_memory(30_000):  # a row's two tensors take 8 kB
+        parts = torch.cat(list(in_chunks(9, 9, 0, run)))
+        assert taken[1:] == [1, 3, 3, 2]
+        assert [len(part) for part in in_chunks(0, 9, 0, run)] == [0]
+    assert torch.equal(parts, whole)
+
+
+def test_small_models_on_the_cpu_are_not_measured() -> None:
+    assert not is_measured(MEASURED_FROM - 1)
+    assert is_measured(MEASURED_FROM)
+    with use_memory("1TB"):
+        assert is_measured(0)

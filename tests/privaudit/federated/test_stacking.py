@@ -1,0 +1,107 @@
+"""Clients train together as far as memory holds them, to the same numbers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import Auditor, train
+from privaudit.cli.progress import Event
+from privaudit.core.memory import use_memory
+from privaudit.federated.stacking import Stacking
+from privaudit.federated.trainer import Task
+from privaudit.trainers.promptfl import PromptFL
+from tests.toy_federation import Play, Shards
+
+EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class Watched(PromptFL):
+    """Notes how many clients train together, and in how many steps at most."""
+
+    epochs: int = EPOCHS
+
+    def local_update(self, *arguments: Any) -> Any:
+        calls.append((len(arguments[1]), arguments[-1].steps))
+        return super().local_update(*arguments)
+
+
+calls: list[tuple[int, int | None]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def test_one_step_is_measured_and_numbers_stay(play: Play) -> None:
+    together = play(Watched(), rounds=2)
+    assert calls == [(3, None)] * 2
+    calls.clear()
+    with use_memory("1kB"):
+        alone = play(Watched(), rounds=1, cohort_size=Stacking(5))
+    assert calls == [(1, 1)] + [(1, None)] * 3
+    for one, other in zip(together.rounds[0].messages, alone.messages, strict=False):
+        for name, tensor in one.tensors.items():
+            torch.testing.assert_close(tensor, other.tensors[name])
+
+
+def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> None:
+    stacking = Stacking(5)
+    with use_memory("1GB"):
+        play(Watched(), rounds=3, cohort_size=stacking)
+    assert calls == [(1, 1)] + [(3, None)] * 3
+    assert stacking.fit is not None
+    assert stacking.fit > 5
+    with use_memory(1_000_000_000 // stacking.fit * 2 + 1):  # two of three
+        calls.clear()
+        play(Watched(), rounds=1, cohort_size=Stacking(5))
+    assert calls == [(1, 1), (2, None), (1, None)]
+
+
+@contextmanager
+def stopped_after(rounds: int) -> Iterator[Any]:
+    def stop(event: Event) -> None:
+        if event.done == rounds:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        yield stop
+
+
+def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path) -> None:
+    """Whatever memory there is then: so it comes out to the same bytes."""
+    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "shots": 6}
+    plain = train(folder=tmp_path, name="plain", **options)
+    with use_memory("700kB"):
+        whole = train(folder=tmp_path, name="whole", **options)
+        with stopped_after(1) as stop:
+            train(folder=tmp_path, name="cut", watcher=stop, **options)
+    with use_memory("1GB"):
+        cut = train(folder=tmp_path, name="cut", resume=True, **options)
+    fit = whole.header["stacked_clients"]
+    assert 1 <= fit < 4
+    assert cut.header["stacked_clients"] == fit
+    assert cut.transcript.head == whole.transcript.head
+    assert "stacked_clients" not in plain.header
+    assert plain.config.digest == whole.config.digest
+    for one, other in zip(plain.transcript, whole.transcript, strict=True):
+        for name, tensor in one.tensors.items():
+            torch.testing.assert_close(tensor, other.tensors[name], rtol=0, atol=1e-3)
+
+
+def test_shadow_models_are_stacked_as_memory_holds_them(tmp_path: Path) -> None:
+    run = train(folder=tmp_path / "runs", rounds=1, epochs=1, clients=2, shots=6)
+    scores = []
+    for limit in (None, "700kB"):
+        copied = copytree(run.path, tmp_path / str(limit))
+        with use_memory(limit):
+            audit = Auditor(str(copied)).attack(clients=1, shadows=6)
+        scores.append(audit.results["shadow"].clients[0].scores)
+    assert abs(scores[0] - scores[1]).max() < 1e-3
