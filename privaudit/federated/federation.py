@@ -11,7 +11,12 @@ from typing import Any
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, alike, stack, unstack
-from privaudit.federated.local_training import Trained, train_places
+from privaudit.federated.local_training import (
+    ClientInput,
+    Stacking,
+    Trained,
+    train_places,
+)
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
     RoundMessages,
@@ -21,7 +26,6 @@ from privaudit.federated.messages import (
     not_empty,
 )
 from privaudit.federated.runs.fields import COHORT_SIZE
-from privaudit.federated.stacking import ClientInput, Stacking
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
 from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcript import PUBLIC, SERVER, Message

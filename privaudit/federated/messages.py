@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privaudit.core.tensors import Tensors
-from privaudit.federated.local_training import Trained
+from privaudit.federated.local_training import ClientInput, Trained
 from privaudit.federated.masked_sum import Masking, masked_sum
-from privaudit.federated.stacking import ClientInput
 from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Trainer
 from privaudit.federated.transcript import SERVER, Kind, Message
 from privaudit.privacy.events import MechanismEvent

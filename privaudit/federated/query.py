@@ -11,7 +11,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.memory import in_chunks
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.dialogues import ANSWER, PADDING, TokenSequences
-from privaudit.federated.stacking import frozen_bytes
+from privaudit.federated.local_training import frozen_bytes
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import Tuning
 

@@ -29,8 +29,8 @@ from privaudit.auditing.shadow_models.splits import (
 from privaudit.auditing.signals.signal_cache import content_hash
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
+from privaudit.federated.local_training import ClientInput, Stacking
 from privaudit.federated.messages import update_of
-from privaudit.federated.stacking import ClientInput, Stacking
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,

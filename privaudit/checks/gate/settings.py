@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from privaudit.core.bounded_files import read_bytes
+from privaudit.core.bounded_files import read_bytes, read_toml
 from privaudit.core.errors import ConfigError, LimitError, UnknownNameError
-from privaudit.core.toml_files import read_toml
 
 Metric = Literal["auroc", "success", "utility"]
 Margin = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]

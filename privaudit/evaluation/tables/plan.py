@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
 from privaudit.auditing.scenario import find_scenario
+from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
-from privaudit.core.toml_files import read_toml
 from privaudit.evaluation.tables.metrics import (
     ELSEWHERE,
     Metric,

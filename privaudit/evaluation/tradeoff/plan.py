@@ -17,8 +17,8 @@ from pydantic import (
     ValidationError,
 )
 
+from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, nearest
-from privaudit.core.toml_files import read_toml
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
 
 _OWN_OPTION = {

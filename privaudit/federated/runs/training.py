@@ -33,6 +33,7 @@ from privaudit.federated.federation import (
     give_away,
     run_round,
 )
+from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.ledger import Ledger
@@ -66,7 +67,6 @@ from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
-from privaudit.federated.stacking import Stacking
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcript import (

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from privaudit.auditing.auditor import Auditor
+from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, TranscriptError, one_line
-from privaudit.core.toml_files import read_toml
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.run_files import split_names
 from privaudit.federated.runs.run_names import check_name, find_place

@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from privaudit.core.arrays import read_npz
-from privaudit.core.bounded_files import bounded_lines, read_bytes, read_lines
+from privaudit.core.bounded_files import (
+    bounded_lines,
+    read_bytes,
+    read_lines,
+    read_toml,
+)
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.core.limits import LIMITS, check_json, check_limit, most, variable_of
 from privaudit.core.storage import write_bytes
-from privaudit.core.toml_files import read_toml
 from privaudit.datasets.files.archives import FolderStore, open_store
 from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.federated.runs.ledger import Ledger

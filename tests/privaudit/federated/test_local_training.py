@@ -13,7 +13,7 @@ import torch
 from privaudit import Auditor, train
 from privaudit.cli.progress import Event
 from privaudit.core.memory import use_memory
-from privaudit.federated.stacking import Stacking
+from privaudit.federated.local_training import Stacking
 from privaudit.federated.trainer import Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play, Shards
