@@ -121,7 +121,7 @@ def _compute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         kwargs = {**kwargs, "device": "cpu"} if is_there else kwargs
     near, named = tree_map_only(SimulatedTensor, lambda t: t.near, (args, kwargs))
     result = func(*near, **named)
-    if func is _aten._local_scalar_dense.default:
+    if func is _aten._local_scalar_dense.default or result is None:
         return result
     if func._schema.name.endswith("_") and func._schema.is_mutable:  # in place
         return args[0]

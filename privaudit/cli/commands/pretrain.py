@@ -147,22 +147,25 @@ def pretrain_projector(
     ] = None,
     steps: Steps = None,
     seed: Seed = 0,
+    device: options.Device = None,
 ) -> None:
     """Train a projector of image embeddings for a language model, on public captions.
 
     Clients never get these captions: they become reference records, or are left out.
     """
+    from privaudit.core.devices import use_device
     from privaudit.models.language.projector_folder import make_captioner
 
-    _make_first(out)
-    make_captioner(
-        language,
-        dataset,
-        out,
-        data=data,
-        split=split,
-        share=share,
-        settings=options.given(parts=parts, steps=steps, seed=seed),
-        progress=typer.echo,
-    )
+    with use_device(device):
+        _make_first(out)
+        make_captioner(
+            language,
+            dataset,
+            out,
+            data=data,
+            split=split,
+            share=share,
+            settings=options.given(parts=parts, steps=steps, seed=seed),
+            progress=typer.echo,
+        )
     typer.echo(f"Use it: --model language:{out}")

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load, save
 from torch import Tensor
 
-from privaudit.core.devices import CPU
+from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import (
     make_private_folder,
@@ -130,7 +130,7 @@ def save_captioner(
     )
     with storage_errors(out), tempfile.TemporaryDirectory(dir=out) as unfinished:
         with loading_errors("language model", str(out)):
-            model.save_pretrained(unfinished)
+            model.to(CPU).save_pretrained(unfinished)
             words.save_pretrained(unfinished)
         shutil.rmtree(out / LANGUAGE, ignore_errors=True)
         shutil.copytree(unfinished, out / LANGUAGE)
@@ -227,7 +227,7 @@ def captioner_on(
     settings: ProjectorSettings | None = None,
     progress: Callable[[ProjectorLogLine], None] | None = None,
 ) -> ProjectorDescription:
-    """Learn on given public records of a data set in memory; see above.
+    """Learn on given public records of a data set in memory, on the chosen device.
 
     Raises:
         ConfigError: It has pictures in place of embeddings, or no captions.
@@ -235,7 +235,7 @@ def captioner_on(
     """
     how, bank = settings or ProjectorSettings(), _bank(dataset)
     model, tokenizer = load_language(source)
-    language = StackedLanguageModel(model, tokenizer)
+    language = StackedLanguageModel(model.to(chosen_device()), tokenizer)
     write = DialogueTokens(tokenizer, template, how.parts, language.context)
     words = write([dataset.dialogues[int(i)] for i in public.indices])
     embeddings = bank.embeddings[public.indices]
@@ -280,7 +280,13 @@ def _losses(
     words = write([dataset.dialogues[int(i)] for i in chosen])
     embeddings = _bank(dataset).embeddings[chosen]
     own, other = (
-        float(caption_loss(language, learned.projector(given), _on(words, language)))
+        float(
+            caption_loss(
+                language,
+                learned.projector(given.to(language.device)),
+                _on(words, language),
+            )
+        )
         for given in (embeddings, embeddings.roll(1, dims=0))
     )
     return Losses(len(chosen), own, other)

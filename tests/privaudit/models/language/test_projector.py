@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
+from privaudit.core.storage import read_tensors
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
 from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
 from privaudit.models.feature_cache import cached_tokens
@@ -19,6 +22,7 @@ from privaudit.models.language.projector import (
     learn_projector,
 )
 from privaudit.models.language.projector_folder import (
+    WEIGHTS,
     ProjectorDescription,
     captioner_on,
     make_captioner,
@@ -28,6 +32,7 @@ from privaudit.models.surrogate_clip.public_split import drawn_records
 from tests.loaded_models import load_captioner
 from tests.places import ROOT
 from tests.privaudit.models.language.small_language import draw_rows
+from tests.simulated_device import another_device, assert_agree
 
 STORIES = ROOT / "tests/data/stories260K"
 WAYS = ProjectorSettings(
@@ -70,6 +75,22 @@ def test_the_projector_learns_what_embeddings_say(
     assert description.log[-1].loss < description.log[0].loss
     assert description.losses.own < 0.5 * description.losses.other
     assert description.losses.records == 20
+
+
+@pytest.mark.gpu
+def test_another_device_learns_the_same(dataset: Dataset, tmp_path: Path) -> None:
+    public, few = drawn_records(dataset, 0.5, seed=1), replace(WAYS, steps=3)
+    learned = []
+    for name in ("here", "there"):
+        with (
+            another_device() as device,
+            use_device("cpu" if name == "here" else device),
+        ):
+            captioner_on(
+                str(STORIES), dataset, "drawn", public, tmp_path / name, settings=few
+            )
+        learned.append(read_tensors(tmp_path / name / WEIGHTS))
+    assert_agree(learned[0], learned[1])
 
 
 def test_a_captioner_describes_records_that_it_has_not_seen(
