@@ -77,29 +77,61 @@ def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:
         return loader.from_pretrained(source, trust_remote_code=False, **options)
 
 
+_NAFLEX = (
+    "its pictures have patches of any number (NaFlex); SigLIP 2 for pictures of one "
+    "size is of type 'siglip', such as siglip2-base-patch16-224"
+)
 _REASONS = {
     "blip": "its pictures reach the words by attention of its own, into which no "
     "prefix can be put",
     "instructblip": "its picture tokens depend on the question, so they cannot be "
     "computed once",
+    "siglip2": _NAFLEX,
+    "siglip2_vision_model": _NAFLEX,
+    "swinv2": "its layers also see distances between patches, once for all models that "
+    "are tuned; the first Swin's do not",
 }
 
 
-def check_type(source: str, name: str, wanted: str) -> None:
-    """Refuse a model of another type than a family takes.
+def model_type(source: str) -> str:
+    """Return what a model's config.json says that it is.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be read.
+    """
+    return str(_pretrained("AutoConfig", "model", source).model_type)
+
+
+def check_type(source: str, name: str, *wanted: str) -> str:
+    """Return a model's type, of those that a family takes.
 
     Raises:
         MissingFileError: It is not there.
         ConfigError: It is of another type.
     """
-    config = _pretrained("AutoConfig", "model", source)
-    if config.model_type == wanted:
-        return
-    why = _REASONS.get(config.model_type)
+    kind = model_type(source)
+    if kind in wanted:
+        return kind
+    why = _REASONS.get(kind)
     raise ConfigError(
-        f"{source!r} is a model of type {config.model_type!r}, and {name} takes those "
-        f"of type {wanted!r}{f': {why}' if why else ''}. Use one of these."
+        f"{source!r} is a model of type {kind!r}, and {name} takes those of type "
+        f"{' or '.join(map(repr, wanted))}{f': {why}' if why else ''}. Use one of these."
     )
+
+
+def refuse_types(source: str, name: str, *refused: str) -> None:
+    """Refuse models of some types, before their weights are read.
+
+    Raises:
+        MissingFileError: The model is not there.
+        ConfigError: It is of one of them.
+    """
+    if (kind := model_type(source)) in refused:
+        raise ConfigError(
+            f"{source!r} is a model of type {kind!r}, which {name} does not take: "
+            f"{_REASONS[kind]}. Use another."
+        )
 
 
 @contextmanager

@@ -52,8 +52,9 @@ class ModelFamily:
         load: Loads one of them, frozen. No code of a model is run.
         sources: What a SOURCE is, as lists write it; empty where there is one model.
         records: What they read.
-        tuned: Whether trainers change their layers, and not a prompt before class
-            names.
+        tuned: Whether trainers change their layers, and not only a prompt before
+            class names.
+        prompted: Whether they are tuned, and have such prompts, too.
         takes_checkpoint: Whether weights may come from a file beside.
     """
 
@@ -62,6 +63,7 @@ class ModelFamily:
     sources: tuple[str, ...] = ()
     records: Literal["pictures", "texts"] = "pictures"
     tuned: bool = True
+    prompted: bool = False
     takes_checkpoint: bool = False
 
 

@@ -301,11 +301,17 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
             f"{config.trainer} trains models for {task}, and {config.model} is for "
             f"{family.task}. Use a model such as {other}, or another trainer."
         )
-    if task == "classification" and family.tuned:
+    if task == "classification" and family.tuned and not family.prompted:
         raise ConfigError(
             f"{config.trainer} learns prompts before class names, and {config.model} "
             "has no such prompts. Train it with fedpt, or use a model such as "
             "tiny-clip."
+        )
+    if task == "classification" and family.tuned and config.precision != "float32":
+        raise ConfigError(
+            f"{config.trainer} learns prompts, which {config.model} reads in float32 "
+            f"only, and {config.precision} was requested. Use float32, or a model of "
+            "open_clip."
         )
     if family.task == "generation" and not dataset.dialogues:
         raise ConfigError(

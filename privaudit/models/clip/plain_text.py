@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from privaudit.models.clip.prompt_tokens import PromptTokens
-from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.clip.text_tower import any_text_tower
 
 
 def plain_text_features(
@@ -41,7 +41,7 @@ def plain_text_features(
         )
 
     encode: Any = clip.encode_text
-    hook = text_tower(clip).token_embedding.register_forward_hook(put_contexts)
+    hook = any_text_tower(clip).token_embedding.register_forward_hook(put_contexts)
     try:
         features = encode(tokens.ids)
     finally:

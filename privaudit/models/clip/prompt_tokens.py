@@ -63,7 +63,9 @@ def prompt_tokens(
     # Asked for more room than there is, so that what is too long is seen, not cut.
     rows = tokenizer(list(texts), context_length=4 * length)
     start, _, padding = _specials(tokenizer, length)
-    lengths = _lengths(rows, padding)
+    # An end token that is padding, too, is not counted by its row's length.
+    hidden_end = tokenizer(["a e"], context_length=start + 2)[0, -1] == padding
+    lengths = [length + int(hidden_end) for length in _lengths(rows, padding)]
     _check_fit(texts, lengths, context_tokens, length)
     # Any token of the text will do, but not padding, which some towers mask.
     placeholders = rows[:, start : start + 1].expand(-1, context_tokens)

@@ -21,7 +21,7 @@ from privaudit.models.clip.prompt_tokens import (
     word_ids,
 )
 from privaudit.models.clip.shared_prefix import SharedPrefixText
-from privaudit.models.clip.text_tower import text_tower
+from privaudit.models.clip.text_tower import TextTower, any_text_tower
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.frozen_model import FeatureModel, weight_bytes, weights_hash
 from privaudit.models.interfaces import Classifier, Precision
@@ -53,13 +53,13 @@ class ClassPrompts:
                 "Prompts before class names were requested in float16, whose range is "
                 "small for their gradients. Use float32 or bfloat16."
             )
-        tower = text_tower(clip)
+        tower = any_text_tower(clip)
         self.class_names = tuple(class_names)
         self.context_tokens = tokens.context_tokens
         self.width, self.dim = tower.width, tower.dim
         self._clip, self._tokens = clip, tokens
         self._shared: SharedPrefixText | None = None
-        if tower.shares_prefixes():
+        if isinstance(tower, TextTower) and tower.shares_prefixes():
             matmul_type = torch.bfloat16 if precision == "bfloat16" else None
             self._shared = SharedPrefixText(tower, tokens, matmul_type)
         elif precision == "bfloat16":
@@ -123,7 +123,7 @@ class PromptableCLIP(FeatureModel):
         self.clip = cast(Any, clip.eval().requires_grad_(False))
         self.tokenizer = tokenizer
         self._prepare = preprocess_batch
-        self._tower = text_tower(clip)
+        self._tower = any_text_tower(clip)
         self.width, self.dim = self._tower.width, self._tower.dim
         self.token_width = self.dim
         self.logit_scale = float(self.clip.logit_scale.exp())
@@ -156,7 +156,7 @@ class PromptableCLIP(FeatureModel):
     @property
     def device(self) -> torch.device:
         """Where the model runs."""
-        return self._tower.positional_embedding.device
+        return self._tower.token_embedding.weight.device
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
         """Make pictures into what :meth:`encode_images` takes, without randomness.
@@ -257,7 +257,7 @@ class PromptableCLIP(FeatureModel):
             ConfigError: A name is empty or does not fit beside the context, or the
                 tower cannot run in that precision.
         """
-        texts = [f"{_spoken(name)}." for name in class_names]
+        texts = [f"{spoken(name)}." for name in class_names]
         tokens = self._tokens(texts, context_tokens)
         return ClassPrompts(self.clip, tokens, class_names, precision)
 
@@ -315,8 +315,9 @@ def _filled(template: str, class_names: Sequence[str]) -> list[str]:
             f"A template has {{}} where the class name goes, and {template!r} has "
             "none. Write for example 'a photo of a {}.'."
         )
-    return [template.replace("{}", _spoken(name)) for name in class_names]
+    return [template.replace("{}", spoken(name)) for name in class_names]
 
 
-def _spoken(name: str) -> str:
+def spoken(name: str) -> str:
+    """Return a class name as a text has it."""
     return name.replace("_", " ")

@@ -80,6 +80,37 @@ class TextTower:
         )
 
 
+@dataclass(frozen=True)
+class WholeTextTower:
+    """A text tower of transformers: it is run by its own forward pass only.
+
+    Attributes:
+        token_embedding: From token ids to vectors.
+        dim: Size of a text feature.
+    """
+
+    token_embedding: nn.Embedding
+    dim: int
+
+    @property
+    def width(self) -> int:
+        """Size of a token's vector, and so of a context vector."""
+        return self.token_embedding.embedding_dim
+
+
+def any_text_tower(clip: nn.Module) -> TextTower | WholeTextTower:
+    """Find the text tower of an open_clip model, also where it is one of transformers.
+
+    Raises:
+        ConfigError: It is neither an open_clip transformer nor one of transformers.
+    """
+    parts: Any = getattr(clip, "text", clip)
+    inner = getattr(parts, "transformer", None)
+    if hasattr(inner, "get_input_embeddings"):
+        return WholeTextTower(inner.get_input_embeddings(), int(parts.output_dim))
+    return text_tower(clip)
+
+
 def text_tower(clip: nn.Module) -> TextTower:
     """Find the text tower of an open_clip ``CLIP``, ``CustomTextCLIP`` or ``CoCa``.
 
@@ -89,9 +120,9 @@ def text_tower(clip: nn.Module) -> TextTower:
     parts: Any = getattr(clip, "text", clip)
     if not isinstance(getattr(parts, "token_embedding", None), nn.Embedding):
         raise ConfigError(
-            f"{type(parts).__name__} is a text tower without open_clip's token "
-            "embedding, so no context can be put into its prompts. Choose a model "
-            "whose text tower is open_clip's own, such as ViT-B-16."
+            f"{type(parts).__name__} is a text tower without open_clip's layers, and "
+            "they are what is tuned. Choose a model whose text tower is open_clip's "
+            "own, such as ViT-B-16, or a trainer of prompts, such as promptfl."
         )
     return TextTower(
         token_embedding=parts.token_embedding,

@@ -19,12 +19,14 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Classifier, Tower, Tuning
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.llava import ProcessorPreparation
+from privaudit.models.transformers.class_texts import ClassTexts, ContextPrompts
 from privaudit.models.transformers.tunable_classifiers import (
     TunableClassifier,
     without_pooler,
 )
 from privaudit.models.transformers.vision import (
     ClipVisionTower,
+    SiglipVisionTower,
     VisionTower,
     classifying_tower,
 )
@@ -38,7 +40,8 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         model: The image tower, of transformers.
         processor: Its image processor.
         build: Makes a tower of class names and a hand-written prompt.
-        texts: The half of a CLIP that reads class texts; None where there is none.
+        texts: The half of a CLIP or SigLIP that reads class texts; None where there is
+            none.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         model: Any,
         processor: Any,
         build: Callable[[tuple[str, ...], str], VisionTower],
-        texts: "ClassTexts | None" = None,
+        texts: ClassTexts | None = None,
     ) -> None:
         self.name, self._model, self._build, self._texts = name, model, build, texts
         self._plain = build(("nothing",), "{}")
@@ -56,7 +59,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         self.image_size = self._side_of_pictures(int(model.config.image_size))
         self.width = int(model.config.hidden_size)
         self.token_width = int(getattr(model.config, "embed_dim", self.width))
-        self.dim = int(model.config.projection_dim) if texts else self.width
+        self.dim = texts.output_dim if texts else self.width
 
     def _side_of_pictures(self, trained: int) -> int:
         """Return the side of prepared pictures, in pixels.
@@ -142,19 +145,35 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         return self._build(class_names, template)
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
-        """Return patches of pictures, and whole pictures' features."""
+        """Return patches of pictures, and whole pictures' features.
+
+        Raises:
+            ConfigError: Local features are asked for, in the space of class texts.
+        """
+        if image_tokens and self._texts:
+            raise ConfigError(
+                f"This trainer compares parts of pictures with class texts, and "
+                f"{self.name} has features of whole pictures only. Use a model of "
+                "open_clip, such as open_clip:ViT-B-16."
+            )
         features = cached_features(self, dataset.pictures)
         return Records(features, dataset.labels, cached_tokens(self, dataset.pictures))
 
     def backbone(
         self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
     ) -> Classifier:
-        """Return what trainers see: no prompts, but class texts where there are any."""
+        """Return what trainers see: prompts and class texts where there are any."""
         if self._texts is None:
             return super().backbone(class_names, template)
         plain = super().backbone(class_names, template)
-        texts, scale = self._texts(class_names, template)
-        return replace(plain, logit_scale=scale, zero_shot=texts)
+        return replace(
+            plain,
+            prompts=ContextPrompts(
+                self._texts, class_names, context_tokens, self.precision
+            ),
+            logit_scale=self._texts.logit_scale,
+            zero_shot=self._texts.features(class_names, template),
+        )
 
 
 def vit(
@@ -172,37 +191,18 @@ def vit(
     return PictureClassifier(name, eye, processor, build)
 
 
-class ClassTexts:
-    """The frozen half of transformers' CLIP."""
-
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self.model, self._tokenizer = model, tokenizer
-
-    @torch.no_grad()
-    def __call__(
-        self, class_names: tuple[str, ...], template: str
-    ) -> tuple[Float[Tensor, "classes dim"], float]:
-        """Return the features of class texts, and what cosines are multiplied by."""
-        written = [template.format(name) for name in class_names]
-        tokens = self._tokenizer(
-            written, padding=True, truncation=True, return_tensors="pt"
-        ).to(self.model.device)
-        made = self.model.get_text_features(
-            tokens["input_ids"], attention_mask=tokens["attention_mask"]
-        )
-        texts = normalize(made.pooler_output.float(), dim=-1)
-        return texts, float(self.model.logit_scale.float().exp())
-
-
 def clip(
     name: str, model: Any, tokenizer: Any, processor: Any, targets: TargetNames
 ) -> TunableClassifier:
-    """Return transformers' CLIP, whose image tower is tuned before its class texts."""
+    """Return transformers' CLIP or SigLIP, tuned before its class texts or in them."""
     texts = ClassTexts(model, tokenizer)
-    eye = image_half(model)
+    is_siglip = model.config.model_type == "siglip"
+    eye = model.vision_model if is_siglip else image_half(model)
+    kind = SiglipVisionTower if is_siglip else ClipVisionTower
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
-        return ClipVisionTower(eye, *texts(class_names, template), targets)
+        features = texts.features(class_names, template)
+        return kind(eye, features, texts.logit_scale, targets)
 
     return PictureClassifier(name, eye, processor, build, texts)
 

@@ -7,7 +7,7 @@ difference, as no position is added behind the embeddings.
 """
 
 from math import isqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -199,22 +199,25 @@ class SiglipTower(ClassifyingTower):
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run all layers."""
-        return self.model.encoder(inputs_embeds=hidden).last_hidden_state
+        return _siglip_layers(self.model, hidden)
 
     def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
         """Normalise all states, and pool them."""
-        return self.model.head(self.model.post_layernorm(states))
+        return _siglip_vectors(self.model, states)
 
 
-class ClipVisionTower(VisionTower):
-    """The image tower of transformers' CLIP, tuned before frozen class texts.
+class TowerBeforeTexts(VisionTower):
+    """An image tower that is tuned before frozen class texts.
 
     Args:
-        model: ``CLIPVisionModelWithProjection``.
+        model: Of transformers.
         texts: Normalised features of the class texts.
         logit_scale: What cosines are multiplied by.
         targets: Layers that may be changed: "all-linear", or endings of names.
     """
+
+    embeddings: ClassVar[str]
+    tuned_part: ClassVar[str]
 
     def __init__(
         self,
@@ -223,8 +226,34 @@ class ClipVisionTower(VisionTower):
         logit_scale: float,
         targets: TargetNames = "all-linear",
     ) -> None:
-        super().__init__(model, "vision_model.embeddings", targets)
+        super().__init__(model, self.embeddings, targets, self.tuned_part)
         self._texts, self._scale = texts, logit_scale
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return scaled cosines between pictures and class texts."""
+        return self._scale * vectors @ self._texts.T.to(vectors.dtype)
+
+
+class SiglipVisionTower(TowerBeforeTexts):
+    """The image tower of SigLIP; its pooling head is as in :class:`SiglipTower`."""
+
+    embeddings, tuned_part = "embeddings", "encoder"
+
+    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
+        """Run all layers."""
+        return _siglip_layers(self.model, hidden)
+
+    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
+        """Normalise all states, pool them, and normalise what comes out."""
+        return normalize(_siglip_vectors(self.model, states), dim=-1)
+
+
+class ClipVisionTower(TowerBeforeTexts):
+    """The image tower of CLIP, as ``CLIPVisionModelWithProjection``."""
+
+    embeddings, tuned_part = "vision_model.embeddings", ""
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run the first normalisation and all layers."""
@@ -236,12 +265,6 @@ class ClipVisionTower(VisionTower):
         """Normalise the first state, and project it to where the class texts are."""
         normal = self.model.vision_model.post_layernorm(states[:, 0])
         return normalize(self.model.visual_projection(normal), dim=-1)
-
-    def scores(
-        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return scaled cosines between pictures and class texts."""
-        return self._scale * vectors @ self._texts.T.to(vectors.dtype)
 
 
 class SwinTower(ClassifyingTower):
@@ -272,6 +295,16 @@ class SwinTower(ClassifyingTower):
     def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
         """Normalise all states, and return their mean."""
         return self.model.layernorm(states).mean(dim=1)
+
+
+def _siglip_layers(model: Any, hidden: Tensor) -> Tensor:
+    states: Tensor = model.encoder(inputs_embeds=hidden).last_hidden_state
+    return states
+
+
+def _siglip_vectors(model: Any, states: Tensor) -> Tensor:
+    vectors: Tensor = model.head(model.post_layernorm(states))
+    return vectors
 
 
 def classifying_tower(

@@ -277,4 +277,4 @@ def test_records_without_patches_and_prompts_are_refused() -> None:
     with pytest.raises(ConfigError, match="without their patches"):
         classifier.tower.logits(nothing, None, None, Tuning())
     with pytest.raises(ConfigError, match="no prompts before class names"):
-        classifier.prompts(torch.zeros(1, 0, 0))
+        loaded("ViT").backbone(NAMES, "a {}").prompts(torch.zeros(1, 0, 0))

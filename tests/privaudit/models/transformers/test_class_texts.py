@@ -1,0 +1,206 @@
+"""Prompts before class names in transformers' CLIP and SigLIP."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit import Auditor, train
+from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.core.errors import ConfigError
+from privaudit.datasets.dataset import DATASETS
+from privaudit.models.hugging_face import import_transformers
+from privaudit.models.interfaces import Tuning
+from privaudit.models.registry import load_frozen
+from privaudit.models.transformers.picture_classifier import PictureClassifier
+from tests.small_records import picture_data
+from tests.small_siglip import CONTEXT, save_siglip, siglip_tokenizer
+from tests.small_transformers import clip_model, save, text_tokenizer
+
+NAMES = ("Bright film", "dull_song")
+TEMPLATE = "a photo of a {}."
+FAMILIES = ("siglip-1", "siglip-2", "clip")
+# A text whose tokens, where they stand, are those of another one's beginning.
+WORDS = {"siglip-1": "a photo of a", "siglip-2": "a photo of a ", "clip": "a film is a"}
+FIRST = {"siglip-1": slice(0, 4), "siglip-2": slice(0, 4), "clip": slice(1, 5)}
+TINY: dict[str, Any] = {
+    "clients": 2,
+    "rounds": 1,
+    "context_tokens": 4,
+    "measured_rounds": 1,
+    "tested": 6,
+    "test_share": 0.3,
+    "public_share": 0.3,
+}
+
+
+@pytest.fixture
+def data_set(monkeypatch: pytest.MonkeyPatch) -> str:
+    DATASETS.names()
+    long_names = ("film " * 22, "song", "play")
+    monkeypatch.setitem(DATASETS._entries, "some-pictures", picture_data)
+    monkeypatch.setitem(
+        DATASETS._entries,
+        "long-names",
+        lambda: replace(picture_data(), class_names=long_names),
+    )
+    return "some-pictures"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {
+        "siglip-1": save_siglip(tmp_path_factory.mktemp("one"), 1),
+        "siglip-2": save_siglip(tmp_path_factory.mktemp("two"), 2),
+        "clip": save(tmp_path_factory.mktemp("clip"), "clip-"),
+    }
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def model(family: str, folders: dict[str, str]) -> PictureClassifier:
+    loaded = load_frozen(folders[family])
+    assert isinstance(loaded, PictureClassifier)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(3, 3, 20, 24, generator=generator)
+
+
+def own_logits(family: str, folder: str, pixels: Tensor) -> tuple[Tensor, float]:
+    """Return what transformers' own forward pass says, and the bias in it."""
+    transformers = import_transformers()
+    if family == "clip":
+        model, tokenizer, bias = clip_model(), text_tokenizer("clip"), 0.0
+        options: dict[str, Any] = {"padding": True}
+    else:
+        kind = transformers.SiglipModel
+        model = kind.from_pretrained(folder, dtype=torch.float32)
+        tokenizer, bias = (
+            siglip_tokenizer(int(family[-1])),
+            float(model.logit_bias.detach()),
+        )
+        options = {"padding": "max_length", "max_length": CONTEXT}
+    texts = [TEMPLATE.format(name) for name in NAMES]
+    if family != "clip":  # as it was trained
+        texts = [text.lower() for text in texts]
+    tokens = tokenizer(texts, return_tensors="pt", **options)
+    with torch.no_grad():
+        made = model(pixel_values=pixels, **tokens)
+    return made.logits_per_image, bias
+
+
+def test_logits_are_the_models_own_up_to_a_bias_that_is_the_same_for_all_classes(
+    family: str,
+    model: PictureClassifier,
+    folders: dict[str, str],
+    pictures: Tensor,
+) -> None:
+    pixels = model.preprocess_batch(pictures)
+    folder = folders[family].partition(":")[2]
+    expected, bias = own_logits(family, folder, pixels)
+    seen = model.backbone(NAMES, TEMPLATE)
+    features = model.encode_images(pixels)
+    found = seen.logit_scale * features @ seen.zero_shot.T
+    assert torch.allclose(found + bias, expected, atol=1e-5)
+    assert torch.allclose(found.softmax(dim=-1), expected.softmax(dim=-1), atol=1e-5)
+    tokens = model.encode_tokens(pixels)[None]
+    tuned = seen.tower.logits(features[None], tokens, None, Tuning())[0]
+    assert torch.allclose(tuned + bias, expected, atol=1e-5)
+    assert seen.tower.head is None
+
+
+def test_a_context_of_words_equals_the_text_they_spell(
+    family: str, model: PictureClassifier
+) -> None:
+    texts = model._texts
+    assert texts is not None
+    words = texts.tokenize([WORDS[family]], CONTEXT)[0, FIRST[family]]
+    embed = texts.transformer.get_input_embeddings()
+    names = ("bright film", "dull song")
+    prompts = model.backbone(names, "{}", len(words)).prompts
+    found = prompts(embed(words)[None])[0]
+    expected = texts.features(names, f"{WORDS[family].strip()} {{}}.")
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "trainer", "settings"),
+    [
+        ("siglip-1", "promptfl", {"epochs": 1}),
+        ("siglip-1", "fedpt", {"peft_method": "lora", "rank": 2, "epochs": 1}),
+        ("siglip-2", "coop", {"epochs": 1}),
+        ("siglip-2", "dp-fpl", {"epsilon": 8.0}),
+        ("siglip-2", "pfedmoap", {}),
+        ("clip", "promptfl", {"epochs": 1}),
+    ],
+)
+def test_a_round_is_trained_and_attacked(
+    family: str,
+    trainer: str,
+    settings: dict[str, Any],
+    folders: dict[str, str],
+    data_set: str,
+    tmp_path: Path,
+) -> None:
+    run = train(
+        trainer,
+        folder=tmp_path,
+        model=folders[family],
+        dataset=data_set,
+        settings=settings,
+        **TINY,
+    )
+    released = Auditor(run).attack(scenario(trainer), clients=1)
+    assert all(0 <= found.auroc.value <= 1 for found in released.results.values())
+    assert run.is_complete
+    sent = [m.tensors for m in run.transcript if m.is_update]
+    before = next((m.tensors for m in run.transcript if m.sender == "server"), {})
+    for tensors in sent:
+        assert all(tensor.isfinite().all() for tensor in tensors.values())
+        zero = torch.zeros(())
+        assert any((sent != before.get(n, zero)).any() for n, sent in tensors.items())
+
+
+def scenario(trainer: str) -> Scenario:
+    whole = find_scenario("prompt-release", 0)
+    return replace(whole, attacks=dict(list(whole.attacks.items())[:1]), dominates=())
+
+
+def test_what_these_models_do_not_have_is_refused(
+    folders: dict[str, str], data_set: str, tmp_path: Path
+) -> None:
+    tiny = {"dataset": data_set, "model": folders["siglip-1"], **TINY}
+    with pytest.raises(ConfigError, match="has features of whole pictures only"):
+        train("fedotp", folder=tmp_path, **tiny)
+    with pytest.raises(ConfigError, match="Use float32"):
+        train("promptfl", folder=tmp_path, precision="bfloat16", **tiny)
+    assert not list(tmp_path.glob("*/run.json"))
+    with pytest.raises(ConfigError, match="leave 20 of the text tower's 24"):
+        train("promptfl", folder=tmp_path, **tiny | {"dataset": "long-names"})
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "says"),
+    [
+        ("clip", "Siglip2", "such as siglip2-base-patch16-224"),
+        ("vit", "Siglip2", "such as siglip2-base-patch16-224"),
+        ("vit", "Swinv2", "the first Swin's do not"),
+    ],
+)
+def test_what_is_not_taken_is_refused_before_its_weights_are_read(
+    family: str, kind: str, says: str, tmp_path: Path
+) -> None:
+    getattr(import_transformers(), f"{kind}Config")().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        load_frozen(f"{family}:{tmp_path}")
