@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from privaudit.checks.lint import lint
     from privaudit.core.devices import use_device
     from privaudit.core.memory import use_checkpointing, use_memory
+    from privaudit.core.remote_code import trust_remote_code
     from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
@@ -58,6 +59,7 @@ __all__ = [
     "tradeoff",
     "train",
     "use_checkpointing",
+    "trust_remote_code",
     "use_device",
     "use_memory",
     "write_tradeoff",
@@ -86,6 +88,7 @@ _HOMES = {
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",
     "use_checkpointing": "privaudit.core.memory:use_checkpointing",
+    "trust_remote_code": "privaudit.core.remote_code:trust_remote_code",
     "use_device": "privaudit.core.devices:use_device",
     "use_memory": "privaudit.core.memory:use_memory",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",

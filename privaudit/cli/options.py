@@ -112,6 +112,14 @@ Checkpointing = Annotated[
         "the gradient. The same numbers in less memory and more time.",
     ),
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Let a model of transformers run code that comes with it, with all your "
+        "rights. The run says so, and attacks on it need the option again.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
@@ -161,18 +169,28 @@ def take_run_fields(
 
 
 def with_computing(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with options for where and in how much memory it computes."""
+    """Return a command with options for where, in how much memory and what it computes.
+
+    ``--trust-remote-code`` allows code of a model's own.
+    """
 
     def compute(
         device: str | None = None,
         memory: str | None = None,
         checkpointing: bool = False,
+        trust_remote_code: bool = False,
         **named: Any,
     ) -> None:
         from privaudit.core.devices import use_device
         from privaudit.core.memory import use_checkpointing, use_memory
+        from privaudit.core import remote_code
 
-        with use_device(device), use_memory(memory), use_checkpointing(checkpointing):
+        with (
+            use_device(device),
+            use_memory(memory),
+            use_checkpointing(checkpointing),
+            remote_code.trust_remote_code(trust_remote_code),
+        ):
             command(**named)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -183,6 +201,9 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter("memory", keyword, default=None, annotation=Memory),
         inspect.Parameter(
             "checkpointing", keyword, default=False, annotation=Checkpointing
+        ),
+        inspect.Parameter(
+            "trust_remote_code", keyword, default=False, annotation=TrustRemoteCode
         ),
     ]
     setattr(compute, "__signature__", inspect.Signature(offered))  # noqa: B010

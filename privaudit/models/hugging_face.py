@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from privaudit.models.foreign_folder import check_folder, check_size
 
@@ -63,8 +64,11 @@ def _check_size(kind: str, what: str, source: str) -> None:
 
     def build() -> Any:
         loader = getattr(import_transformers(), kind)
-        make = getattr(loader, "from_config", None) or loader._from_config
-        return make(_pretrained("AutoConfig", what, source))
+        config = _pretrained("AutoConfig", what, source)
+        if hasattr(loader, "from_config"):
+            trusted = remote_code_is_trusted()
+            return loader.from_config(config, trust_remote_code=trusted)
+        return loader._from_config(config)
 
     with loading_errors(what, source):
         check_size(source, build)
@@ -74,7 +78,8 @@ def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:
     loader = getattr(import_transformers(), kind)
     with loading_errors(what, source):
         check_folder(source)
-        return loader.from_pretrained(source, trust_remote_code=False, **options)
+        trusted = remote_code_is_trusted()
+        return loader.from_pretrained(source, trust_remote_code=trusted, **options)
 
 
 _NAFLEX = (
@@ -159,8 +164,9 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise ConfigError(
                 f"The {what} {source!r} comes with code of its own, which would run "
-                "here with all your rights, and privaudit runs no such code. Choose a "
-                "model whose architecture transformers has."
+                "here with all your rights, and privaudit runs no such code unless "
+                "you give --trust-remote-code. Choose a model whose architecture "
+                "transformers has, or read that code first."
             ) from None
         if isinstance(error, OSError) and "safetensors" not in reason:
             raise MissingFileError(

@@ -27,6 +27,8 @@ class ModelRequest:
         checkpoint: Its weights, where the family takes a file of them.
         targets: Linear layers that may be changed: "all-linear", or names or endings
             of names.
+        template: A chat template (Jinja) in place of the model's own, where the family
+            takes one.
         device: Where the model runs.
         dtype: Of its weights, where the family loads them in one.
     """
@@ -34,6 +36,7 @@ class ModelRequest:
     name: str
     checkpoint: Path | None = None
     targets: TargetNames = "all-linear"
+    template: str | None = None
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
 
@@ -56,6 +59,7 @@ class ModelFamily:
             class names.
         prompted: Whether they are tuned, and have such prompts, too.
         takes_checkpoint: Whether weights may come from a file beside.
+        takes_template: Whether a chat template may be given.
     """
 
     task: TaskKind
@@ -65,6 +69,7 @@ class ModelFamily:
     tuned: bool = True
     prompted: bool = False
     takes_checkpoint: bool = False
+    takes_template: bool = False
 
 
 MODELS: Registry[ModelFamily] = Registry(
@@ -108,6 +113,7 @@ def load_frozen(
     checkpoint: str | Path | None = None,
     targets: str | Sequence[str] = "all-linear",
     precision: Precision = "float32",
+    template: str | None = None,
 ) -> FrozenModel:
     """Load a model to the chosen device.
 
@@ -117,6 +123,7 @@ def load_frozen(
         targets: Names or endings of names of the linear layers that are changed, a
             list or with commas between; or "all-linear", or "attention".
         precision: Of weights and forward passes.
+        template: A chat template (Jinja) in place of the model's own.
 
     Raises:
         UnknownNameError: There is none of that name.
@@ -134,10 +141,15 @@ def load_frozen(
             f"Targets were named, and no layer of {name} is changed. Leave --targets "
             "out, or use a model that is tuned: `privaudit list models`."
         )
+    if template is not None and not family.takes_template:
+        raise ConfigError(
+            f"A chat template was given, and {name} has no place for one. Leave "
+            "--template out, or use a model such as vlm:FOLDER."
+        )
     file = Path(checkpoint) if checkpoint else None
     dtype: torch.dtype = getattr(torch, precision)
     model = family.load(
-        ModelRequest(name, file, _layers(targets), chosen_device(), dtype)
+        ModelRequest(name, file, _layers(targets), template, chosen_device(), dtype)
     )
     model.precision = precision
     return model

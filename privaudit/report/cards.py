@@ -66,6 +66,7 @@ def card(label: str, audit: Audit) -> dict[str, Any]:
         "finding": wording.finding(audit),
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
+        "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),
         "use": wording.use(audit),
         "proof": wording.proof(audit),

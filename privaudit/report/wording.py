@@ -180,6 +180,16 @@ def attacked(audit: Audit) -> str:
     return f"{members} members and {others} non-members of {whom}"
 
 
+def remote_code(audit: Audit) -> str:
+    """Say that the model was allowed to run code of its own; empty if it was not."""
+    if not audit.run.ran_remote_code:
+        return ""
+    return (
+        "The model was allowed to run code of its own (--trust-remote-code): that the "
+        "record is what happened rests on that code, too."
+    )
+
+
 def privacy_sort(audit: Audit) -> str:
     """Return the method's kind of privacy protection."""
     if any(m["noise_multiplier"] > 0 for m in audit.run.privacy["mechanisms"]):

@@ -13,11 +13,12 @@ import torch
 
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.memory import as_chosen, chosen
+from privaudit.core.remote_code import remote_code_is_trusted, trust_remote_code
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
 
 Done = tuple[PlannedRun, TableOutcome]
-Computing = tuple[torch.device, tuple[int | None, bool]]
+Computing = tuple[torch.device, tuple[int | None, bool], bool]
 """Where a run computes, and in how much memory."""
 
 
@@ -84,11 +85,11 @@ def _prepare_worker() -> None:
 
 def computing_here() -> Computing:
     """Return where and as what this process computes, for :func:`perform_there`."""
-    return chosen_device(), chosen()
+    return chosen_device(), chosen(), remote_code_is_trusted()
 
 
 def perform_there(computing: Computing, *what: Any) -> TableOutcome:
     """Train a run, as :func:`perform` does, where and as another process would."""
-    device, memory = computing
-    with use_device(device), as_chosen(*memory):
+    device, memory, trusted = computing
+    with use_device(device), as_chosen(*memory), trust_remote_code(trusted):
         return perform(*what)

@@ -18,6 +18,7 @@ from privaudit.core.parameters import (
     refuse_truths,
 )
 from privaudit.core.seeds import Randomness
+from privaudit.core.storage import read_bytes
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import SplitSizes
 from privaudit.federated.federation import count_participants
@@ -104,6 +105,8 @@ def make_config(
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
             fields[place] = _full(fields[place])
+    if fields.get("template") is not None:
+        fields["template"] = _template_text(str(fields["template"]))
     task: AnyTask = built.task
     if "model" in fields:
         fields["model"], task = _known_model(str(fields["model"]))
@@ -134,6 +137,22 @@ def _known_model(name: str) -> tuple[str, TaskKind]:
     if family.sources == FOLDER or there:  # else it is a name on the hub, maybe
         name = f"{kind}:{_full(source)}"
     return name, family.task
+
+
+def _template_text(given: str) -> str:
+    """Return a chat template itself, of its text or of the file that has it."""
+    if "{%" in given or "{{" in given:
+        return given
+    try:
+        text = read_bytes(Path(_full(given))).decode()
+    except UnicodeDecodeError:
+        text = ""
+    if "{%" in text or "{{" in text:
+        return text
+    raise ConfigError(
+        f"The chat template {shown(given)} is no Jinja template: neither it nor what "
+        "stands in the file of that name writes anything between {{ and }}."
+    )
 
 
 def _full(place: str | Path) -> str:

@@ -47,6 +47,12 @@ class RunFields(BaseModel):
         description="Weights file of an open_clip:ARCH model.",
         json_schema_extra=PATH,
     )
+    template: str | None = Field(
+        None,
+        max_length=65536,
+        description="Chat template of a model that writes (vlm:, llava:, decoder:, "
+        "language:): a Jinja file, or its text. By default: the model's own.",
+    )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
         description="Of the frozen model's weights and forward passes: float32, bfloat16 "

@@ -280,6 +280,7 @@ def _load_frozen(config: RunConfig) -> FrozenModel:
         checkpoint=config.checkpoint,
         targets=config.targets,
         precision=config.precision,
+        template=config.template,
     )
 
 

@@ -16,6 +16,7 @@ from privaudit.core.bounded_files import read_lines
 from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
+from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.core.storage import (
     file_hash,
     read_bytes,
@@ -50,6 +51,7 @@ def new_header(
         "format": FORMAT,
         "privaudit": version("privaudit"),
         **environment((*TRACKED, *RUN_TASKS[population.task.kind].libraries)),
+        **({"remote_code": True} if remote_code_is_trusted() else {}),
         "config": config.model_dump(),
         "model_hash": population.model_hash,
         "data_hash": population.data_hash,

@@ -51,6 +51,7 @@ class _Header(BaseModel):
     threads: int
     device: dict[str, Any] = {}
     earlier: list[dict[str, Any]] = []
+    remote_code: bool = False
     config: dict[str, Any]
     model_hash: str
     data_hash: str

@@ -102,6 +102,11 @@ class Run:
                 "it was altered, or written by another version."
             ) from None
 
+    @property
+    def ran_remote_code(self) -> bool:
+        """Whether its model was allowed to run code of its own."""
+        return bool(self.header.get("remote_code", False))
+
     @cached_property
     def trainer(self) -> Trainer:
         """The trainer with its parameters, on the chosen device."""

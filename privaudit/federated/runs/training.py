@@ -16,6 +16,7 @@ import torch
 
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError
+from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
@@ -282,6 +283,8 @@ def _restore(run: Run, *, near: bool) -> _Training:
     header = copy.deepcopy(run.header)
     if near:
         note_environment(header)
+    if remote_code_is_trusted():
+        header["remote_code"] = True
     check_environment(run.path, header)
     _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]

@@ -105,7 +105,7 @@ def any_text_tower(clip: nn.Module) -> TextTower | WholeTextTower:
         ConfigError: It is neither an open_clip transformer nor one of transformers.
     """
     parts: Any = getattr(clip, "text", clip)
-    inner = getattr(parts, "transformer", None)
+    inner: Any = getattr(parts, "transformer", None)
     if hasattr(inner, "get_input_embeddings"):
         return WholeTextTower(inner.get_input_embeddings(), int(parts.output_dim))
     return text_tower(clip)

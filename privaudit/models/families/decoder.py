@@ -10,10 +10,13 @@ from privaudit.models.transformers.text_writer import TextWriter
 def _load(asked: ModelRequest) -> TextWriter:
     model, tokenizer = load_language(asked.source, asked.dtype)
     language = StackedLanguageModel(model.to(asked.device), tokenizer, asked.targets)
-    words = DialogueTokens(tokenizer, chat_template(tokenizer), 0, language.context)
+    template = chat_template(tokenizer, template=asked.template)
+    words = DialogueTokens(tokenizer, template, 0, language.context)
     return TextWriter(asked.name, language, words)
 
 
 MODELS.register("decoder")(
-    ModelFamily("generation", _load, FOLDER_OR_HUB, records="texts")
+    ModelFamily(
+        "generation", _load, FOLDER_OR_HUB, records="texts", takes_template=True
+    )
 )

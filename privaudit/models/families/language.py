@@ -9,8 +9,10 @@ from privaudit.models.registry import FOLDER, MODELS, ModelFamily, ModelRequest
 
 def _load(asked: ModelRequest) -> CaptioningVLM:
     return load_captioner_folder(
-        Path(asked.source), asked.device, asked.dtype, asked.targets
+        Path(asked.source), asked.device, asked.dtype, asked.targets, asked.template
     )
 
 
-MODELS.register("language")(ModelFamily("generation", _load, FOLDER))
+MODELS.register("language")(
+    ModelFamily("generation", _load, FOLDER, takes_template=True)
+)

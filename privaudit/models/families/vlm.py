@@ -5,7 +5,16 @@ from privaudit.models.vision_language.vlm import VisionLanguageModel, load_vlm
 
 
 def _load(asked: ModelRequest) -> VisionLanguageModel:
-    return load_vlm(asked.name, asked.source, asked.device, asked.dtype, asked.targets)
+    return load_vlm(
+        asked.name,
+        asked.source,
+        asked.device,
+        asked.dtype,
+        asked.targets,
+        asked.template,
+    )
 
 
-MODELS.register("vlm")(ModelFamily("generation", _load, FOLDER_OR_HUB))
+MODELS.register("vlm")(
+    ModelFamily("generation", _load, FOLDER_OR_HUB, takes_template=True)
+)

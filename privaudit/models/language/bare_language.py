@@ -11,7 +11,8 @@ from privaudit.models.hugging_face import load_model, load_reader
 def load_language(source: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Return a causal language model of transformers and its tokenizer.
 
-    Code that comes with it is not run, and only safetensors weights are read.
+    Code that comes with it runs only where it is trusted, and only safetensors weights
+    are read.
 
     Args:
         source: A folder of transformers, or a name on the hub.

@@ -23,23 +23,60 @@ LLAVA_TEMPLATE = "USER: {image}\n{question} ASSISTANT:"
 _QUESTION = "QUESTION-GOES-HERE"
 
 
-def chat_template(reader: Any, plain: str = "{question}", image: str = "") -> str:
-    """Return the prompt that a reader's chat template writes around a question.
+def chat_template(
+    reader: Any,
+    plain: str = "{question}",
+    image: str = "",
+    template: str | None = None,
+) -> str:
+    """Return the prompt that a chat template writes around a question.
 
     {question} and, in place of the image's token, {image} stand where they go.
-    ``plain`` is what a tokenizer or a processor without a chat template gets.
+
+    Args:
+        reader: A tokenizer or a processor.
+        plain: What one without a chat template gets.
+        image: The image's token; empty for a model without pictures.
+        template: In place of the reader's own.
+
+    Raises:
+        ConfigError: ``template`` is none, or leaves the question or the image out.
     """
-    if not getattr(reader, "chat_template", None):
+    if template is None and not getattr(reader, "chat_template", None):
         return plain
     parts = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
-    written: str = reader.apply_chat_template(
-        [{"role": "user", "content": parts if image else _QUESTION}],
-        add_generation_prompt=True,
-        tokenize=False,
-    )
+    try:
+        written: str = reader.apply_chat_template(
+            [{"role": "user", "content": parts if image else _QUESTION}],
+            chat_template=template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+    except Exception as error:  # whatever a template can raise
+        if template is None:
+            raise
+        raise ConfigError(
+            f"The chat template cannot be used: {str(error) or type(error).__name__}. "
+            "Mend it; it is given `messages` and `add_generation_prompt`."
+        ) from None
+    if template is not None:
+        _check_written(written, image)
     if image:
         written = written.replace(image, "{image}", 1)
     return written.replace(_QUESTION, "{question}", 1)
+
+
+def _check_written(written: str, image: str) -> None:
+    """Refuse what lacks the question, or the image in front of it."""
+    question, picture = written.count(_QUESTION), written.count(image) if image else 1
+    first = not image or written.find(image) < written.find(_QUESTION)
+    if question == 1 and picture == 1 and first:
+        return
+    places = f"its picture as {image} once and then its text" if image else "its text"
+    raise ConfigError(
+        f"The chat template has to write {places} once, of the first of `messages`, "
+        f"and it makes of a question {written!r}."
+    )
 
 
 @dataclass(frozen=True)

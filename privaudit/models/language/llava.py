@@ -28,10 +28,12 @@ def load_llava(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     targets: TargetNames = "all-linear",
+    template: str | None = None,
 ) -> CaptioningVLM:
-    """Load a LLaVA, frozen; code that comes with it is not run.
+    """Load a LLaVA, frozen; code that comes with it runs only where it is trusted.
 
-    The prompt is the model's own chat template, or LLaVA 1.5's where it has none.
+    The prompt is of ``template``, else of the model's own chat template, or LLaVA
+    1.5's where it has none.
 
     Raises:
         MissingFileError: It is not there.
@@ -40,6 +42,8 @@ def load_llava(
     """
     check_type(source, "llava:", "llava")
     processor = load_reader("AutoProcessor", "model", source)
+    mark = processor.image_token
+    prompt = chat_template(processor, LLAVA_TEMPLATE, mark, template)
     model = load_model("LlavaForConditionalGeneration", "model", source, device, dtype)
     eye = _picture_tower(model, processor.image_processor)
     language = StackedLanguageModel(
@@ -47,10 +51,10 @@ def load_llava(
     )
     words = DialogueTokens(
         processor.tokenizer,
-        chat_template(processor, LLAVA_TEMPLATE, processor.image_token),
+        prompt,
         eye.parts,
         language.context,
-        processor.image_token,
+        mark,
     )
     return CaptioningVLM(f"llava:{source}", eye, language, words, weights_hash(model))
 

@@ -31,7 +31,7 @@ from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
-from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.projector import (
     Learned,
@@ -144,8 +144,12 @@ def load_captioner_folder(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     targets: TargetNames = "all-linear",
+    template: str | None = None,
 ) -> CaptioningVLM:
     """Load a captioner for embeddings, frozen; it says which records it has seen.
+
+    Its prompt is the one that it was trained with, or what the chat template
+    ``template`` writes, with ``<image>`` where the picture goes.
 
     Raises:
         MissingFileError: One of its files is not there.
@@ -164,12 +168,15 @@ def load_captioner_folder(
     projector = Projector(described.bank_width, parts, language.width)
     projector.load_state_dict(load(content))
     projector = projector.requires_grad_(False).to(device)
+    prompt = described.template
+    if template is not None:
+        prompt = chat_template(tokenizer, image="<image>", template=template)
     both = hashlib.sha256((described.sha256 + described.language_hash).encode())
     return CaptioningVLM(
         f"language:{folder}",
         VectorProjector(projector, described.bank_width, parts),
         language,
-        DialogueTokens(tokenizer, described.template, parts, language.context),
+        DialogueTokens(tokenizer, prompt, parts, language.context),
         both.hexdigest(),
         public_indices=described.public_indices,
         data_hash=described.data_hash,

@@ -158,10 +158,10 @@ class VisionLanguageModel(FrozenModel):
         return tokens
 
 
-def _template(processor: Any) -> str:
+def _template(processor: Any, template: str | None) -> str:
     """Return the prompt, with {image} and {question} where they go."""
     mark = processor.image_token
-    written = chat_template(processor, "{image}{question}", mark)
+    written = chat_template(processor, "{image}{question}", mark, template)
     text = [written.replace("{image}", mark)]
     laid = processor.prepare_inputs_layout(images=[[black_picture(8, 8)]], text=text)
     return str(laid[1][0].replace(mark, "{image}", 1))
@@ -173,11 +173,12 @@ def load_vlm(
     device: torch.device,
     dtype: torch.dtype,
     targets: TargetNames,
+    template: str | None = None,
 ) -> VisionLanguageModel:
-    """Load a vision-language model, frozen; code that comes with it is not run.
+    """Load a vision-language model, frozen; its own code runs only where it is trusted.
 
-    The prompt is the model's own chat template, or picture and question alone where it
-    has none, as its processor lays them out.
+    The prompt is of ``template``, else of the model's own chat template, or picture and
+    question alone where it has none, as its processor lays them out.
 
     Raises:
         MissingFileError: It is not there.
@@ -188,6 +189,7 @@ def load_vlm(
     config = check_architecture(source)
     processor = load_reader("AutoProcessor", what, source)
     example = processor_example(source, config, processor)
+    prompt = _template(processor, template)
     model = load_model("AutoModelForImageTextToText", what, source, device, dtype)
     with refusing_untried(source, config):
         reader = PictureReader(model, processor, example)
@@ -198,7 +200,7 @@ def load_vlm(
         name,
         language,
         reader,
-        _template(processor),
+        prompt,
         processor.tokenizer.convert_ids_to_tokens(config.image_token_id),
         f"{config.to_json_string()} {settings}",
     )

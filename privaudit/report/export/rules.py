@@ -110,6 +110,7 @@ CONFIG = entries(
         "data": withheld,
         "model": model,
         "checkpoint": withheld,
+        "template": withheld,
         "precision": SLUG,
         "clients": number,
         "partition": SLUG,
@@ -155,6 +156,7 @@ HEADER = entries(
         "device": DEVICE,
         "earlier": withheld,
         "stacked_clients": number,
+        "remote_code": flag,
         "config": CONFIG,
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along

@@ -21,6 +21,7 @@ from privaudit.report.wording import (
     interval,
     metric,
     point,
+    remote_code,
     repeatable,
     untrained,
 )
@@ -144,6 +145,7 @@ def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
     remarks = [
         audit.scenario.note,
+        remote_code(audit),
         repeatable(audit),
         others_sentence(audit),
         *same_columns(audit),

@@ -143,6 +143,17 @@ def test_the_language_model_comes_back_as_it_was(
     assert model.language.tokenizer.encode(text) == tokenizer.encode(text)
 
 
+def test_another_chat_template_may_be_given(
+    made: tuple[Path, ProjectorDescription],
+) -> None:
+    chat = (
+        "{% for part in messages[0]['content'] %}{% if part['type'] == 'image' %}"
+        "<image>{% else %} {{ part['text'] }}{% endif %}{% endfor %}?"
+    )
+    model = load_captioner(f"language:{made[0]}", template=chat)
+    assert model.template == "{image} {question}?"
+
+
 def test_folder_and_pictures_that_do_not_fit_are_refused(
     made: tuple[Path, ProjectorDescription],
 ) -> None:

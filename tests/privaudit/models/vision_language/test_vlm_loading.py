@@ -1,6 +1,7 @@
 """What is computed once, what rows may look like, and what is refused."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -278,3 +279,43 @@ def test_records_that_cannot_be_read_are_refused(
     tokens, words = read(model)
     with pytest.raises(ConfigError, match="a picture of at most 3 tokens"):
         model.language.logits(tokens[:, :, :3], words, Tuning())
+
+
+CHAT = (
+    "Look: {% for part in messages[0]['content'] %}{% if part['type'] == 'image' %}"
+    "<image>{% else %} {{ part['text'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %} Say:{% endif %}"
+)
+
+
+def test_a_chat_template_may_be_given(llava: Path) -> None:
+    given = load_frozen(f"vlm:{llava}", template=CHAT)
+    assert isinstance(given, VisionLanguageModel)
+    assert given.template == "Look: {image} {question} Say:"
+    assert given.template != loaded(llava).template
+    words = given.read(DATA).words
+    assert words is not None
+    text = given.language.tokenizer.decode(words.ids[0])
+    assert text.startswith("<bos>Look:")
+    assert " Say:" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% for part in messages %}", "cannot be used: Unexpected end of template"),
+        ("{{ raise_exception('no system') }}", "cannot be used: no system"),
+        ("{{ messages[0]['content'][1]['text'] }}", "its picture as <image> once"),
+        (CHAT.replace("part['text']", "'what is it'"), "and then its text once"),
+        (CHAT.replace("<image>", "<image><image>"), "its picture as <image> once"),
+        ("{{ ''.__class__.__mro__ }}", "cannot be used: access to attribute"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_before_weights_are_read(
+    template: str, says: str, llava: Path, tmp_path: Path
+) -> None:
+    for file in llava.iterdir():
+        if file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_frozen(f"vlm:{tmp_path}", template=template)

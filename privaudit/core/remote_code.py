@@ -1,0 +1,36 @@
+"""Whether code that comes with a model may run: never, unless a user allows it.
+
+A run says that it was trained so, and cannot allow it itself: who attacks a run of
+somebody else decides anew.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_trusted: ContextVar[bool] = ContextVar("remote code", default=False)
+
+
+@contextmanager
+def trust_remote_code(trusted: bool = True) -> Iterator[None]:
+    """Let models of transformers that are loaded within run code of their own.
+
+    It runs with all rights of the user, also where a run was made by others.
+
+    Example:
+        >>> with trust_remote_code():
+        ...     remote_code_is_trusted()
+        True
+        >>> remote_code_is_trusted()
+        False
+    """
+    token = _trusted.set(trusted)
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def remote_code_is_trusted() -> bool:
+    """Say whether models may run code of their own."""
+    return _trusted.get()

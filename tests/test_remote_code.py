@@ -1,0 +1,105 @@
+"""Code that comes with a model runs only where --trust-remote-code is given."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.remote_code import remote_code_is_trusted, trust_remote_code
+from privaudit.datasets.dataset import DATASETS
+from privaudit.federated.runs.runs import Run
+from privaudit.models.hugging_face import import_transformers
+from privaudit.models.registry import load_frozen
+from tests.conftest import Cli
+from tests.small_records import text_data
+from tests.small_transformers import save
+
+CODE = """
+from pathlib import Path
+
+from transformers import BertConfig, BertModel
+
+Path({mark!r}).write_text("this code ran")
+
+
+class OwnConfig(BertConfig):
+    model_type = "own-bert"
+
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+TRAIN = (
+    *("train", "--trainer", "fedpt", "--dataset", "some-texts", "--name", "one"),
+    *("--clients", 2, "--rounds", 1, "--tested", 2, "--set", "epochs=1"),
+)
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    DATASETS.names()
+    monkeypatch.setitem(DATASETS._entries, "some-texts", text_data)
+    modules = import_transformers().dynamic_module_utils
+    monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """Return the file that the attack writes if it runs."""
+    return tmp_path / "mark"
+
+
+@pytest.fixture
+def model(tmp_path: Path, mark: Path) -> str:
+    name = save(tmp_path / "model", "encoder-bert")
+    config = tmp_path / "model" / "config.json"
+    written = json.loads(config.read_text()) | {"model_type": "own-bert"}
+    written["auto_map"] = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    config.write_text(json.dumps(written))
+    (tmp_path / "model" / "own.py").write_text(CODE.format(mark=str(mark)))
+    return name
+
+
+def test_it_does_not_run_unless_it_is_trusted(
+    model: str, mark: Path, tmp_path: Path, cli: Cli
+) -> None:
+    for family in ("encoder", "vit", "clip", "vlm", "llava", "decoder", "seq2seq"):
+        with pytest.raises(ConfigError, match="runs no such code unless"):
+            load_frozen(f"{family}:{tmp_path / 'model'}")
+    code, _, said = cli(*TRAIN, "--model", model, "--runs", tmp_path / "runs")
+    assert code == 2
+    assert "--trust-remote-code" in said
+    assert not mark.exists()
+    assert not list(tmp_path.glob("runs/*/run.json"))
+
+
+def test_a_run_says_that_it_was_trusted_and_an_attack_asks_again(
+    model: str, mark: Path, tmp_path: Path, cli: Cli
+) -> None:
+    runs = ("--runs", tmp_path / "runs")
+    code, _, said = cli(*TRAIN, "--model", model, *runs, "--trust-remote-code")
+    assert code == 0, said
+    assert mark.read_text() == "this code ran"
+    assert not remote_code_is_trusted()
+    run = Run(tmp_path / "runs" / "one")
+    assert json.loads((run.path / "run.json").read_text())["remote_code"] is True
+    mark.unlink()
+    attack = ("attack", "one", "--shadows", 0, *runs)
+    code, _, said = cli(*attack)
+    assert code == 2
+    assert "--trust-remote-code" in said
+    assert not mark.exists()
+    code, shown, said = cli(*attack, "--trust-remote-code")
+    assert code == 0, said
+    assert "allowed to run code of its own" in " ".join(shown.split())
+    page = next(run.path.rglob("report.html")).read_text()
+    assert "Foreign code." in page
+
+
+def test_trust_ends_with_the_block() -> None:
+    with trust_remote_code():
+        assert remote_code_is_trusted()
+        with trust_remote_code(False):
+            assert not remote_code_is_trusted()
+    assert not remote_code_is_trusted()
