@@ -66,4 +66,6 @@ def test_a_run_is_trained_with_it_and_read_again(
     words = again.population.records.words
     assert words is not None
     first = text_data().dialogues[0].question.split()
-    assert int((words.kinds[0] == INSTRUCTION).sum()) == len(first) + 2  # "who" and "is"
+    assert (
+        int((words.kinds[0] == INSTRUCTION).sum()) == len(first) + 2
+    )  # "who" and "is"

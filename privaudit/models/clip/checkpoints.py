@@ -15,8 +15,10 @@ from privaudit.core.arrays import DAMAGE
 from privaudit.core.bounded_files import open_regular, open_zip
 from privaudit.core.errors import ConfigError, MissingFileError
 
-# What open_clip and OpenAI keep beside the weights.
+_BIAS = "logit_bias"
+# What open_clip, OpenAI and transformers keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}
+_NUMBERS = (".position_ids", ".token_type_ids")
 _TEXT_PARTS = (
     "token_embedding",
     "positional_embedding",
@@ -28,6 +30,8 @@ _TEXT_PARTS = (
 
 def load_checkpoint(model: nn.Module, path: Path) -> None:
     """Copy the weights in ``path`` into an open_clip model.
+
+    SigLIP's bias of logits may be in the file or not: nothing here depends on it.
 
     Takes safetensors, and torch's files as far as torch reads them without unpickling
     any object (``weights_only``). Undoes two habits of trainers: a "state_dict" level
@@ -41,6 +45,8 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     wanted = model.state_dict()
     size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
     tensors = _named_as(wanted, _read(path, LARGER * size + EXTRA))
+    if _BIAS in wanted:
+        tensors.setdefault(_BIAS, wanted[_BIAS])
     for name, tensor in wanted.items():
         if name not in tensors:
             raise ConfigError(
@@ -135,7 +141,8 @@ def _named_as(
     named = {}
     for full_name, tensor in found.items():
         name = full_name.removeprefix("module.")
-        if name in _NO_WEIGHTS:
+        beside = name in _NO_WEIGHTS or name.endswith(_NUMBERS) or name == _BIAS
+        if beside and name not in wanted:
             continue
         if name.startswith(_TEXT_PARTS) and name not in wanted:
             name = f"text.{name}"

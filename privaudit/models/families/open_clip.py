@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.remote_code import trust_remote_code
 from privaudit.models.clip.checkpoints import check_is_there, load_checkpoint
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.hugging_face import load_reader, loading_errors, model_type
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
 
 PLAIN = "gelu"
@@ -37,14 +39,17 @@ def _load(asked: ModelRequest) -> PromptableCLIP:
     architecture, checkpoint = _known_architecture(open_clip, named), asked.checkpoint
     if checkpoint is not None:
         _check_activation(open_clip, architecture, tag)
-    tag_options = _tag_options(open_clip, architecture, tag)
+    tag_options = _preparation_of(open_clip, architecture)
+    tag_options |= _tag_options(open_clip, architecture, tag)
     if checkpoint is None:
         checkpoint = _download(open_clip, asked.name, tag_options)
     options = _model_options(open_clip, architecture, tag_options)
     check_is_there(checkpoint)
     clip = _build(open_clip, options)
     load_checkpoint(clip, checkpoint)
-    tokenizer = open_clip.get_tokenizer(architecture)
+    tokenizer = _tokenizer(open_clip, architecture, options)
+    if options["text_cfg"].get("hf_model_name"):  # which says more, or nothing
+        clip.context_length = tokenizer.context_length
     prepare = _preparation(clip, tag_options)
     return PromptableCLIP(asked.name, clip.to(asked.device), tokenizer, prepare)
 
@@ -98,6 +103,26 @@ def _tag_options(open_clip: Any, architecture: str, tag: str) -> dict[str, Any]:
     return dict(open_clip.get_pretrained_cfg(architecture, tag))
 
 
+def _preparation_of(open_clip: Any, architecture: str) -> dict[str, Any]:
+    """Return how pictures are prepared, where all tags of an architecture agree."""
+    names = ("mean", "std", "interpolation", "resize_mode")
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
+    known = [open_clip.get_pretrained_cfg(architecture, tag) for tag in tags]
+    found = [{name: each.get(name) for name in names} for each in known]
+    return found[0] if found and all(each == found[0] for each in found) else {}
+
+
+def _tokenizer(open_clip: Any, architecture: str, options: dict[str, Any]) -> Any:
+    """Return the tokenizer, after a look at one of transformers: no code of it runs."""
+    name = options["text_cfg"].get("hf_tokenizer_name")
+    if not name:
+        return open_clip.get_tokenizer(architecture)
+    with trust_remote_code(False):
+        load_reader("AutoTokenizer", "tokenizer", name)
+    with loading_errors("tokenizer", name):
+        return open_clip.get_tokenizer(architecture)
+
+
 def _download(open_clip: Any, name: str, tag_options: dict[str, Any]) -> Path:
     if not (tag_options.get("url") or tag_options.get("hf_hub")):
         raise ConfigError(
@@ -119,16 +144,31 @@ def _model_options(
 ) -> dict[str, Any]:
     """Return the arguments with which open_clip builds the model."""
     options: dict[str, Any] = open_clip.get_model_config(architecture)
-    if options["text_cfg"].get("hf_model_name"):
-        raise ConfigError(
-            f"{architecture} has a Hugging Face text tower, into which no context can "
-            "be put. Choose an architecture with open_clip's own, such as ViT-B-16."
-        )
+    if name := options["text_cfg"].get("hf_model_name"):
+        if "multimodal_cfg" in options:
+            raise ConfigError(
+                f"{architecture} is a CoCa whose text tower is one of transformers, and "
+                "these are taken in CLIPs only. Choose another, such as ViT-B-16."
+            )
+        _check_text_tower(open_clip, name)
+        options["custom_text"] = True
+        options["text_cfg"]["hf_model_pretrained"] = False
     if "timm_model_name" in options["vision_cfg"]:
         options["vision_cfg"]["timm_model_pretrained"] = False
     if "quick_gelu" in tag_options:
         options["quick_gelu"] = tag_options["quick_gelu"]
     return options
+
+
+def _check_text_tower(open_clip: Any, name: str) -> None:
+    """Refuse a text tower of transformers that open_clip knows no place for."""
+    with trust_remote_code(False):  # open_clip would ask whether its code may run
+        kind = model_type(name)
+    if kind not in (known := open_clip.hf_model.arch_dict):
+        raise ConfigError(
+            f"The text tower {name!r} is of type {kind!r}, and open_clip takes those of "
+            f"type {', '.join(known)}. Use one of these."
+        )
 
 
 def _build(open_clip: Any, options: dict[str, Any]) -> nn.Module:

@@ -188,11 +188,6 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_a_hugging_face_text_tower_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Hugging Face text tower"):
-        load_clip("open_clip:roberta-ViT-B-32", tmp_path / "weights.pt")
-
-
 @pytest.mark.slow
 def test_a_tag_beside_a_checkpoint_gives_activation_and_preparation(
     tmp_path: Path,

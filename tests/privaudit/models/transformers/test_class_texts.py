@@ -161,7 +161,7 @@ def test_a_round_is_trained_and_attacked(
         settings=settings,
         **TINY,
     )
-    released = Auditor(run).attack(scenario(trainer), clients=1)
+    released = Auditor(run).attack(scenario(), clients=1)
     assert all(0 <= found.auroc.value <= 1 for found in released.results.values())
     assert run.is_complete
     sent = [m.tensors for m in run.transcript if m.is_update]
@@ -172,7 +172,7 @@ def test_a_round_is_trained_and_attacked(
         assert any((sent != before.get(n, zero)).any() for n, sent in tensors.items())
 
 
-def scenario(trainer: str) -> Scenario:
+def scenario() -> Scenario:
     whole = find_scenario("prompt-release", 0)
     return replace(whole, attacks=dict(list(whole.attacks.items())[:1]), dominates=())
 

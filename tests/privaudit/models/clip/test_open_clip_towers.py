@@ -1,0 +1,185 @@
+"""open_clip's SigLIP, and its text towers of transformers: small, in its own layout."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from privaudit import Auditor, train
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.dataset import DATASETS
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.text_tower import any_text_tower
+from privaudit.models.clip.torchvision_shim import import_open_clip
+from tests.loaded_models import load_clip
+from tests.small_records import picture_data
+from tests.small_siglip import CONTEXT, siglip_tokenizer
+from tests.small_transformers import random_model, save, text_config
+
+NAMES = ("bright film", "dull song")
+VISION = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16}
+KINDS = ("siglip", "siglip2", "xlm-roberta", "bert")
+
+
+def architecture(kind: str, folder: Path) -> dict[str, Any]:
+    """Return a small configuration, with the values of the published ones that matter."""
+    vision: dict[str, Any] = {**VISION, "patch_size": 16}
+    if kind.startswith("siglip"):
+        version = 2 if kind == "siglip2" else 1
+        siglip_tokenizer(version).save_pretrained(folder)
+        text = {
+            "context_length": CONTEXT,
+            "vocab_size": 90,
+            "hf_tokenizer_name": str(folder),
+            "tokenizer_kwargs": {"clean": "canonicalize"},
+            "width": 32,
+            "heads": 2,
+            "layers": 1,
+            "no_causal_mask": True,
+            "proj_bias": True,
+            "pool_type": "last",
+            "norm_kwargs": {"eps": 1e-6},
+        }
+        if version == 2:
+            text["act_kwargs"] = {"approximate": "tanh"}
+        vision |= {"attentional_pool": True, "attn_pooler_heads": 2}
+        whole = {"custom_text": True, "init_logit_bias": -10}
+        return {"embed_dim": 32, **whole, "vision_cfg": vision, "text_cfg": text}
+    save(folder, f"encoder-{kind}")
+    text = {"hf_model_name": str(folder), "hf_tokenizer_name": str(folder)}
+    text["hf_pooler_type"] = "cls_pooler" if kind == "bert" else "mean_pooler"
+    text |= {"context_length": CONTEXT}
+    return {"embed_dim": 24, "vision_cfg": vision, "text_cfg": text}
+
+
+def built(described: dict[str, Any]) -> nn.Module:
+    """Return open_clip's own model, at random weights."""
+    open_clip: Any = import_open_clip()
+    options = {**described, "text_cfg": dict(described["text_cfg"])}
+    options.pop("custom_text", None)
+    if "hf_model_name" in options["text_cfg"]:
+        options["text_cfg"]["hf_model_pretrained"] = False
+    return random_model(lambda: open_clip.CustomTextCLIP(**options))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Save a configuration and a checkpoint as people have them."""
+    folder = tmp_path_factory.mktemp(request.param)
+    described = architecture(request.param, folder / "text")
+    config = folder / f"small-{request.param}.json"
+    config.write_text(json.dumps(described))
+    weights = built(described).state_dict()
+    if request.param == "xlm-roberta":  # as checkpoints of earlier versions
+        weights["text.transformer.embeddings.position_ids"] = torch.arange(40)[None]
+    if request.param == "siglip2":
+        del weights["logit_bias"]
+    save_file(weights, folder / "weights.safetensors")
+    return f"open_clip:{config}", folder / "weights.safetensors"
+
+
+@pytest.fixture(scope="module")
+def model(saved: tuple[str, Path]) -> PromptableCLIP:
+    return load_clip(*saved)
+
+
+def test_logits_are_open_clips_own_up_to_a_common_bias(
+    saved: tuple[str, Path], model: PromptableCLIP
+) -> None:
+    path = Path(saved[0].partition(":")[2])
+    own: Any = built(json.loads(path.read_text()))
+    ids = model.tokenizer([f"a photo of a {name}." for name in NAMES], CONTEXT)
+    pixels = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = own.get_logits(pixels, ids)[0]
+    texts = model.template_features(NAMES)
+    found = model.logit_scale * model.encode_images(pixels) @ texts.T
+    bias = 0 if own.logit_bias is None else own.logit_bias
+    torch.testing.assert_close(found + bias, expected, atol=1e-5, rtol=0)
+
+
+def test_a_context_of_words_equals_the_text_they_spell(model: PromptableCLIP) -> None:
+    full, name = model.tokenizer(
+        [f"the film is a {NAMES[0]}.", f"{NAMES[0]}."], CONTEXT
+    )
+    count = int((full != full[-1]).sum() - (name != name[-1]).sum())
+    first = int(full[0] == name[0])  # behind the start token, if there is one
+    embedding = any_text_tower(model.clip).token_embedding
+    words = embedding(full[first : first + count])
+    found = model.prompts(NAMES, len(words))(words[None])[0]
+    expected = model.template_features(NAMES, "the film is a {}.")
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    gradient = torch.zeros(1, 4, model.width, requires_grad=True)
+    model.prompts(NAMES, 4)(gradient)[0, 0, 0].backward()
+    assert gradient.grad is not None
+    assert gradient.grad.abs().sum() > 0
+
+
+def test_a_round_is_trained_and_attacked(
+    saved: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DATASETS.names()
+    monkeypatch.setitem(DATASETS._entries, "some-pictures", picture_data)
+    run = train(
+        "promptfl",
+        folder=tmp_path,
+        model=saved[0],
+        checkpoint=str(saved[1]),
+        dataset="some-pictures",
+        settings={"epochs": 1},
+        clients=2,
+        rounds=1,
+        context_tokens=4,
+        tested=6,
+        test_share=0.3,
+        public_share=0.3,
+    )
+    whole = find_scenario("prompt-release", 0)
+    one = {"loss-threshold": whole.attacks["loss-threshold"]}
+    short = replace(whole, attacks=one, dominates=())
+    audit = Auditor(run).attack(short, clients=1)
+    assert all(0 <= found.auroc.value <= 1 for found in audit.results.values())
+
+
+def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    nowhere = tmp_path / "weights.pt"
+    described = architecture("bert", tmp_path / "text")
+    config = tmp_path / "small.json"
+    (tmp_path / "text" / "own.py").write_text("raise AssertionError('run')\n")
+    path = tmp_path / "text" / "config.json"
+    written = json.loads(path.read_text())
+    path.write_text(
+        json.dumps(written | {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}})
+    )
+    config.write_text(json.dumps(described))
+    with pytest.raises(ConfigError, match="code of its own"):
+        load_clip(f"open_clip:{config}", nowhere)
+    text_config("gpt2").save_pretrained(tmp_path / "text")
+    with pytest.raises(ConfigError, match="open_clip takes those of type roberta"):
+        load_clip(f"open_clip:{config}", nowhere)
+    described["text_cfg"]["hf_model_name"] = str(tmp_path / "nowhere")
+    config.write_text(json.dumps(described))
+    with pytest.raises(MissingFileError, match="cannot be loaded"):
+        load_clip(f"open_clip:{config}", nowhere)
+    with pytest.raises(ConfigError, match="these are taken in CLIPs only"):
+        load_clip("open_clip:coca_roberta-ViT-B-32", nowhere)
+
+
+def test_pictures_are_prepared_as_all_of_an_architectures_tags_say() -> None:
+    from privaudit.models.families.open_clip import _preparation_of
+
+    open_clip: Any = import_open_clip()
+    found = _preparation_of(open_clip, "ViT-B-16-SigLIP")
+    assert found["mean"] == found["std"] == (0.5, 0.5, 0.5)
+    assert found["resize_mode"] == "squash"
+    assert not _preparation_of(open_clip, "small-of-ones-own")
+
+
+def test_a_text_tower_of_transformers_is_not_tuned(model: PromptableCLIP) -> None:
+    with pytest.raises(ConfigError, match=r"or a trainer of prompts|can be tuned in"):
+        model.tower(NAMES, "a {}")
