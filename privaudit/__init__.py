@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from privaudit.checks.lint import lint
     from privaudit.core.devices import use_device
     from privaudit.core.memory import use_checkpointing, use_memory
-    from privaudit.core.remote_code import trust_remote_code
     from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
     from privaudit.federated.runs.runs import Run, load_run
     from privaudit.federated.runs.training import train
+    from privaudit.models.remote_code import trust_remote_code
     from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries
@@ -58,8 +58,8 @@ __all__ = [
     "tokens_of_logits",
     "tradeoff",
     "train",
-    "use_checkpointing",
     "trust_remote_code",
+    "use_checkpointing",
     "use_device",
     "use_memory",
     "write_tradeoff",
@@ -87,8 +87,8 @@ _HOMES = {
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",
+    "trust_remote_code": "privaudit.models.remote_code:trust_remote_code",
     "use_checkpointing": "privaudit.core.memory:use_checkpointing",
-    "trust_remote_code": "privaudit.core.remote_code:trust_remote_code",
     "use_device": "privaudit.core.devices:use_device",
     "use_memory": "privaudit.core.memory:use_memory",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",

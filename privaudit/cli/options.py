@@ -183,7 +183,7 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         from privaudit.core.devices import use_device
         from privaudit.core.memory import use_checkpointing, use_memory
-        from privaudit.core import remote_code
+        from privaudit.models import remote_code
 
         with (
             use_device(device),

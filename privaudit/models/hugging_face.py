@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from privaudit.models.foreign_folder import check_folder, check_size
+from privaudit.models.remote_code import remote_code_is_trusted
 
 
 def import_transformers() -> Any:

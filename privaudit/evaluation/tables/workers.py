@@ -13,13 +13,13 @@ import torch
 
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.memory import as_chosen, chosen
-from privaudit.core.remote_code import remote_code_is_trusted, trust_remote_code
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
+from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
 
 Done = tuple[PlannedRun, TableOutcome]
 Computing = tuple[torch.device, tuple[int | None, bool], bool]
-"""Where a run computes, and in how much memory."""
+"""Where a run computes, in how much memory, and whether a model's own code may run."""
 
 
 def perform_all(

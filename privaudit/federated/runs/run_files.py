@@ -16,7 +16,6 @@ from privaudit.core.bounded_files import read_lines
 from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
-from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.core.storage import (
     file_hash,
     read_bytes,
@@ -33,6 +32,7 @@ from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.run_header import FORMAT
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.transcript import GENESIS
+from privaudit.models.remote_code import remote_code_is_trusted
 from privaudit.privacy.trace import ClientTrace, RoundTrace
 
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")

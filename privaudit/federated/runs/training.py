@@ -16,7 +16,6 @@ import torch
 
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError
-from privaudit.core.remote_code import remote_code_is_trusted
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
@@ -77,6 +76,7 @@ from privaudit.federated.transcript import (
     TranscriptFolder,
     bytes_sent,
 )
+from privaudit.models.remote_code import remote_code_is_trusted
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.progress import Watcher, watching
 

@@ -10,13 +10,13 @@ from typing import Any
 from torch import nn
 
 from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
-from privaudit.core.remote_code import trust_remote_code
 from privaudit.models.clip.checkpoints import check_is_there, load_checkpoint
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
 from privaudit.models.hugging_face import load_reader, loading_errors, model_type
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
+from privaudit.models.remote_code import trust_remote_code
 
 PLAIN = "gelu"
 """A tag for checkpoints of one's own, trained with GELU."""

@@ -104,9 +104,7 @@ def test_logits_are_open_clips_own_up_to_a_common_bias(
 
 
 def test_a_context_of_words_equals_the_text_they_spell(model: PromptableCLIP) -> None:
-    full, name = model.tokenizer(
-        [f"a film is a {NAMES[0]}.", f"{NAMES[0]}."], CONTEXT
-    )
+    full, name = model.tokenizer([f"a film is a {NAMES[0]}.", f"{NAMES[0]}."], CONTEXT)
     count = int((full != full[-1]).sum() - (name != name[-1]).sum())
     first = int(full[0] == name[0])  # behind the start token, if there is one
     embedding = any_text_tower(model.clip).token_embedding

@@ -93,6 +93,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
             "config/checkpoint",
             "config/data",
             "config/seed",
+            "config/template",
         ]
         assert kept["settings"] == config.settings
 
