@@ -10,12 +10,14 @@ from torch import Tensor
 
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.picture_classifier import PictureClassifier
+from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, save_siglip, siglip_tokenizer
 from tests.small_transformers import clip_model, save, text_tokenizer
@@ -204,3 +206,16 @@ def test_what_is_not_taken_is_refused_before_its_weights_are_read(
     getattr(import_transformers(), f"{kind}Config")().save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=says):
         load_frozen(f"{family}:{tmp_path}")
+
+
+@pytest.mark.gpu
+def test_a_round_on_another_device_is_the_same(
+    folders: dict[str, str], data_set: str, tmp_path: Path
+) -> None:
+    options = {"model": folders["siglip-2"], "dataset": data_set, **TINY}
+    options["settings"] = {"epochs": 1}
+    here = train("promptfl", folder=tmp_path, name="here", **options)
+    with another_device() as device, use_device(device):
+        there = train("promptfl", folder=tmp_path, name="there", **options)
+    for one, other in zip(here.transcript, there.transcript, strict=True):
+        assert_agree(one.tensors, other.tensors)
