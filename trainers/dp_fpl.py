@@ -110,7 +110,7 @@ class DPFPL(PrivateTrainer):
         return self
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random global prompt, and the code's momentum."""
+        """Return a random global prompt, and what an optimiser remembers."""
         return self.begin({"context": start_context(task, seeds)})
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
@@ -158,7 +158,8 @@ class DPFPL(PrivateTrainer):
         )  # fmt: skip
         values = numbers_in(local)
         step = self._local_gradient(local, factors) / self.divisor(task)
-        moved = self.step_along(kept, {"local": step}, self.learning_rate_local)
+        rate = self.learning_rate_local * self.rate_share(task, at.index)
+        moved = self.step_along(kept, {"local": step}, rate)
         events = self._events(task, mechanisms, at, values)
         return LocalResult(upload, moved, gradients.losses, events)
 
@@ -178,7 +179,8 @@ class DPFPL(PrivateTrainer):
         mechanisms = self._mechanisms(task, at)
         total = self.noised_by_server(total, mechanisms.server_std, at)
         mean = total / (parties * self.divisor(task))
-        moved = self.step_along(server, {"context": mean}, self.learning_rate_global)
+        rate = self.learning_rate_global * self.rate_share(task, at.index)
+        moved = self.step_along(server, {"context": mean}, rate)
         return moved, self._events(task, mechanisms, at)
 
     def release(
@@ -213,7 +215,8 @@ class DPFPL(PrivateTrainer):
         scale = self._local_share_of_upload(task) / self.divisor(task)
         for message in view.updates_of(client):
             step = scale * message.tensors["gradient"]
-            state = self.step_along(state, {"local": step}, self.learning_rate_local)
+            rate = self.learning_rate_local * self.rate_share(task, message.round)
+            state = self.step_along(state, {"local": step}, rate)
         missing = ["the local prompt's random start"]
         if self.rank != "full":
             missing.append("the factors' random start")
@@ -236,7 +239,8 @@ class DPFPL(PrivateTrainer):
         state = self.begin(rounds[0].broadcast)
         for one in rounds:
             mean = one.mean("gradient") / self.divisor(task)
-            state = self.step_along(state, {"context": mean}, self.learning_rate_global)
+            rate = self.learning_rate_global * self.rate_share(task, one.index)
+            state = self.step_along(state, {"context": mean}, rate)
         return state["context"]
 
     def _local_share_of_upload(self, task: Task) -> float:

@@ -34,8 +34,8 @@ from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.events import MechanismEvent
+from privaudit.tuning.optimiser import Optimised, Optimiser
 from privaudit.tuning.prompts.experts.experts import PromptExperts
-from privaudit.tuning.prompts.learning import fit
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD
 
@@ -89,14 +89,23 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         personal_learning_rate: Step size of the personal prompt, above 0; in "published-paper" it
             is what is sent. Published 0.002.
         epochs: Local passes in which prompt and gate are trained; published 5.
-        momentum: In these, in [0, 1).
+        optimizer, momentum, weight_decay, optimizer_state: Of these; the steps of
+            DP-SGD are plain. A schedule is for both.
     """
 
     reconstructs_from_all_rounds: ClassVar[bool] = True
+    fixed_as_published: ClassVar[tuple[str, ...]] = tuple(
+        name for name in Optimised.names if name != "momentum"
+    )
 
     personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
     epochs: Annotated[int, Field(ge=1)] = 50
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+    @property
+    def step_optimiser(self) -> Optimiser:
+        """Plain SGD: what is kept has the optimiser, not what is sent."""
+        return Optimiser()
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on all records."""
@@ -131,7 +140,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     ) -> LocalResult:
         """Train what is kept; send a prompt of its own training, or its noised copy."""
         parameters, objective = self.begin_mixture(task, received, kept)
-        trained, loss = self._train_personal(cohort, parameters, objective, at)
+        trained, loss = self._train_personal(task, cohort, parameters, objective, at)
         sent = dict(trained)
         if self.mode == "sound":
             sent["context"] = self._train_apart(task, cohort, received, at)
@@ -163,7 +172,12 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         return trained["context"]
 
     def _train_personal(
-        self, cohort: Cohort, parameters: Stacked, objective: Objective, at: Round
+        self,
+        task: Task,
+        cohort: Cohort,
+        parameters: Stacked,
+        objective: Objective,
+        at: Round,
     ) -> tuple[Stacked, Tensor]:
         """Run the local epochs on prompt and gate, on whole shards or in batches."""
         size = 0
@@ -171,10 +185,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             size, objective = self.batch, self._with_clipping(objective)
         batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
         rates = self.rates(parameters, self.personal_learning_rate)
-        return fit(
-            cohort, parameters, batches, objective,
-            learning_rate=rates, momentum=self.momentum,
-        )  # fmt: skip
+        return self.optimise(task, cohort, parameters, batches, objective, rates, at)
 
     def _with_clipping(self, objective: Objective) -> Objective:
         """Return the objective with each client's gradient by the prompt clipped."""

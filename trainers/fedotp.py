@@ -96,7 +96,7 @@ class FedOTP(AveragingTrainer):
                 task, pair_texts(task, prompts), batch, self.transport
             )
 
-        trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
+        trained, loss = self.fit(task, cohort, {**received, **kept}, objective, at)
         sent = weighted_upload(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
 

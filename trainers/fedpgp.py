@@ -71,7 +71,7 @@ class FedPGP(AveragingTrainer):
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
             return self._losses(task, parameters, batch)
 
-        trained, loss = self.fit(cohort, {**received, **kept}, objective, at)
+        trained, loss = self.fit(task, cohort, {**received, **kept}, objective, at)
         sent = weighted_upload(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
 
@@ -122,6 +122,6 @@ class FedPGP(AveragingTrainer):
             sigma,
             self.rank,
             losses,
+            optimiser=self.optimiser,
             learning_rate=self.learning_rate,
-            momentum=self.momentum,
         )

@@ -41,6 +41,6 @@ class PFedMoAP(PromptExperts, LocalSgd):
         """Train prompt and gate with the experts, or the prompt alone without any."""
         parameters, objective = self.begin_mixture(task, received, kept)
         rates = self.rates(parameters, self.learning_rate)
-        trained, loss = self.fit(cohort, parameters, objective, at, rates)
+        trained, loss = self.fit(task, cohort, parameters, objective, at, rates)
         weight = cohort.sizes.to(trained["context"].dtype)
         return LocalResult(self.upload(trained, weight), self.keep(kept, trained), loss)

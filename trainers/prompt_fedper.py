@@ -116,7 +116,9 @@ class PromptFedPer(AveragingTrainer):
         start = self.start_client(task, client, ADVERSARY)["private"].unsqueeze(0)
         public = Cohort.of(["public"], [task.public.to(here())])
         at = Round(0, ADVERSARY, ("public",))
-        learned, _ = self.fit(public, {"private": start}, objective, at)
+        learned, _ = self.at_full_rate().fit(
+            task, public, {"private": start}, objective, at
+        )
         return _join({"shared": shared}, learned)[0]
 
 

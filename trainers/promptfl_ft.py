@@ -70,6 +70,7 @@ class FineTunedPromptFL(AveragingTrainer):
                 self,
                 epochs=self.tuning_epochs,
                 learning_rate=self.tuning_rate or self.learning_rate,
+                optimizer_state="new",
             )
             tuned, _ = tuner.train(task, cohort, contexts, at.part("tuning"))
         done = torch.ones(len(cohort), dtype=torch.bool)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 1_000_000  # of anything that is counted: far more than any federation has
+LATER: dict[str, Any] = {"later": True}
+"""json_schema_extra of a parameter that a later version added."""
 
 
 def parse_pairs(example: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -92,6 +94,22 @@ def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> 
                 "counted. Take fewer."
             )
     return built
+
+
+def complete_settings(built: object) -> dict[str, Any]:
+    """Return all parameters of what :func:`build` made, as JSON knows them.
+
+    Without those that a later version added, where they stand at their defaults: they
+    do not rename what an earlier version made.
+    """
+    known = getattr(type(built), "__pydantic_fields__", {})
+    later = {
+        name
+        for name, field in known.items()
+        if field.json_schema_extra == LATER and getattr(built, name) == field.default
+    }
+    plain = to_plain(type(built), built)
+    return {name: value for name, value in plain.items() if name not in later}
 
 
 def refuse_incomplete(what: str, made: object, protocol: type, advice: str) -> None:

@@ -16,6 +16,7 @@ from privaudit.federated.local_training import (
     Stacking,
     Trained,
     train_places,
+    without_slots,
 )
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
@@ -258,7 +259,7 @@ def _release(
 ) -> dict[ClientId, Tensors]:
     """Return the personal models; clients whose tensors are alike go together."""
     clients = tuple(federation.shards)
-    private_states = [federation.kept[c] for c in clients]
+    private_states = [without_slots(federation.kept[c]) for c in clients]
     done: dict[ClientId, Tensors] = {}
     for group in alike(received, private_states):
         names = [clients[i] for i in group]

@@ -4,9 +4,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
+from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
 from privaudit.core.memory import PeakMemory, is_measured, memory_limit
-from privaudit.core.tensors import Tensors, alike, all_finite, bytes_of, stack, unstack
+from privaudit.core.tensors import (
+    Stacked,
+    Tensors,
+    alike,
+    all_finite,
+    bytes_of,
+    stack,
+    unstack,
+)
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -19,6 +30,8 @@ from privaudit.federated.trainer import (
 )
 from privaudit.models.interfaces import Classifier
 from privaudit.privacy.trace import ClientTrace, Trace
+
+OPTIMIZER = "optimizer/"  # before the names of what optimisers remember
 
 
 @dataclass(frozen=True)
@@ -96,8 +109,8 @@ def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) 
     cohort = Cohort.of([place.stream], [place.shard])
     at = replace(at, trace=None, steps=1)
     with PeakMemory() as memory:
-        trainer.local_update(
-            task, cohort, stack([place.received]), stack([place.kept]), at
+        update_clients(
+            trainer, task, cohort, stack([place.received]), stack([place.kept]), at
         )
     return memory.peak
 
@@ -149,8 +162,38 @@ def _train_cohort(
     trace = Trace(cohort.sizes)
     at = replace(at, trace=trace if traced else None)
     return _split(
-        trainer.local_update(task, cohort, received, private_state, at), trace
+        update_clients(trainer, task, cohort, received, private_state, at), trace
     )
+
+
+def update_clients(
+    trainer: Trainer,
+    task: Task,
+    cohort: Cohort,
+    received: Stacked,
+    kept: Stacked,
+    at: Round,
+) -> LocalResult:
+    """Train a cohort for a round; what optimisers remember stands beside its state.
+
+    The trainer's own state knows nothing of it: neither what is sent nor what is
+    released can hold it.
+    """
+    slots = {
+        name.removeprefix(OPTIMIZER): tensor
+        for name, tensor in kept.items()
+        if name.startswith(OPTIMIZER)
+    }
+    own_state = without_slots(kept)
+    at = replace(at, slots=slots)
+    result = trainer.local_update(task, cohort, received, own_state, at)
+    remembered = {OPTIMIZER + name: t for name, t in moved(slots, CPU).items()}
+    return replace(result, kept={**result.kept, **remembered})
+
+
+def without_slots(kept: Tensors) -> dict[str, Tensor]:
+    """Return the trainer's own part of a client's private state."""
+    return {n: tensor for n, tensor in kept.items() if not n.startswith(OPTIMIZER)}
 
 
 def _split(result: LocalResult, trace: Trace) -> list[Trained]:

@@ -42,11 +42,13 @@ class RoundSum:
     """One round as a server knows it that needs sums only.
 
     Attributes:
+        index: Of the round.
         parties: How many clients are in the sum.
         broadcast: What one of them received; all did, where uploads are summed.
         total: The sum of what they sent.
     """
 
+    index: int
     parties: int
     broadcast: Tensors
     total: Tensors
@@ -111,7 +113,8 @@ class View:
             down = [m.tensors for m in group if m.kind == "broadcast"]
             if sent and down:
                 parties = _in_the_sum(group) or len(down)
-                round_sums.append(RoundSum(parties, down[0], secure_sum(sent)))
+                total = secure_sum(sent)
+                round_sums.append(RoundSum(group[0].round, parties, down[0], total))
         return tuple(round_sums)
 
     @property

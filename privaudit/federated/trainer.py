@@ -150,6 +150,8 @@ class Round:
         step: Between the numbers that masked sums of uploads can hold, a power of two;
             0 where nothing is masked. Noise that adds up lies on multiples of it.
         steps: Local steps at most; None takes all. One, where its memory is measured.
+        slots: In ``local_update``, what optimisers remember of earlier rounds, stacked
+            over clients; what is put in is kept with each client's private state.
     """
 
     index: int
@@ -159,6 +161,7 @@ class Round:
     secrets: Seeds | None = field(default=None, repr=False)
     step: float = 0.0
     steps: int | None = None
+    slots: dict[str, Tensor] | None = field(default=None, compare=False, repr=False)
 
     def stream(self, purpose: str, client: ClientId = "") -> Stream:
         """Return this round's stream of the seed: of what no certificate rests on."""

@@ -67,6 +67,16 @@ class ShowsChoices(Trainer, Protocol):
 
 
 @runtime_checkable
+class RemembersSteps(Trainer, Protocol):
+    """A trainer whose clients may go on with their optimiser of the round before."""
+
+    @property
+    def optimizer_state(self) -> str:
+        """Say "kept" if what an optimiser remembers outlives a round."""
+        ...
+
+
+@runtime_checkable
 class AddsNoise(Trainer, Protocol):
     """A trainer that may hide something with noise."""
 
@@ -122,6 +132,11 @@ def start_client(
     if isinstance(trainer, KeepsState):
         return trainer.start_client(task, client, seeds)
     return {}
+
+
+def remembers_steps(trainer: Trainer) -> bool:
+    """Say whether clients remember more of a round than the trainer has them keep."""
+    return isinstance(trainer, RemembersSteps) and trainer.optimizer_state == "kept"
 
 
 def claim_of(trainer: Trainer, task: Task) -> Claim:

@@ -35,6 +35,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"statistics_noise": 1.0, "weighting": "sizes"},
         "size would be exact",
     ),
+    ("promptfl", {"momentum": 1.0}, "momentum = 1.0"),
+    ("promptfl", {"optimizer": "lion"}, "optimizer = 'lion'"),
+    ("dp-fpl", CODE | {"optimizer": "adam"}, "kept across rounds. Leave it out"),
+    ("dp-promptfl", CODE | {"schedule": "cosine"}, "SGD at one rate"),
+    ("dp-fedotp", PAPER | {"optimizer": "adam"}, "SGD at one rate"),
+    ("dp-pfedmoap", PAPER | {"weight_decay": 0.1}, "SGD at one rate"),
+    ("zero-shot", {"optimizer": "adam"}, "no parameter 'optimizer'"),
     ("fedpt-zeroth-order", {"peft_method": "full"}, "no more than an interface"),
     ("fedpt-zeroth-order", {"micro_batch": 2}, "Lower models_at_once"),
 ]

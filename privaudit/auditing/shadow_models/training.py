@@ -29,7 +29,7 @@ from privaudit.auditing.shadow_models.splits import (
 from privaudit.auditing.signals.signal_cache import content_hash
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.local_training import ClientInput, Stacking
+from privaudit.federated.local_training import ClientInput, Stacking, update_clients
 from privaudit.federated.messages import update_of
 from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
@@ -40,7 +40,11 @@ from privaudit.federated.trainer import (
     Round,
     Trainer,
 )
-from privaudit.federated.trainer_abilities import ShowsChoices, start_client
+from privaudit.federated.trainer_abilities import (
+    ShowsChoices,
+    remembers_steps,
+    start_client,
+)
 from privaudit.federated.transcript import SERVER, Message
 from privaudit.statistics.progress import Phase
 
@@ -169,13 +173,16 @@ def _replay(
     cohort = Cohort.of(names, shards)
     private_state = _start(adversary, names)
     uploads: dict[int, list[dict[str, Tensor]]] = {}
-    rounds = list(_rounds_to_replay(adversary, target.client, bool(private_state)))
+    has_state = bool(private_state) or remembers_steps(trainer)
+    rounds = list(_rounds_to_replay(adversary, target.client, has_state))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
         trainer = _with_choices(adversary, target, at)
-        result = trainer.local_update(adversary.task, cohort, down, private_state, at)
+        result = update_clients(
+            trainer, adversary.task, cohort, down, private_state, at
+        )
         private_state = result.kept
         uploads[at.index] = result.uploads()
     return uploads

@@ -65,7 +65,8 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
 
     Both stand in the transcript. A trainer's step is affine in the sum of uploads, so
     a probe tells its slope, and the difference over the slope is the noise on the sum.
-    Nothing where no server's noise is claimed, or a trainer sends more than one tensor.
+    Nothing where no server's noise is claimed, a trainer sends more than one tensor, or
+    its server steps by Adam, which is not affine.
     """
     trainer = evidence.trainer
     if isinstance(trainer, ShowsNoise):
@@ -73,6 +74,8 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
         return
     claimed = [e for _, e in evidence.events() if e.noise_at == "server"]
     if not (claimed and isinstance(trainer, PrivateTrainer)):
+        return
+    if trainer.optimiser.kind != "sgd":
         return
     quiet = replace(trainer, epsilon=None)
     state: Tensors = quiet.begin(_double(evidence.broadcasts[0]))

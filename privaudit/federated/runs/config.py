@@ -12,6 +12,7 @@ from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.parameters import (
     build,
+    complete_settings,
     field_names,
     readable,
     refuse_incomplete,
@@ -85,7 +86,7 @@ class RunConfig(RunFields):
 def make_config(
     trainer: str, settings: Mapping[str, Any] | None = None, **fields: Any
 ) -> RunConfig:
-    """Return a complete configuration: every parameter stands in it, defaults too.
+    """Return a complete configuration: parameters stand in it with their defaults.
 
     Args:
         trainer: Its name.
@@ -98,10 +99,8 @@ def make_config(
         UnknownNameError: No trainer has that name.
         ConfigError: A field is unknown or out of range; the text names it.
     """
-    from pydantic import TypeAdapter
-
     built = build_trainer(trainer, settings or {})
-    complete = TypeAdapter(type(built)).dump_python(built, mode="json")
+    complete = complete_settings(built)
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None:
             fields[place] = _full(fields[place])

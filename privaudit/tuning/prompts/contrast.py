@@ -12,9 +12,9 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
 from privaudit.federated.batches import Batch, Batches
 from privaudit.federated.trainer import ClientId, Cohort, Task
+from privaudit.tuning.optimiser import Optimiser, fit
 from privaudit.tuning.prompts.learning import (
     CONTEXT_STD,
-    fit,
     logits_of,
     mean_losses,
     prompt_losses,
@@ -103,8 +103,8 @@ def complete(
     rank: int,
     losses: Callable[[Stacked, Batch], Float[Tensor, " k"]],
     *,
+    optimiser: Optimiser,
     learning_rate: float,
-    momentum: float,
 ) -> Float[Tensor, "tokens width"]:
     """Return sigma + U V with factors that an adversary trains on public records.
 
@@ -116,8 +116,8 @@ def complete(
         sigma: As seen; it stays as it is.
         rank: Of the factors.
         losses: Of parameters "context", "u" and "v" on a batch.
+        optimiser: The client's.
         learning_rate: Step size, above 0.
-        momentum: In [0, 1).
     """
     whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
     factors, _ = fit(
@@ -125,7 +125,7 @@ def complete(
         stack([low_rank_start(task, "public", rank, Seeds(0))]),
         Batches(whole, torch.ones_like(whole).bool()),
         lambda parts, batch: losses({"context": sigma[None], **parts}, batch),
-        learning_rate=learning_rate,
-        momentum=momentum,
+        optimiser,
+        learning_rate,
     )
     return personal_context({"context": sigma[None], **factors})[0]

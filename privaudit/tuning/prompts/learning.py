@@ -20,12 +20,8 @@ from privaudit.core.tensors import Stacked
 from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
-    Batches,
-    Gradients,
     Objective,
     epochs_of_batches,
-    gradients_of,
-    pick_batch,
     with_canaries,
 )
 from privaudit.federated.trainer import (
@@ -36,6 +32,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.tuning.optimiser import Optimised
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
 QUERY_CHUNK = 1024
@@ -84,47 +81,6 @@ def prompt_losses(
     return losses.sum(dim=1) / batch.sizes.clamp(min=1)
 
 
-def fit(
-    cohort: Cohort,
-    parameters: Stacked,
-    batches: Batches,
-    objective: Objective,
-    *,
-    learning_rate: float | Mapping[str, float],
-    momentum: float = 0.0,
-    gradients: Gradients = gradients_of,
-) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
-    """Run SGD on each client's own parameters, and return them with the mean loss.
-
-    A client whose batches have run out stands still while others go on.
-
-    Args:
-        cohort: Who trains.
-        parameters: Where each client begins.
-        batches: What it takes in each step.
-        objective: What is minimised; no client's loss may depend on another's numbers.
-        learning_rate: Of all parameters, or of each by name.
-        momentum: In [0, 1), from a standing start.
-        gradients: How they are found.
-    """
-    state = {name: tensor.detach() for name, tensor in parameters.items()}
-    velocity = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
-    for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
-        active = mask.any(dim=1)
-        grads, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
-        for name, gradient in grads.items():
-            rate = learning_rate
-            if isinstance(rate, Mapping):
-                rate = rate[name]
-            moving = active.view(-1, *[1] * (gradient.ndim - 1))
-            faster = momentum * velocity[name] + gradient
-            velocity[name] = torch.where(moving, faster, velocity[name])
-            state[name] = state[name] - rate * velocity[name] * moving
-        total, steps = total + loss * active, steps + active
-    return state, total / steps.clamp(min=1)
-
-
 @pydantic.dataclasses.dataclass(frozen=True)
 class PromptTrainer(BaseTrainer):
     """A trainer whose models are prompts of CLIP's text tower."""
@@ -148,8 +104,8 @@ class PromptTrainer(BaseTrainer):
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class LocalSgd(PromptTrainer):
-    """A prompt trainer whose clients run epochs of SGD.
+class LocalSgd(Optimised, PromptTrainer):
+    """A prompt trainer whose clients run epochs of SGD, or of another optimiser.
 
     The defaults suit the embedded model and small shards; on ViT-B/16 a rate of 0.001
     to 0.002, 5 epochs and batches of 32 are published. From about 0.002 on, full
@@ -160,7 +116,7 @@ class LocalSgd(PromptTrainer):
         learning_rate: Step size, above 0.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
-        momentum: SGD momentum, in [0, 1), reset in each round.
+        momentum: Of SGD; the first beta of Adam and AdamW. In [0, 1).
     """
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
@@ -180,11 +136,12 @@ class LocalSgd(PromptTrainer):
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
             return prompt_losses(task, parameters["context"], batch)
 
-        trained, loss = self.fit(cohort, {"context": contexts}, objective, at)
+        trained, loss = self.fit(task, cohort, {"context": contexts}, objective, at)
         return trained["context"], loss
 
     def fit(
         self,
+        task: Task,
         cohort: Cohort,
         parameters: Stacked,
         objective: Objective,
@@ -195,14 +152,8 @@ class LocalSgd(PromptTrainer):
         batches = epochs_of_batches(
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
         )
-        return fit(
-            cohort,
-            parameters,
-            batches,
-            objective,
-            learning_rate=learning_rate or self.learning_rate,
-            momentum=self.momentum,
-        )
+        rates = learning_rate or self.learning_rate
+        return self.optimise(task, cohort, parameters, batches, objective, rates, at)
 
 
 @torch.no_grad()

@@ -19,8 +19,8 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.privacy.events import Release, on_grid
+from privaudit.tuning.optimiser import VELOCITY
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer
-from privaudit.tuning.prompts.private_training import VELOCITY
 from privaudit.tuning.prompts.record_gradients import Penalty, RecordLosses
 
 

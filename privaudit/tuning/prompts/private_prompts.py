@@ -34,12 +34,12 @@ those who never see it.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pydantic.dataclasses
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
@@ -49,6 +49,7 @@ from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.events import NoiseAt, Release
+from privaudit.tuning.optimiser import Optimised, Optimiser
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
 from privaudit.tuning.prompts.record_gradients import (
@@ -76,12 +77,34 @@ class PrivateLocalTrainer(PrivateTrainer):
             the published modes take one.
     """
 
+    fixed_as_published: ClassVar[tuple[str, ...]] = Optimised.names
+
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.005
     steps: Annotated[int, Field(ge=1)] = 5
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on all records."""
         return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1)
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> "PrivateLocalTrainer":
+        if self.mode != "sound":
+            self.refuse(
+                self.fixed_as_published,
+                f'in mode "{self.mode}", which takes steps of SGD at one rate, as '
+                "published",
+            )
+        return self
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether a server's state holds what an optimiser remembers: the code's."""
+        return self.mode == "published-code"
+
+    @property
+    def step_optimiser(self) -> Optimiser:
+        """What takes the steps that are clipped and noised."""
+        return self.optimiser
 
     @property
     def local_steps(self) -> int:
@@ -127,7 +150,10 @@ class PrivateLocalTrainer(PrivateTrainer):
         """
         state, total = dict(parameters), torch.zeros(len(cohort))
         std = self.noise_std(task) if self.mode == "sound" else 0.0
-        unit = self.event_unit(task)
+        unit, slots = self.event_unit(task), self.slots(at)
+        memory: Stacked = {} if slots is None else slots
+        everyone = cohort.mask.new_ones(len(cohort))
+        rate = self.learning_rate * self.rate_share(task, at.index)
         for number in range(self.local_steps):
             step = at.part("local step", number)
             gradients, losses = self.gradients(
@@ -136,8 +162,12 @@ class PrivateLocalTrainer(PrivateTrainer):
             noised = self.add_noise(
                 gradients, std, "step noise", cohort, step, "upload", unit
             )
-            state = {n: p - self.learning_rate * noised[n] for n, p in state.items()}
+            state, memory = self.step_optimiser.step(
+                state, noised, memory, rate, everyone
+            )
             total = total + losses
+        if slots is not None:
+            slots.update(memory)
         return state, total / self.local_steps
 
     def gradients(

@@ -13,7 +13,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
-from privaudit.core.tensors import Stacked
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
@@ -23,6 +23,7 @@ from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release, sensitivity
 from privaudit.privacy.noise import noise_std_published
+from privaudit.tuning.optimiser import Optimised, Optimiser
 from privaudit.tuning.prompts.gradients import (
     ContextGradients,
     fixed_batch,
@@ -40,8 +41,7 @@ _AS_PUBLISHED = phrase(
     "claim", "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
 )
 
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4  # of the published code
-VELOCITY = " velocity"
+OF_THE_CODE = Optimiser("sgd", momentum=0.9, weight_decay=5e-4)
 EVERY_RECORD = 10**9  # a batch size beyond any shard's
 
 Mode = Literal["sound", "published-paper", "published-code"]
@@ -51,8 +51,11 @@ Parts = tuple[Release, TensorSplit, float]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PrivateTrainer(PromptTrainer):
+class PrivateTrainer(Optimised, PromptTrainer):
     """A prompt trainer that clips gradients and adds noise.
+
+    Noise goes in before the optimiser: whatever that makes of a noised gradient, and
+    remembers of it, is post-processing, and no accountant asks which one it is.
 
     Attributes:
         mode: "sound" is private with the epsilon that stands on it: Poisson samples,
@@ -78,6 +81,17 @@ class PrivateTrainer(PromptTrainer):
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     clip: Clip | None = None
     batch_size: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> "PrivateTrainer":
+        if self.mode == "published-code":
+            names = ("optimizer", "momentum", "weight_decay", "optimizer_state")
+            self.refuse(
+                names,
+                'in mode "published-code", which runs SGD with momentum 0.9 and weight '
+                "decay 5e-4, kept across rounds",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_clip(self) -> "PrivateTrainer":
@@ -296,31 +310,35 @@ class PrivateTrainer(PromptTrainer):
             sums |= {name: gradient.sum(dim=1) for name, gradient in clipped.items()}
         return sums
 
-    def begin(self, parameters: Stacked) -> dict[str, Tensor]:
-        """Return a state at rest: the parameters, and the code's velocities."""
-        if self.mode != "published-code":
+    @property
+    def optimiser(self) -> Optimiser:
+        """The optimiser, or the published code's."""
+        return OF_THE_CODE if self.mode == "published-code" else super().optimiser
+
+    @property
+    def keeps_slots(self) -> bool:
+        """Whether states hold what the optimiser remembers beside the parameters."""
+        return self.mode == "published-code" or self.optimizer_state == "kept"
+
+    def begin(self, parameters: Tensors) -> dict[str, Tensor]:
+        """Return a state at rest: the parameters, and what an optimiser remembers."""
+        if not self.keeps_slots:
             return dict(parameters)
-        still = {name + VELOCITY: torch.zeros_like(p) for name, p in parameters.items()}
-        return dict(parameters) | still
+        return {**parameters, **self.optimiser.at_rest(parameters)}
 
     def step_along(
         self, state: Stacked, gradients: Stacked, learning_rate: float
     ) -> dict[str, Tensor]:
-        """Return the state after a step of SGD, the code's with momentum and decay.
+        """Return the state after a step of the optimiser.
 
         Args:
             state: From :meth:`begin`.
             gradients: By some or all of the parameters; the others stand still.
-            learning_rate: Step size, above 0.
+            learning_rate: Step size, at least 0.
         """
-        moved = dict(state)
-        for name, gradient in gradients.items():
-            if self.mode == "published-code":
-                decayed = gradient + WEIGHT_DECAY * state[name]
-                gradient = MOMENTUM * state[name + VELOCITY] + decayed
-                moved[name + VELOCITY] = gradient
-            moved[name] = state[name] - learning_rate * gradient
-        return moved
+        slots = state if self.keeps_slots else {}
+        moved, remembered = self.optimiser.step(state, gradients, slots, learning_rate)
+        return moved | remembered if self.keeps_slots else moved
 
     def event(
         self,

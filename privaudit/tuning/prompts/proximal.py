@@ -53,7 +53,7 @@ class ProximalTrainer(LocalSgd):
                 context, anchors, strength
             )
 
-        trained, losses = self.fit(cohort, {"context": contexts}, objective, at)
+        trained, losses = self.fit(task, cohort, {"context": contexts}, objective, at)
         return trained["context"], losses
 
 

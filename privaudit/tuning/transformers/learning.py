@@ -11,7 +11,6 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import Batch, epochs_of_batches
 from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
@@ -24,14 +23,14 @@ from privaudit.federated.trainer import (
 )
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.models.token_table import TOKENS
-from privaudit.tuning.transformers.adamw import AdamW
+from privaudit.tuning.optimiser import ADDED, Kind, Optimised
 from privaudit.tuning.transformers.lora import changes_of, start_pairs, weight_changes
 from privaudit.tuning.transformers.objectives import objective_of
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class LoraTrainer(BaseTrainer):
-    """A client runs AdamW on low-rank changes of the language model's linear layers.
+class LoraTrainer(Optimised):
+    """A client runs an optimiser on low-rank changes of the language model's linear layers.
 
     The picture tower, the projector and the language model's own weights are frozen;
     the loss is on the answer only.
@@ -42,7 +41,9 @@ class LoraTrainer(BaseTrainer):
         learning_rate: Above 0. Published papers on models of 0.5 to 7 billion weights
             take 1e-4 to 3e-4; the embedded model, hundreds of times smaller and more,
             needs a larger one.
-        weight_decay: Weight decay of AdamW, at least 0.
+        weight_decay: At least 0. AdamW shrinks the parameters themselves, SGD and Adam
+            add it to gradients.
+        optimizer: "adamw", "adam" or "sgd".
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
     """
@@ -55,6 +56,7 @@ class LoraTrainer(BaseTrainer):
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-3
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    optimizer: Annotated[Kind, ADDED] = "adamw"
     epochs: Annotated[int, Field(ge=1)] = 1
     batch_size: Annotated[int, Field(ge=0)] = 8
 
@@ -74,8 +76,9 @@ class LoraTrainer(BaseTrainer):
         batches = epochs_of_batches(
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
         )
-        optimiser = AdamW(self.learning_rate, self.weight_decay)
-        return optimiser.fit(cohort, parameters, batches, objective)
+        return self.optimise(
+            task, cohort, parameters, batches, objective, self.learning_rate, at
+        )
 
     def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to each linear layer."""

@@ -15,10 +15,8 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
-    Batches,
     Gradients,
     accumulated,
     epochs_of_batches,
@@ -37,13 +35,12 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.models.interfaces import AnyTask, Tuning
+from privaudit.tuning.optimiser import Kind, Optimised
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,
     MechanismOptions,
     PeftMethod,
 )
-from privaudit.tuning.prompts.learning import fit as descend
-from privaudit.tuning.transformers.adamw import AdamW
 from privaudit.tuning.transformers.objectives import HEAD, objective_of
 
 TIERS = (0.25, 0.5, 1.0)
@@ -53,8 +50,8 @@ Penalty = Callable[[Stacked], Float[Tensor, " k"]]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTuner(BaseTrainer):
-    """A client runs epochs of AdamW, or of SGD, on the parameters of a PEFT method.
+class PromptTuner(Optimised):
+    """A client runs epochs of AdamW, or of another optimiser, on the parameters of a PEFT method.
 
     Every client's model is the server's; a classifier without class texts gets a
     linear head, which is trained and sent along.
@@ -66,9 +63,10 @@ class PromptTuner(BaseTrainer):
         lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
         projected: Whether a prefix is the output of a two-layer MLP.
-        optimizer: "adamw", or "sgd" without momentum as in the proposal.
+        optimizer: "adamw", "adam", or "sgd" as in the proposal.
         learning_rate: Step size, above 0.
-        weight_decay: Weight decay of AdamW, at least 0.
+        weight_decay: At least 0. AdamW shrinks the parameters themselves, SGD and Adam
+            add it to gradients.
         epochs: Local passes over the shard in each round.
         batch_size: Records in a step; 0 takes the whole shard at once.
         micro_batch: Records whose gradient is found at once; a step adds up several.
@@ -93,7 +91,7 @@ class PromptTuner(BaseTrainer):
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     encoder_width: Annotated[int, Field(ge=1)] = 32
     projected: bool = False
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Kind = "adamw"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     epochs: Annotated[int, Field(ge=1)] = 5
@@ -149,9 +147,16 @@ class PromptTuner(BaseTrainer):
         batches = epochs_of_batches(
             cohort, at, epochs=epochs, batch_size=self.batch_size
         )
-        return self.fit(
-            task, cohort, parameters, batches, self.gradients(task, cohort, at), penalty
-        )
+        gradients = self.gradients(task, cohort, at)
+
+        def objective(parameters: Stacked, batch: Batch) -> Tensor:
+            losses = self.losses(task, parameters, batch)
+            return losses if penalty is None else losses + penalty(parameters)
+
+        return self.optimise(
+            task, cohort, parameters, batches, objective, self.learning_rate, at,
+            gradients,
+        )  # fmt: skip
 
     def epochs_of(self, client: ClientId) -> int:
         """Return the epochs that a client's machine manages in a round.
@@ -164,34 +169,6 @@ class PromptTuner(BaseTrainer):
         name = client.rpartition("/")[2].rpartition(" of ")[2]
         share = TIERS[sha256(name.encode()).digest()[0] % len(TIERS)]
         return math.ceil(self.epochs * share)
-
-    def fit(
-        self,
-        task: Task,
-        cohort: Cohort,
-        parameters: Stacked,
-        batches: Batches,
-        gradients: Gradients,
-        penalty: Penalty | None = None,
-    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
-        """Run given batches with the optimiser that was asked for."""
-
-        def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            losses = self.losses(task, parameters, batch)
-            return losses if penalty is None else losses + penalty(parameters)
-
-        if self.optimizer == "adamw":
-            optimiser = AdamW(self.learning_rate, self.weight_decay)
-            return optimiser.fit(cohort, parameters, batches, objective, gradients)
-        rate = self.learning_rate
-        return descend(
-            cohort,
-            parameters,
-            batches,
-            objective,
-            learning_rate=rate,
-            gradients=gradients,
-        )
 
     def gradients(self, task: Task, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: at once, or part by part."""

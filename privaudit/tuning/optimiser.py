@@ -1,0 +1,280 @@
+"""SGD, Adam and AdamW on many clients' parameters at once, and their learning rates."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic.dataclasses
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor
+
+from privaudit.core.devices import here, moved
+from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import LATER
+from privaudit.core.tensors import Stacked
+from privaudit.federated.base_trainer import BaseTrainer
+from privaudit.federated.batches import (
+    Batches,
+    Gradients,
+    Objective,
+    gradients_of,
+    pick_batch,
+)
+from privaudit.federated.trainer import Cohort, Round, Task
+
+ADDED = Field(json_schema_extra=LATER)
+Kind = Literal["sgd", "adam", "adamw"]
+Rates = float | Mapping[str, float]  # of all parameters, or of each by name
+SECOND_BETA, EPSILON = 0.999, 1e-8  # of Adam, as in torch.optim
+VELOCITY, SQUARE, STEPS = " velocity", " square", " steps"
+"""After a parameter's name: of its running gradient, its square's, and of its steps."""
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """One step of SGD, Adam or AdamW; what it remembers is handed in and comes back.
+
+    As torch.optim's of the same name: SGD and Adam add ``weight_decay`` times the
+    parameter to its gradient, AdamW shrinks the parameter itself.
+
+    Source: Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015,
+    algorithm 1; Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019,
+    algorithm 2.
+
+    Attributes:
+        kind: Which.
+        momentum: Of SGD, without dampening; Adam's first beta.
+        weight_decay: At least 0.
+    """
+
+    kind: Kind = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def at_rest(self, parameters: Stacked) -> dict[str, Tensor]:
+        """Return what is remembered of one model before its first step."""
+        slots: dict[str, Tensor] = {}
+        for name, parameter in parameters.items():
+            if self.kind != "sgd" or self.momentum:
+                slots[name + VELOCITY] = torch.zeros_like(parameter)
+            if self.kind != "sgd":
+                slots[name + SQUARE] = torch.zeros_like(parameter)
+                slots[name + STEPS] = torch.zeros(())
+        return slots
+
+    def step(
+        self,
+        parameters: Stacked,
+        gradients: Stacked,
+        slots: Stacked,
+        rates: Rates,
+        active: Bool[Tensor, " k"] | None = None,
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the parameters after a step, and what is remembered of it.
+
+        Args:
+            parameters: Those without a gradient stand still.
+            gradients: By some or all of them.
+            slots: What was remembered; what is missing is at rest.
+            rates: Step size, at least 0.
+            active: Which clients move, where parameters are stacked; None is one model.
+        """
+        moved, after = dict(parameters), dict[str, Tensor]()
+        for name, gradient in gradients.items():
+            rate = rates[name] if isinstance(rates, Mapping) else rates
+            before = {
+                slot: slots[name + slot]
+                for slot in (VELOCITY, SQUARE, STEPS)
+                if name + slot in slots
+            }
+            value, new = self._moved(parameters[name], gradient, before, rate, active)
+            if active is not None:
+                moving = _spread(active, gradient)
+                value = torch.where(moving, value, parameters[name])
+            moved[name] = value
+            after |= {name + slot: tensor for slot, tensor in new.items()}
+        return moved, after
+
+    def _moved(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        before: Mapping[str, Tensor],
+        rate: float,
+        active: Bool[Tensor, " k"] | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return one parameter and its slots; only those who are active remember."""
+        if self.weight_decay and self.kind != "adamw":
+            gradient = gradient + self.weight_decay * parameter
+        if self.kind == "sgd" and not self.momentum:
+            return parameter - rate * gradient, {}
+        whose = torch.ones((), dtype=torch.bool) if active is None else active
+        moving = _spread(whose, gradient)
+        still = torch.zeros_like(gradient)
+        velocity = before.get(VELOCITY, still)
+        if self.kind == "sgd":
+            faster = self.momentum * velocity + gradient
+            return parameter - rate * faster, {
+                VELOCITY: torch.where(moving, faster, velocity)
+            }
+        square = before.get(SQUARE, still)
+        steps = before.get(STEPS, torch.zeros_like(whose, dtype=torch.float32)) + whose
+        count = _spread(steps.clamp(min=1), gradient)
+        first = torch.lerp(gradient, velocity, self.momentum)
+        second = torch.lerp(gradient**2, square, SECOND_BETA)
+        mean = first / (1 - self.momentum**count)
+        spread = (second / (1 - SECOND_BETA**count)).sqrt() + EPSILON
+        if self.kind == "adamw":
+            parameter = parameter * (1 - rate * self.weight_decay)
+        return parameter - rate * mean / spread, {
+            VELOCITY: torch.where(moving, first, velocity),
+            SQUARE: torch.where(moving, second, square),
+            STEPS: steps,
+        }
+
+
+def _spread(by_client: Tensor, like: Tensor) -> Tensor:
+    """Return one number for each client, or one for all, beside its parameters."""
+    return by_client.view(-1, *[1] * (like.ndim - 1)) if by_client.ndim else by_client
+
+
+def fit(
+    cohort: Cohort,
+    parameters: Stacked,
+    batches: Batches,
+    objective: Objective,
+    optimiser: Optimiser,
+    rates: Rates,
+    *,
+    gradients: Gradients = gradients_of,
+    slots: dict[str, Tensor] | None = None,
+) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+    """Run the batches, and return each client's parameters and mean loss.
+
+    A client whose batches have run out stands still while others go on.
+
+    Args:
+        cohort: Who trains.
+        parameters: Where each client begins.
+        batches: What it takes in each step.
+        objective: What is minimised; no client's loss may depend on another's numbers.
+        optimiser: How steps follow from gradients.
+        rates: Step sizes.
+        gradients: How they are found.
+        slots: What is remembered of steps before these, and then of these; None begins
+            at rest and forgets.
+    """
+    state = {name: tensor.detach() for name, tensor in parameters.items()}
+    memory = {} if slots is None else slots
+    total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
+    for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
+        active = mask.any(dim=1)
+        grads, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
+        state, remembered = optimiser.step(state, grads, memory, rates, active)
+        memory.update(remembered)
+        total, steps = total + loss * active, steps + active
+    return state, total / steps.clamp(min=1)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Optimised(BaseTrainer):
+    """A trainer that learns by gradients: its optimiser and the rate's schedule.
+
+    Attributes:
+        optimizer: "sgd", "adam" or "adamw", as in torch.optim.
+        momentum: Of SGD; the first beta of Adam and AdamW. In [0, 1). None is 0 for
+            SGD and 0.9 for the others.
+        weight_decay: At least 0. SGD and Adam add it to gradients, AdamW shrinks the
+            parameters themselves.
+        schedule: Learning rate over the federation's rounds: "constant", or "cosine":
+            in round t of T, after w rounds of warm-up, the rate times
+            (1 + cos(pi (t - w) / (T - w))) / 2. It is the same in all steps of a round.
+        warmup_rounds: Rounds in which the rate rises in equal steps to its full value.
+        optimizer_state: "new": momentum and Adam's means begin anew in each round.
+            "kept": a client goes on with its own of the round it last took part in;
+            they stay with it.
+    """
+
+    names: ClassVar[tuple[str, ...]] = (
+        "optimizer", "momentum", "weight_decay", "schedule", "warmup_rounds",
+        "optimizer_state",
+    )  # fmt: skip
+
+    optimizer: Annotated[Kind, ADDED] = "sgd"
+    momentum: Annotated[float | None, Field(ge=0, lt=1), ADDED] = None
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False), ADDED] = 0.0
+    schedule: Annotated[Literal["constant", "cosine"], ADDED] = "constant"
+    warmup_rounds: Annotated[int, Field(ge=0), ADDED] = 0
+    optimizer_state: Annotated[Literal["new", "kept"], ADDED] = "new"
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """The optimiser of local training."""
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 0.0 if self.optimizer == "sgd" else 0.9
+        return Optimiser(self.optimizer, momentum, self.weight_decay)
+
+    def rate_share(self, task: Task, index: int) -> float:
+        """Return what part of the learning rate a round has, in [0, 1]."""
+        begun, length = index - self.warmup_rounds, task.rounds - self.warmup_rounds
+        if begun < 0:
+            return (index + 1) / self.warmup_rounds
+        if self.schedule == "constant":
+            return 1.0
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, begun / max(1, length))))
+
+    def slots(self, at: Round) -> dict[str, Tensor] | None:
+        """Return where clients remember their steps across rounds; None if nowhere."""
+        if self.optimizer_state == "new" or at.slots is None:
+            return None
+        at.slots.update(moved(at.slots, here()))
+        return at.slots
+
+    def optimise(
+        self,
+        task: Task,
+        cohort: Cohort,
+        parameters: Stacked,
+        batches: Batches,
+        objective: Objective,
+        rates: Rates,
+        at: Round,
+        gradients: Gradients = gradients_of,
+    ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
+        """Run given batches at the round's rates; return parameters and mean loss."""
+        share = self.rate_share(task, at.index)
+        rates = (
+            {name: share * rate for name, rate in rates.items()}
+            if isinstance(rates, Mapping)
+            else share * rates
+        )
+        return fit(
+            cohort, parameters, batches, objective, self.optimiser, rates,
+            gradients=gradients, slots=self.slots(at),
+        )  # fmt: skip
+
+    def at_full_rate(self) -> Any:
+        """Return the same trainer for training outside of rounds: an adversary's."""
+        return replace(self, schedule="constant", warmup_rounds=0)
+
+    def refuse(self, names: tuple[str, ...], where: str) -> None:
+        """Refuse parameters that differ from their defaults.
+
+        Args:
+            names: Of the parameters.
+            where: What they do not go with, and why, in words.
+
+        Raises:
+            ConfigError: One differs.
+        """
+        usual = {field.name: field.default for field in fields(self)}
+        for name in names:
+            if getattr(self, name) != usual[name]:
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)!r} was requested {where}. Leave "
+                    "it out"
+                )
