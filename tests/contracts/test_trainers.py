@@ -65,11 +65,12 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("fedpt-dhapa", {"clusters": 2, "peft_method": "prefix"}),
     ("fedpt-dhapa", {"weighting": "sizes", "validation_share": 0.0}),
     ("fedpt-dhapa", {"gamma": 0.0, "statistics_noise": 4.0}),
-    ("pfedmoap", {"optimizer": "adamw", "optimizer_state": "kept"}),
+    ("pfedmoap", {"weight_decay": 0.1, "optimizer_state": "kept", "epochs": 2}),
+    ("promptfl", {"optimizer": "adamw", "optimizer_state": "kept", "epochs": 2}),
     ("fedrand", {"optimizer_state": "kept", "schedule": "cosine"}),
     ("dp-fpl", {"epsilon": 8.0, "optimizer": "adam", "optimizer_state": "kept"}),
-    ("dp-promptfl", {"epsilon": 8.0, "optimizer_state": "kept", "momentum": 0.9}),
-    ("dp-pfedmoap", {"epsilon": 8.0, "optimizer_state": "kept", "warmup_rounds": 2}),
+    ("dp-promptfl", {"epsilon": 8.0, "optimizer_state": "kept", "momentum": 0.5}),
+    ("dp-pfedmoap", {"epsilon": 8.0, "optimizer_state": "kept", "epochs": 2}),
 ]
 SENDS_WHAT_IT_KEEPS = {"prompt-fedamp", "lora-fedavg", "fedrand past=False"}
 pytestmark = pytest.mark.parametrize(
