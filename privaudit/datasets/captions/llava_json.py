@@ -21,7 +21,7 @@ from privaudit.datasets.sources import OnDisk, only_file
 MARK = "<image>"  # where the picture stands in a question
 
 
-class _Turn(TypedDict("_Said", {"from": str})):  # type: ignore[misc]
+class _Turn(TypedDict("_Said", {"from": str})):
     """What one of the two says."""
 
     value: str
