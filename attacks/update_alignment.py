@@ -1,6 +1,7 @@
 """Update alignment: does what a client sent point along this record's gradient?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -116,6 +117,7 @@ class _Watched:
 
     def _alone(self, received: Tensors, records: Records, at: Round) -> Stacked:
         """Return where each record alone would have moved what was received."""
+        records = replace(records, views=None)  # which one was taken is not known
         trainer, task = self.adversary.trainer, self.adversary.task
         if isinstance(trainer, TakesSingleStep):
             trainer = trainer.single_step()

@@ -113,7 +113,7 @@ class FedPTDhapa(DhapaClient):
         before = torch.stack([self.performance(task, s, checked) for s in starts])
         picked = first_best(before)
         begun = _pick(starts, picked)
-        trained_on = as_cohort(cohort, part_of(cohort, cohort.mask & ~validated))
+        trained_on = as_cohort(cohort, cohort.mask & ~validated)
         trained, loss = self.train(task, trained_on, begun, at)
         statistics = self.statistics(task, cohort, trained, at)
         if self.needs(IMPROVEMENT):

@@ -29,6 +29,8 @@ class Records:
         dialogues: The same as text, which metrics need.
         crafted: Of canaries in gradient space: what such a record's gradient by the
             context is, wherever the context is. Zero for all others.
+        views: Features of random crops of each picture, of which a step in training
+            takes one; None trains on ``features``.
         contents: A hash of what each record came as, before any computation; None where
             that is not known.
     """
@@ -40,6 +42,7 @@ class Records:
     dialogues: tuple[Dialogue, ...] = ()
     crafted: Float[Tensor, "records tokens width"] | None = None
     contents: UInt8[Tensor, "records bytes"] | None = None
+    views: Float[Tensor, "records views dim"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,6 +67,7 @@ class Records:
             self._dialogues(chosen),
             None if self.crafted is None else self.crafted[chosen],
             self.identities[chosen],
+            None if self.views is None else self.views[chosen],
         )
 
     def to(self, device: torch.device) -> "Records":
@@ -89,6 +93,7 @@ class Cohort:
         tokens: Parts of pictures, where the records have them; padding is zero.
         words: What is asked and answered, [clients, records, length].
         crafted: As in :class:`Records`; padding is zero.
+        views: As in :class:`Records`; padding is zero.
     """
 
     clients: tuple[ClientId, ...]
@@ -98,6 +103,7 @@ class Cohort:
     tokens: Float[Tensor, "clients records parts token_width"] | None = None
     words: TokenSequences | None = None
     crafted: Float[Tensor, "clients records tokens width"] | None = None
+    views: Float[Tensor, "clients records views dim"] | None = None
 
     @classmethod
     def of(cls, clients: Sequence[ClientId], shards: Sequence[Records]) -> "Cohort":
@@ -107,6 +113,7 @@ class Cohort:
         parts = [shard.tokens for shard in shards if shard.tokens is not None]
         words = [shard.words for shard in shards if shard.words is not None]
         crafted = _crafted(shards)
+        views = [shard.views for shard in shards if shard.views is not None]
         return cls(
             tuple(clients),
             _pad([shard.features for shard in shards], longest),
@@ -115,6 +122,7 @@ class Cohort:
             _pad(parts, longest) if parts else None,
             pad_words(words, longest) if words else None,
             _pad(crafted, longest) if crafted else None,
+            _pad(views, longest) if views else None,
         )
 
     def to(self, device: torch.device) -> "Cohort":

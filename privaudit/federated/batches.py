@@ -22,10 +22,18 @@ class Batches:
     Attributes:
         chosen: Positions in the padded cohort.
         mask: False where a client's batch is shorter than the longest, or empty.
+        views: Which view of each picture is taken; None takes the picture itself.
     """
 
     chosen: Int[Tensor, "steps clients batch"]
     mask: Bool[Tensor, "steps clients batch"]
+    views: Int[Tensor, "steps clients batch"] | None = None
+
+    def of(self, cohort: Cohort) -> Iterator["Batch"]:
+        """Yield what the clients take, step by step."""
+        for step, (chosen, mask) in enumerate(zip(self.chosen, self.mask, strict=True)):
+            views = None if self.views is None else self.views[step]
+            yield pick_batch(cohort, chosen, mask, views)
 
 
 def epochs_of_batches(
@@ -53,7 +61,13 @@ def epochs_of_batches(
         cells = slice(len(plan)), row, slice(plan.shape[1])
         mask[cells] = plan >= 0
         chosen[cells] = plan.clamp(min=0)
-    return Batches(chosen, mask)
+    if cohort.views is None:
+        return Batches(chosen, mask)
+    views = torch.zeros_like(chosen)
+    for row, (client, plan) in enumerate(zip(cohort.clients, plans, strict=True)):
+        drawn = _drawn_views(cohort.views, at, client, plan.numel())
+        views[: len(plan), row, : plan.shape[1]] = drawn.view(plan.shape)
+    return Batches(chosen, mask, views)
 
 
 def _plan_epochs(
@@ -65,6 +79,27 @@ def _plan_epochs(
     width = min(batch_size or size, size)
     orders = torch.from_numpy(stream.permutations(size, epochs))
     return pad(orders, (0, -size % width), value=-1).view(-1, width)
+
+
+def views_of(
+    cohort: Cohort, at: Round, chosen: Int[Tensor, "k b"]
+) -> Int[Tensor, "k b"] | None:
+    """Draw a view for each record, the same whoever else is chosen."""
+    if cohort.views is None:
+        return None
+    drawn = torch.zeros_like(cohort.labels)
+    for row, (client, size) in enumerate(
+        zip(cohort.clients, cohort.sizes.tolist(), strict=True)
+    ):
+        drawn[row, :size] = _drawn_views(cohort.views, at, client, size)
+    return drawn.gather(1, chosen)
+
+
+def _drawn_views(
+    views: Tensor, at: Round, client: str, count: int
+) -> Int[Tensor, " count"]:
+    stream = at.stream("views", client)
+    return torch.from_numpy(stream.below(views.shape[2], count))
 
 
 def poisson_batches(cohort: Cohort, at: Round, rate: float) -> Bool[Tensor, "k n"]:
@@ -114,13 +149,27 @@ class Batch:
         return self.mask.sum(dim=1)
 
 
-def pick_batch(cohort: Cohort, chosen: Int[Tensor, "k b"], mask: Tensor) -> Batch:
-    """Return the records at ``chosen``, where the cohort's features are."""
+def pick_batch(
+    cohort: Cohort,
+    chosen: Int[Tensor, "k b"],
+    mask: Tensor,
+    views: Int[Tensor, "k b"] | None = None,
+) -> Batch:
+    """Return the records at ``chosen``, where the cohort's features are.
+
+    ``views``: Which view of each picture; None is the picture itself.
+    """
     device, crafted = cohort.features.device, None
     if cohort.crafted is not None:
         crafted = _picked(cohort.crafted, chosen) * mask[..., None, None]
+    features = _picked(cohort.features, chosen)
+    if cohort.views is not None and views is not None:
+        places = views.to(device)[..., None, None].expand(
+            *chosen.shape, 1, features.shape[2]
+        )
+        features = _picked(cohort.views, chosen).gather(2, places).squeeze(2)
     return Batch(
-        _picked(cohort.features, chosen),
+        features,
         _picked(cohort.labels, chosen),
         mask,
         None if cohort.tokens is None else _picked(cohort.tokens, chosen).to(device),

@@ -21,7 +21,6 @@ from privaudit.federated.batches import (
     Gradients,
     Objective,
     gradients_of,
-    pick_batch,
 )
 from privaudit.federated.trainer import Cohort, Round, Task
 
@@ -170,9 +169,9 @@ def fit(
     state = {name: tensor.detach() for name, tensor in parameters.items()}
     memory = {} if slots is None else slots
     total, steps = torch.zeros(len(cohort)), torch.zeros(len(cohort))
-    for chosen, mask in zip(batches.chosen, batches.mask, strict=True):
-        active = mask.any(dim=1)
-        grads, loss = gradients(objective, state, pick_batch(cohort, chosen, mask))
+    for batch in batches.of(cohort):
+        active = batch.mask.any(dim=1)
+        grads, loss = gradients(objective, state, batch)
         state, remembered = optimiser.step(state, grads, memory, rates, active)
         memory.update(remembered)
         total, steps = total + loss * active, steps + active

@@ -83,6 +83,12 @@ class RunFields(BaseModel):
     context_tokens: int = Field(
         16, ge=1, le=4096, description="Learned vectors in front of a class name."
     )
+    views: Count = Field(
+        1,
+        le=1000,
+        description="Random crops and flips of each picture, of which a step in "
+        "training takes one. By default: 1, the centre crop alone.",
+    )
     shots: Count | None = Field(
         None, description="Candidates per class. By default: all."
     )

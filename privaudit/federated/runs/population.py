@@ -21,6 +21,7 @@ from privaudit.federated.trainer import ClientId, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Classifier, LanguageModel
+from privaudit.models.random_views import with_views
 from privaudit.models.registry import find_family, load_frozen
 
 FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
@@ -157,6 +158,8 @@ def populate(config: RunConfig) -> Population:
         known=model.known_records(dataset),
     )
     records = _encode(config, model, dataset)
+    if config.views > 1:
+        records = with_views(model, dataset, records, config.views)
     backbone = model.backbone(
         dataset.class_names, dataset.template, config.context_tokens
     )

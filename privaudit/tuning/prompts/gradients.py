@@ -20,6 +20,7 @@ from privaudit.federated.batches import (
     Batch,
     pick_batch,
     poisson_batches,
+    views_of,
     with_canaries,
 )
 from privaudit.federated.trainer import Cohort, Round, Task
@@ -58,7 +59,7 @@ def _noted_batch(
 ) -> Batch:
     if at.trace is not None:
         at.trace.batch(chosen, mask)
-    return pick_batch(cohort, chosen, mask)
+    return pick_batch(cohort, chosen, mask, views_of(cohort, at, chosen))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """DHAPA at the client: what is measured about its records, and held out to measure."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
@@ -38,14 +38,22 @@ def held_out(cohort: Cohort, at: Round, share: float) -> Bool[Tensor, "clients n
 
 def part_of(cohort: Cohort, chosen: Bool[Tensor, "clients n"]) -> Batch:
     """Return some records of each client, in their order, padded anew."""
+    places = _places(chosen)
+    return pick_batch(cohort, places, chosen.gather(1, places))
+
+
+def _places(chosen: Bool[Tensor, "clients n"]) -> Int[Tensor, "clients some"]:
+    """Return where the chosen ones are, and others behind them where they are fewer."""
     order = chosen.long().argsort(dim=1, descending=True, stable=True)
-    width = max(1, int(chosen.sum(dim=1).max()))
-    mask = chosen.gather(1, order)[:, :width]
-    return pick_batch(cohort, order[:, :width], mask)
+    return order[:, : max(1, int(chosen.sum(dim=1).max()))]
 
 
-def as_cohort(cohort: Cohort, batch: Batch) -> Cohort:
+def as_cohort(cohort: Cohort, chosen: Bool[Tensor, "clients n"]) -> Cohort:
     """Return the same clients with those records alone."""
+    batch, views = part_of(cohort, chosen), cohort.views
+    if views is not None:
+        rows = torch.arange(len(cohort)).unsqueeze(1)
+        views = views[rows, _places(chosen)]
     return Cohort(
         cohort.clients,
         batch.features,
@@ -54,6 +62,7 @@ def as_cohort(cohort: Cohort, batch: Batch) -> Cohort:
         batch.tokens,
         batch.words,
         batch.crafted,
+        views,
     )
 
 
