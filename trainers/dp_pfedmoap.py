@@ -34,7 +34,7 @@ from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each
 from privaudit.privacy.events import MechanismEvent
-from privaudit.tuning.optimiser import Optimised, Optimiser
+from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.experts.experts import PromptExperts
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD
@@ -95,7 +95,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
     reconstructs_from_all_rounds: ClassVar[bool] = True
     fixed_as_published: ClassVar[tuple[str, ...]] = tuple(
-        name for name in Optimised.names if name != "momentum"
+        name for name in SETTINGS if name != "momentum"
     )
 
     personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
 import torch
@@ -25,6 +25,11 @@ from privaudit.federated.batches import (
 from privaudit.federated.trainer import Cohort, Round, Task
 
 ADDED = Field(json_schema_extra=LATER)
+SETTINGS = (
+    "optimizer", "momentum", "weight_decay", "schedule", "warmup_rounds",
+    "optimizer_state",
+)  # fmt: skip
+"""The parameters of :class:`Optimised`."""
 Kind = Literal["sgd", "adam", "adamw"]
 Rates = float | Mapping[str, float]  # of all parameters, or of each by name
 SECOND_BETA, EPSILON = 0.999, 1e-8  # of Adam, as in torch.optim
@@ -196,11 +201,6 @@ class Optimised(BaseTrainer):
             "kept": a client goes on with its own of the round it last took part in;
             they stay with it.
     """
-
-    names: ClassVar[tuple[str, ...]] = (
-        "optimizer", "momentum", "weight_decay", "schedule", "warmup_rounds",
-        "optimizer_state",
-    )  # fmt: skip
 
     optimizer: Annotated[Kind, ADDED] = "sgd"
     momentum: Annotated[float | None, Field(ge=0, lt=1), ADDED] = None

@@ -49,7 +49,7 @@ from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.events import NoiseAt, Release
-from privaudit.tuning.optimiser import Optimised, Optimiser
+from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
 from privaudit.tuning.prompts.record_gradients import (
@@ -77,7 +77,7 @@ class PrivateLocalTrainer(PrivateTrainer):
             the published modes take one.
     """
 
-    fixed_as_published: ClassVar[tuple[str, ...]] = Optimised.names
+    fixed_as_published: ClassVar[tuple[str, ...]] = SETTINGS
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.005
     steps: Annotated[int, Field(ge=1)] = 5

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from privaudit.auditing.shadow_models.splits import (
 )
 from privaudit.auditing.shadow_models.training import (
     _federated,
+    _replay,
     _rounds_to_replay,
     shadow_tables,
 )
@@ -57,6 +59,19 @@ def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
     ]
     rounds = [at.index for at, _ in _rounds_to_replay(adversary, "client-1", True)]
     assert rounds == [0, 1, 2]
+
+
+@pytest.mark.parametrize("state", ["kept", "new"])
+def test_a_shadow_with_the_client_s_own_records_sends_what_it_sent(
+    state: Literal["kept", "new"], task: Task, shards: Shards
+) -> None:
+    """Also where its optimiser goes on across rounds, of which no message tells."""
+    trainer = PromptFL(optimizer="adamw", optimizer_state=state, epochs=2)
+    adversary, (target, *_) = attacked(trainer, task, shards, "server")
+    own = shards[target.client]
+    last = _replay(adversary, target, [own], range(1), 1)[task.rounds - 1][0]
+    sent = adversary.view.updates_of(target.client)[-1].tensors
+    torch.testing.assert_close(last["context"], sent["context"], rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_out_is_out_of_the_whole_shadow_federation(
