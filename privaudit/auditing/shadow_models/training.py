@@ -173,7 +173,7 @@ def _replay(
     cohort = Cohort.of(names, shards)
     private_state = _start(adversary, names)
     uploads: dict[int, list[dict[str, Tensor]]] = {}
-    has_state = bool(private_state) or remembers_steps(trainer)
+    has_state = bool(private_state) or remembers_steps(adversary.trainer)
     rounds = list(_rounds_to_replay(adversary, target.client, has_state))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
