@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -6,12 +7,13 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.federated.trainer import Cohort, Round, Task, Trainer
 from privaudit.models.interfaces import Head, LanguageModel
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_local import FedPTLocal
 from privaudit.trainers.full_fedavg import FullFedAvg
 from privaudit.trainers.full_fedprox import FullFedProx
+from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.tuning.transformers.prompt_tuning import TIERS, PromptTuner
 from tests.conftest import CLASSES, DIM
 from tests.toy_federation import Play, Shards
@@ -65,15 +67,17 @@ def test_a_batch_in_parts_moves_as_it_does_at_once(play: Play) -> None:
         assert close(whole, parts, atol=1e-5)
 
 
-def test_answers_in_parts_count_by_their_tokens(play: Play) -> None:
+@pytest.mark.parametrize("trainer", [partial(FedPT, peft_method="lora"), LoraFedAvg])
+def test_answers_in_parts_count_by_their_tokens(
+    trainer: Callable[..., Trainer], play: Play
+) -> None:
     task = toy_writing_task()
     shards = {c: toy_dialogues(5 + i, 20 + i) for i, c in enumerate(task.candidates)}
     whole, parts = (
-        play(trainer, 2, task=task, shards=shards).server
-        for trainer in (
-            FedPT(peft_method="lora", batch_size=4),
-            FedPT(peft_method="lora", batch_size=4, micro_batch=1),
-        )
+        play(
+            trainer(batch_size=4, micro_batch=size), 2, task=task, shards=shards
+        ).server
+        for size in (0, 1)
     )
     assert isinstance(task.backbone, LanguageModel)
     assert close(whole, parts, atol=1e-5)

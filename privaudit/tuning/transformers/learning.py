@@ -25,7 +25,7 @@ from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.models.token_table import TOKENS
 from privaudit.tuning.optimiser import ADDED, Kind, Optimised
 from privaudit.tuning.transformers.lora import changes_of, start_pairs, weight_changes
-from privaudit.tuning.transformers.objectives import objective_of
+from privaudit.tuning.transformers.objectives import gradients_in_parts, objective_of
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -46,6 +46,8 @@ class LoraTrainer(Optimised):
         optimizer: "adamw", "adam" or "sgd".
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
+        micro_batch: Records whose gradient is found at once; a step adds up several, to
+            the same numbers in less memory. 0 takes the whole batch.
     """
 
     task: ClassVar[AnyTask] = "generation"
@@ -59,6 +61,7 @@ class LoraTrainer(Optimised):
     optimizer: Annotated[Kind, ADDED] = "adamw"
     epochs: Annotated[int, Field(ge=1)] = 1
     batch_size: Annotated[int, Field(ge=0)] = 8
+    micro_batch: Annotated[int, Field(ge=0), ADDED] = 0
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return one pair for each linear layer, the same for equal seeds."""
@@ -77,7 +80,14 @@ class LoraTrainer(Optimised):
             cohort, at, epochs=self.epochs, batch_size=self.batch_size
         )
         return self.optimise(
-            task, cohort, parameters, batches, objective, self.learning_rate, at
+            task,
+            cohort,
+            parameters,
+            batches,
+            objective,
+            self.learning_rate,
+            at,
+            gradients_in_parts(task, self.micro_batch),
         )
 
     def tuning(self, task: Task, models: Stacked) -> Tuning:

@@ -12,7 +12,12 @@ from privaudit.core.memory import in_chunks
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Tensors, bytes_of
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.batches import Batch
+from privaudit.federated.batches import (
+    Batch,
+    Gradients,
+    accumulated,
+    gradients_of,
+)
 from privaudit.federated.trainer import Records, Signal, Signals, Task
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.token_table import token_signals
@@ -161,6 +166,13 @@ def objective_of(task: Task) -> ClassObjective | AnswerObjective:
         return AnswerObjective(task.language)
     tower = task.classifier.tower
     return ClassObjective(tower, len(task.zero_shot))
+
+
+def gradients_in_parts(task: Task, micro_batch: int) -> Gradients:
+    """Return how gradients are found: of so many records at once, or of all where 0."""
+    if not micro_batch:
+        return gradients_of
+    return accumulated(micro_batch, objective_of(task).predictions)
 
 
 def _in_answers(words: TokenSequences, batch: Batch) -> Bool[Tensor, "k n positions"]:

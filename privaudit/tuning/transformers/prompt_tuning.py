@@ -18,9 +18,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import (
     Batch,
     Gradients,
-    accumulated,
     epochs_of_batches,
-    gradients_of,
 )
 from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
@@ -41,7 +39,11 @@ from privaudit.tuning.peft_methods.registry import (
     MechanismOptions,
     PeftMethod,
 )
-from privaudit.tuning.transformers.objectives import HEAD, objective_of
+from privaudit.tuning.transformers.objectives import (
+    HEAD,
+    gradients_in_parts,
+    objective_of,
+)
 
 TIERS = (0.25, 0.5, 1.0)
 """What part of the local epochs a low, a medium and a high machine manages."""
@@ -172,9 +174,7 @@ class PromptTuner(Optimised):
 
     def gradients(self, task: Task, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: at once, or part by part."""
-        if not self.micro_batch:
-            return gradients_of
-        return accumulated(self.micro_batch, objective_of(task).predictions)
+        return gradients_in_parts(task, self.micro_batch)
 
     def losses(
         self, task: Task, parameters: Stacked, batch: Batch
