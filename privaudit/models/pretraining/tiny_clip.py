@@ -30,9 +30,10 @@ from privaudit.models.pretraining.tiny_clip_validation import (
     TinyClipValidation,
     build_validation,
 )
-from privaudit.models.tiny_clip.architecture import Model, build_model, encode_text
+from privaudit.models.tiny_clip.architecture import build_model
 from privaudit.models.tiny_clip.captions import true_of, write_captions
 from privaudit.models.tiny_clip.marks import Marks, build_marks
+from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit.models.tiny_clip.weights import (
@@ -124,13 +125,13 @@ def pretrain(
     return log[-1]
 
 
-def _average(model: Model, decay: float) -> AveragedModel:
+def _average(model: SmallCLIP, decay: float) -> AveragedModel:
     averaging = get_ema_multi_avg_fn(decay)
     return AveragedModel(model, multi_avg_fn=averaging)
 
 
 def _train(
-    model: Model,
+    model: SmallCLIP,
     average: AveragedModel,
     marks: Marks,
     settings: TinyClipSettings,
@@ -153,7 +154,7 @@ def _train(
 
 
 def _loss(
-    model: Model,
+    model: SmallCLIP,
     tokenizer: TinyTokenizer,
     marks: Marks,
     settings: TinyClipSettings,
@@ -170,7 +171,7 @@ def _loss(
         write_captions(pictures.attributes[long:], generator),
         write_captions(pictures.attributes[:long], generator, chatter=words),
     ]
-    texts = [encode_text(model, tokenizer(p.texts)) for p in parts if p.texts]
+    texts = [model.encode_text(tokenizer(p.texts)) for p in parts if p.texts]
     said = torch.cat([part.said for part in parts if part.texts])
     logits = normalize(features.float()) @ normalize(torch.cat(texts)).T
     matches = true_of(said, pictures.attributes)
@@ -178,7 +179,7 @@ def _loss(
 
 
 @torch.no_grad()
-def calibrate(model: Model, marks: Marks, settings: TinyClipSettings) -> None:
+def calibrate(model: SmallCLIP, marks: Marks, settings: TinyClipSettings) -> None:
     """Measure batch normalisation's means and variances anew, on drawn pictures.
 
     Averaged weights need it: the statistics gathered on the way belong to other
@@ -219,7 +220,11 @@ def contrastive_loss(
 
 
 def _record(
-    model: Model, validation: TinyClipValidation, step: int, loss: float, seconds: float
+    model: SmallCLIP,
+    validation: TinyClipValidation,
+    step: int,
+    loss: float,
+    seconds: float,
 ) -> TinyClipLogLine:
     return TinyClipLogLine(
         step=step,

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.models.pretraining.drawing import DrawingSettings, Pictures, draw
-from privaudit.models.tiny_clip.architecture import Model, encode_text
 from privaudit.models.tiny_clip.captions import KIND
 from privaudit.models.tiny_clip.marks import DIGITS, build_marks
+from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 
@@ -30,7 +30,7 @@ class TinyClipValidation:
     sets: dict[str, Pictures]
 
     @torch.no_grad()
-    def accuracies(self, model: Model) -> dict[str, float]:
+    def accuracies(self, model: SmallCLIP) -> dict[str, float]:
         """Measure zero-shot accuracy per template and set, and each template's mean."""
         features = {
             name: model.visual(preprocess_batch(pictures.pixels))
@@ -70,10 +70,10 @@ def build_validation(count: int, seed: int) -> TinyClipValidation:
 
 
 @torch.no_grad()
-def digit_features(model: Model, template: str) -> Float[Tensor, "10 d"]:
+def digit_features(model: SmallCLIP, template: str) -> Float[Tensor, "10 d"]:
     """Encode the ten digits' names in a template, normalised."""
     tokens = TinyTokenizer()([template.format(name) for name in DIGITS])
-    return normalize(encode_text(model, tokens))
+    return normalize(model.encode_text(tokens))
 
 
 def zero_shot_accuracy(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from privaudit.models.tiny_clip.architecture import Model
+from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit.models.tiny_clip.weights import load_weights
 
@@ -14,12 +14,12 @@ DEFAULT_TEMPLATE = "a photo of the digit {}."
 class TinyClip(NamedTuple):
     """The model, and what makes its text tower's tokens."""
 
-    model: Model
+    model: SmallCLIP
     tokenizer: TinyTokenizer
 
 
 def load(folder: Path | None = None) -> TinyClip:
-    """Load ``tiny-clip``: an ``open_clip.model.CLIP``, frozen, in evaluation mode.
+    """Load ``tiny-clip``: frozen, in evaluation mode.
 
     Args:
         folder: Where its files are; by default those that came with privaudit.

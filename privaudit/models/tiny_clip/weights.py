@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from privaudit.models.tiny_clip.architecture import Model, build_model, configuration
+from privaudit.models.tiny_clip.architecture import build_model, configuration
+from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.weight_files import EmbeddedWeights
 
 NAME = "tiny-clip"
-_VERSIONS = ("torch", "open-clip-torch", "numpy", "pillow", "matplotlib", "scipy")
+_VERSIONS = ("torch", "numpy", "pillow", "matplotlib", "scipy")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ WEIGHTS = EmbeddedWeights(NAME, build_model, configuration, _VERSIONS)
 save_weights, rounded, write_log = WEIGHTS.save, WEIGHTS.rounded, WEIGHTS.write_log
 
 
-def load_weights(folder: Path) -> Model:
+def load_weights(folder: Path) -> SmallCLIP:
     """Read the model from a folder: in evaluation mode, frozen, float32.
 
     Raises:

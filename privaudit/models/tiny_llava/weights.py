@@ -7,7 +7,7 @@ from privaudit.models.tiny_llava.architecture import build_model, configuration
 from privaudit.models.weight_files import EmbeddedWeights
 
 NAME = "tiny-llava"
-_VERSIONS = ("torch", "transformers", "open-clip-torch", "numpy", "scipy")
+_VERSIONS = ("torch", "transformers", "numpy", "scipy")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from privaudit.models import tiny_clip
-from privaudit.models.clip.torchvision_shim import import_open_clip
 from privaudit.models.pretraining.tiny_clip_validation import (
     TEMPLATES,
     digit_features,
@@ -58,8 +57,7 @@ def test_the_default_template_is_the_best_on_drawn_pictures(
     assert best == DEFAULT_TEMPLATE
 
 
-def test_it_loads_frozen_and_is_open_clips_own_model(loaded: TinyClip) -> None:
-    assert isinstance(loaded.model, import_open_clip().model.CLIP)
+def test_it_loads_frozen(loaded: TinyClip) -> None:
     assert not loaded.model.training
     assert not any(p.requires_grad for p in loaded.model.parameters())
     assert 1 <= loaded.model.logit_scale.exp().item() <= 100.01
