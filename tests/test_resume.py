@@ -19,7 +19,6 @@ import os, signal, sys
 from importlib import import_module
 from privaudit import train
 from privaudit.federated.runs.config import make_config
-from privaudit.models.clip.torchvision_shim import import_open_clip
 from tests.elsewhere import compute_elsewhere
 
 plain = os.fsync
@@ -40,7 +39,6 @@ def train_until(point):
 # Imports once what all use, and computes nothing: threads of torch do not live in forks.
 make_config("promptfl")
 compute_elsewhere(setattr)
-import_open_clip()
 for name in (
     "privaudit.datasets.images.digits",
     "privaudit.federated.runs.training",

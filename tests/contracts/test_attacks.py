@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,13 +58,14 @@ def test_models_on_another_device_get_the_same_scores(
     name: str, attacked: Callable[[bool], Attacked]
 ) -> None:
     case = attacked(True)
+    trainer: Any = replace(case.world.trainer, epochs=2)  # type: ignore[type-var]
+    alone = replace(case.adversary, trainer=trainer)
     with another_device() as device:
-        there = on_device(case.adversary.trainer, device)
-        task = task_on(case.adversary.task, device)
-        adversary = replace(case.adversary, trainer=there, task=task)
-        scores = ATTACKS.find(name)()(adversary, case.targets)
-    for a, b in zip(case.scores, scores, strict=True):
-        np.testing.assert_allclose(b.scores, a.scores, rtol=1e-3, atol=1e-4)
+        there = on_device(trainer, device)
+        adversary = replace(alone, trainer=there, task=task_on(alone.task, device))
+        (found,) = ATTACKS.find(name)()(adversary, case.targets[:1])
+    (expected,) = ATTACKS.find(name)()(alone, case.targets[:1])
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-3, atol=1e-4)
 
 
 def test_a_memory_of_noise_is_found(

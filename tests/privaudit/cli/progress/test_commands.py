@@ -77,9 +77,8 @@ def test_plain_lines_are_written_where_no_terminal_is(cli: Cli) -> None:
 def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
     ours, theirs = pty.openpty()
     words = "train --trainer promptfl:epochs=1 --rounds 300 --clients 2 --name a"
-    command = [sys.executable, "-c", "from privaudit.cli.main import run; run()"]
     with subprocess.Popen(
-        [*command, *words.split()],
+        [sys.executable, "-c", LIGHT, *words.split()],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -103,6 +102,17 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
         # Near: a process of its own takes no more threads than there are cores.
         train("promptfl", name="a", resume="near", watcher=stop, **rounds)
     assert load_run("a").header["progress"]["rounds"] == done + 1
+
+
+# Nor does a run on the embedded model wait for libraries that it does not call.
+LIGHT = """
+import sys
+from privaudit.cli.main import run
+try:
+    run()
+finally:
+    assert not {"open_clip", "timm", "torchvision", "transformers"} & set(sys.modules)
+"""
 
 
 def stop(event: object) -> None:
