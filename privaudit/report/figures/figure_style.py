@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from privaudit.report.figures.figure_values import has_values, told_values
@@ -99,7 +100,8 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with house_style():
-        figure.savefig(buffer, format="svg", metadata=nothing)
+        # savefig draws a constrained layout twice.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = told_values(svg)

@@ -35,7 +35,9 @@ def label_points(
         labels: One for each.
         crosses: Each point's intervals, as (low, high) in x and in y.
     """
-    figure.draw_without_rendering()
+    layout = figure.get_layout_engine()
+    assert layout is not None
+    layout.execute(figure)
     figure.set_layout_engine("none")
     taken = [_marker(axes, point) for point in points]
     thin = [
