@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -27,6 +28,24 @@ def render(name: str, **content: Any) -> str:
     It ends with a glossary of the terms that it uses. A name that the template lacks is
     an error, not an empty string.
     """
+    script = asset("report.js")
+    page = (
+        _environment()
+        .get_template(name)
+        .render(
+            css=Markup(asset("report.css")),  # our own files: nothing to escape
+            script=Markup(script),
+            policy=Markup(_policy(script)),
+            made_by=Markup(MADE_BY),
+            glossary=Markup(PLACE),
+            **content,
+        )
+    )
+    return with_glossary(page)
+
+
+@cache  # and with it the compiled templates
+def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(asset),
         autoescape=True,
@@ -39,16 +58,7 @@ def render(name: str, **content: Any) -> str:
     environment.filters["heading"] = wording.heading
     environment.filters["rounds"] = formatting.rounds
     environment.filters["small"] = formatting.small
-    script = asset("report.js")
-    page = environment.get_template(name).render(
-        css=Markup(asset("report.css")),  # our own files: nothing to escape
-        script=Markup(script),
-        policy=Markup(_policy(script)),
-        made_by=Markup(MADE_BY),
-        glossary=Markup(PLACE),
-        **content,
-    )
-    return with_glossary(page)
+    return environment
 
 
 def _policy(script: str) -> str:

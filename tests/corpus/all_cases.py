@@ -1,5 +1,6 @@
 """All cases, each with a name of its own."""
 
+import gc
 import importlib
 import itertools
 import pkgutil
@@ -11,15 +12,23 @@ from tests.corpus.case import Case
 
 
 def prepare() -> None:
-    """Import what commands import when they are called, so that forks need not."""
+    """Import what commands import when they are called, so that forks need not.
+
+    What is there is left out of garbage collection, which would copy it for each fork.
+    """
     import torch
 
     import privaudit
+    from privaudit.models.clip.torchvision_shim import import_open_clip
+    from privaudit.models.hugging_face import import_peft
 
     torch.set_num_threads(1)
     for found in pkgutil.walk_packages(privaudit.__path__, "privaudit."):
         if found.name.rpartition(".")[2] != "__main__":
             importlib.import_module(found.name)
+    import_open_clip()
+    import_peft()
+    gc.freeze()
 
 
 def all_cases(world: Path) -> list[Case]:

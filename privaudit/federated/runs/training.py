@@ -166,11 +166,12 @@ def _train_alone(
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (_is_there(run) and not fresh):
             _check_reuse(run, config, resume)
+            population = None
         else:
             _begin(run, config, population)
         if run.is_complete:
             return run
-        return _train_rounds(run, watcher, near=resume == "near")
+        return _train_rounds(run, population, watcher, near=resume == "near")
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
@@ -238,8 +239,10 @@ class _Training:
         drop_checkpoints(self.path, but=rounds)
 
 
-def _train_rounds(run: Run, watcher: Watcher | None, *, near: bool) -> Run:
-    training = _restore(run, near=near)
+def _train_rounds(
+    run: Run, population: Population | None, watcher: Watcher | None, *, near: bool
+) -> Run:
+    training = _restore(run, population, near=near)
     stacking = Stacking(run.config.cohort_size, training.header.get("stacked_clients"))
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
@@ -275,10 +278,15 @@ def _numbers(training: _Training) -> RoundNumbers:
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
-def _restore(run: Run, *, near: bool) -> _Training:
+def _restore(run: Run, population: Population | None, *, near: bool) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
     Everything is checked before anything is dropped.
+
+    Args:
+        run: As it was committed last.
+        population: The run's own; None reads it.
+        near: Whether it goes on in another environment.
     """
     header = copy.deepcopy(run.header)
     if near:
@@ -289,7 +297,8 @@ def _restore(run: Run, *, near: bool) -> _Training:
     _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
-    population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
+    trainer, seeds = run.trainer, Seeds(run.config.seed)
+    population = run.population if population is None else population
     shards = {
         client: _members(run, population, number)
         for number, client in enumerate(population.task.clients)

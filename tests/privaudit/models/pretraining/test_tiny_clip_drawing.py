@@ -1,3 +1,5 @@
+from functools import cache
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,12 +40,15 @@ from privaudit.models.tiny_clip.marks import (
     build_marks,
 )
 
-MARKS = build_marks(torch.Generator().manual_seed(0), copies=2)
+
+@cache
+def marks() -> Marks:
+    return build_marks(torch.Generator().manual_seed(0), copies=2)
 
 
 def drawn(seed: int, count: int = 40, **choices: float) -> Pictures:
     generator = torch.Generator().manual_seed(seed)
-    return draw(MARKS, count, generator, DrawingSettings(**choices))
+    return draw(marks(), count, generator, DrawingSettings(**choices))
 
 
 def test_the_same_generator_draws_the_same_pictures() -> None:
@@ -86,15 +91,15 @@ def test_a_white_digit_on_black_is_lighter_inside_than_at_its_corners() -> None:
 
 def test_every_kind_has_marks_and_a_pick_is_of_the_group_asked_for() -> None:
     groups = torch.arange(KINDS) * 2
-    chosen = MARKS.pick(groups, torch.Generator().manual_seed(0))
-    assert torch.equal(MARKS.groups[chosen], groups)
+    chosen = marks().pick(groups, torch.Generator().manual_seed(0))
+    assert torch.equal(marks().groups[chosen], groups)
 
 
 def test_a_mark_has_ink_in_the_middle_of_its_field_and_none_at_the_edge() -> None:
-    assert MARKS.fields.shape[1:] == (FIELD_SIZE, FIELD_SIZE)
-    border = torch.cat([MARKS.fields[:, 0], MARKS.fields[:, -1]], dim=1)
-    assert (border.amin(1) > MARKS.thickest).all()
-    assert (MARKS.fields.amin((1, 2)) < MARKS.thickest).all()
+    assert marks().fields.shape[1:] == (FIELD_SIZE, FIELD_SIZE)
+    border = torch.cat([marks().fields[:, 0], marks().fields[:, -1]], dim=1)
+    assert (border.amin(1) > marks().thickest).all()
+    assert (marks().fields.amin((1, 2)) < marks().thickest).all()
 
 
 def test_validation_shares_no_font_and_no_writing_variant_with_training() -> None:
@@ -165,5 +170,5 @@ def test_chatter_moves_a_caption_without_changing_what_it_says() -> None:
 
 
 def test_marks_are_sorted_so_that_groups_can_be_searched() -> None:
-    assert isinstance(MARKS, Marks)
-    assert (MARKS.groups.diff() >= 0).all()
+    assert isinstance(marks(), Marks)
+    assert (marks().groups.diff() >= 0).all()
