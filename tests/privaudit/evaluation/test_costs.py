@@ -84,12 +84,11 @@ def test_a_target_that_was_not_looked_for_each_round_is_said_to_be(run: Run) -> 
     assert measure_costs(run, target=0.5, probe=False).seen_every_round
 
 
-def test_the_command_says_it_in_lines(run: Run, cli: Cli) -> None:
-    words = ("costs", run.name, "--runs", str(run.path.parent), "--target", "0.5")
-    code, said, complaint = cli(*words)
+def test_the_command_says_it_in_lines(whole: Path, cli: Cli) -> None:
+    code, said, complaint = cli("costs", whole.name, "--target", "0.5")
     assert code == 0, complaint
     assert "target 0.5                 after round 1" in said
-    assert "trained parameters         512" in said
+    assert "trained parameters         1,024" in said
     assert "539 test records, 10 clients" in said.replace("n = ", "")
 
 
