@@ -77,8 +77,8 @@ $(WEIGHTS)/.ready: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layout.py
+	$(BIN)/mypy --num-workers auto
+	$(BIN)/python -m pytest -q --noconftest tests/test_layout.py
 
 # Thousands of bad inputs of every command and reader; make test has a sample.
 corpus: export OMP_NUM_THREADS = 1

@@ -14,7 +14,7 @@ contrastive learning", NeurIPS 2020, equation 2.
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -115,7 +115,7 @@ def pretrain(
     for step, loss in _train(model, average, marks, settings, generator):
         if step % settings.log_every == 0 or step == settings.steps:
             seconds = time.monotonic() - started
-            snapshot = rounded(average.module)
+            snapshot = rounded(cast(SmallCLIP, average.module))
             calibrate(snapshot, marks, settings)
             log.append(_record(snapshot, validation, step, loss, seconds))
             save_weights(snapshot, out, settings, log[-1])

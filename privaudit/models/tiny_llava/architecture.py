@@ -9,7 +9,6 @@ from torch.nn.functional import gelu
 
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.tiny_clip import architecture as tiny_clip
-from privaudit.models.tiny_clip.network import ModifiedResNet
 from privaudit.models.tiny_llava.tokenizer import CONTEXT_LENGTH, LlavaTokenizer
 
 Llama: TypeAlias = Any  # transformers.LlamaForCausalLM
@@ -28,7 +27,7 @@ class PictureEncoder(nn.Module):
         hidden: Width of the language model.
     """
 
-    def __init__(self, tower: ModifiedResNet, hidden: int = HIDDEN) -> None:
+    def __init__(self, tower: Any, hidden: int = HIDDEN) -> None:
         super().__init__()
         self.tower = tower
         self.tower.layer4 = self.tower.attnpool = nn.Identity()

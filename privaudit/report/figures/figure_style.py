@@ -100,8 +100,8 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with house_style():
-        # savefig draws a constrained layout twice.
-        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata=nothing)  # savefig would draw it all twice
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = told_values(svg)

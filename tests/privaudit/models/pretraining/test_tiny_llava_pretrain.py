@@ -12,7 +12,7 @@ from privaudit.models.pretraining.tiny_llava import TinyLlavaSettings, starting_
 
 
 def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
-    known = tiny_clip.load().model.visual.layer3[0].conv1.weight
+    known = tiny_clip.load().model.get_parameter("visual.layer3.0.conv1.weight")
     started = starting_model(TinyLlavaSettings()).encoder.tower.layer3[0].conv1.weight
     assert torch.equal(known, started)
     settings = TinyLlavaSettings(tower="random")
