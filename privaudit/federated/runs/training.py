@@ -67,7 +67,7 @@ from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federated.trainer import Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcript import (
     UPLOAD_KINDS,
@@ -171,7 +171,8 @@ def _train_alone(
             _begin(run, config, population)
         if run.is_complete:
             return run
-        return _train_rounds(run, population, watcher, near=resume == "near")
+        training = _restore(run, population, near=resume == "near")
+        return _train_rounds(training, watcher)
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
@@ -239,10 +240,8 @@ class _Training:
         drop_checkpoints(self.path, but=rounds)
 
 
-def _train_rounds(
-    run: Run, population: Population | None, watcher: Watcher | None, *, near: bool
-) -> Run:
-    training = _restore(run, population, near=near)
+def _train_rounds(training: _Training, watcher: Watcher | None) -> Run:
+    run = training.run
     stacking = Stacking(run.config.cohort_size, training.header.get("stacked_clients"))
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
@@ -281,12 +280,8 @@ def _numbers(training: _Training) -> RoundNumbers:
 def _restore(run: Run, population: Population | None, *, near: bool) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
-    Everything is checked before anything is dropped.
-
-    Args:
-        run: As it was committed last.
-        population: The run's own; None reads it.
-        near: Whether it goes on in another environment.
+    Everything is checked before anything is dropped. Without a population the run's own
+    is read.
     """
     header = copy.deepcopy(run.header)
     if near:
@@ -300,7 +295,7 @@ def _restore(run: Run, population: Population | None, *, near: bool) -> _Trainin
     trainer, seeds = run.trainer, Seeds(run.config.seed)
     population = run.population if population is None else population
     shards = {
-        client: _members(run, population, number)
+        client: population.pick(run.ledger.members_of(number))
         for number, client in enumerate(population.task.clients)
     }
     federation = Federation.begin(
@@ -317,10 +312,6 @@ def _restore(run: Run, population: Population | None, *, near: bool) -> _Trainin
         truncate_trace(run.path, traced)
     remove_unfinished(run.path)
     return _Training(run, population, trainer, federation, transcript, header)
-
-
-def _members(run: Run, population: Population, number: int) -> Records:
-    return population.pick(run.ledger.members_of(number))
 
 
 def _note_round(
