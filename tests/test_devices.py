@@ -34,7 +34,7 @@ def elsewhere() -> Iterator[torch.device]:
 @pytest.mark.parametrize("trainer", ["promptfl", "dp-fpl"])
 def test_a_run_and_its_audit_agree_with_the_cpus(trainer: str) -> None:
     quick: dict[str, Any] = {"rounds": 1, "clients": 3, "shots": 8, "seed": 1}
-    quick["settings"] = {"epsilon": 8.0} if trainer == "dp-fpl" else {}
+    quick["settings"] = {"epsilon": 8.0} if trainer == "dp-fpl" else {"epochs": 2}
     here = train(trainer, **quick, name="here")
     audit = Auditor(here).attack(shadows=5, clients=1)
     with elsewhere() as device:
