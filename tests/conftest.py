@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 import tests.simulated_device  # noqa: F401  # before autograd counts devices
 from privaudit.core.seeds import Seeds
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.trainer import Records, Task
 from privaudit.models.interfaces import Classifier
 from tests.toy_federation import Play, Shards, play_toy
@@ -46,7 +47,8 @@ def toy_records(count: int, seed: int = 0) -> Records:
     parts = torch.randn(count, PARTS, DIM, generator=generator)
     tokens = normalize(centres[labels].unsqueeze(1) + 2 * parts, dim=-1)
     features = normalize(centres[labels] + 1.5 * noise, dim=-1)
-    return Records(features, labels, tokens, contents=features.view(torch.uint8))
+    contents = features.view(torch.uint8)
+    return Records(features, labels, PictureTokens.of(tokens), contents=contents)
 
 
 def with_noise(records: Records, seed: int) -> Records:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.frozen_model import FrozenModel
 
@@ -44,5 +45,5 @@ def with_other_last_bits(records: Records, seed: int = 0) -> Records:
     return replace(
         records,
         features=moved(records.features),
-        tokens=None if tokens is None else moved(tokens),
+        tokens=tokens and PictureTokens.of(moved(tokens.read())),
     )

@@ -17,6 +17,7 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.trainer import Records, Task
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 
@@ -130,7 +131,8 @@ def toy_dialogues(count: int, seed: int = 0) -> Records:
         Dialogue("2 3", (_text(row[PARTS + 2 :].tolist()),)) for row in ids
     )
     features = normalize(tokens.mean(dim=1), dim=-1)
-    return Records(features, torch.arange(count) % 4, tokens, words, dialogues)
+    pictures = PictureTokens.of(tokens)
+    return Records(features, torch.arange(count) % 4, pictures, words, dialogues)
 
 
 def toy_writing_task() -> Task:

@@ -130,7 +130,7 @@ class Auditor:
     def _as_seen(self, plan: Scenario) -> Scenario:
         plan = plan.where_masked() if self.run.config.is_masked else plan
         tokens = self.run.population.task.public.tokens
-        blind = tokens is not None and tokens.shape[1] == 0
+        blind = tokens is not None and tokens.parts == 0
         return plan.without_pictures() if blind else plan
 
     def prepare(

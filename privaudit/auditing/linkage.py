@@ -14,6 +14,7 @@ import torch
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import measure_signals
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 
 
@@ -72,7 +73,7 @@ def _joined(parts: Sequence[Records]) -> Records:
     return Records(
         torch.cat([part.features for part in parts]),
         torch.cat([part.labels for part in parts]),
-        torch.cat(tokens) if tokens else None,
+        PictureTokens.joined(tokens) if tokens else None,
     )
 
 

@@ -2,15 +2,17 @@
 
 import io
 import math
+import os
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from jaxtyping import Shaped
 
-from privaudit.core.bounded_files import open_zip
+from privaudit.core.bounded_files import open_regular, open_zip
 from privaudit.core.limits import check_limit
 
 DAMAGE = (  # what numpy and zipfile raise on a damaged file
@@ -48,17 +50,31 @@ def _read_member(archive: ZipFile, name: str) -> Array:
         return _read_array(unpacked, archive.getinfo(name).file_size)
 
 
-def read_npy(content: bytes) -> Array:
-    """Return the array of an .npy file.
+def map_npy(path: Path) -> Array:
+    """Return the array of an .npy file without reading it.
+
+    The file may be larger than the memory, so that no bound holds for it. What is
+    written into the array stays in memory.
 
     Raises:
+        OSError: It cannot be read, or is no plain file.
         ValueError: It declares more than is there, or holds Python objects.
     """
-    return _read_array(io.BytesIO(content), len(content))
+    with open_regular(path) as file:
+        _check_header(file, os.fstat(file.fileno()).st_size)
+    mapped: Array = np.load(path, mmap_mode="c", allow_pickle=False)
+    return mapped
 
 
 def _read_array(file: io.BufferedIOBase, size: int) -> Array:
-    """Read an array after checking that its shape needs no more than is there."""
+    _check_header(file, size)
+    file.seek(0)
+    array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _check_header(file: io.BufferedIOBase, size: int) -> None:
+    """Check that an array's shape needs no more than is there."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"an array is in version {version} of numpy's form")
@@ -68,6 +84,3 @@ def _read_array(file: io.BufferedIOBase, size: int) -> Array:
     declared = math.prod(shape) * max(1, dtype.itemsize)
     if min(shape, default=0) < 0 or declared > size:
         raise ValueError(f"an array declares {declared:,} bytes, of {size:,}")
-    file.seek(0)
-    array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return array

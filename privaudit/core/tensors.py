@@ -65,8 +65,10 @@ def all_finite(tensors: Tensors) -> bool:
 def digest(tensor: Tensor) -> str:
     """Return the hash of a tensor's type, shape and content."""
     head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
-    content = tensor.detach().cpu().contiguous().numpy().tobytes()
-    return hashlib.sha256(head + content).hexdigest()
+    content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    hashed = hashlib.sha256(head)
+    hashed.update(content.numpy().data)  # where it lies: it may be a mapped file
+    return hashed.hexdigest()
 
 
 def bytes_of(tensors: Tensors) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from privaudit.core.devices import moved
 from privaudit.datasets.dialogues import Dialogue, TokenSequences, pad_words
+from privaudit.datasets.picture_tokens import PictureTokens
 
 ClientId = str
 
@@ -21,9 +22,9 @@ class Records:
     Attributes:
         features: Image features, l2-normalised.
         labels: Class indices.
-        tokens: The pictures' parts. In the same space and l2-normalised, for trainers
-            that ask for them; or as a language model, or an image tower's first layer,
-            reads them.
+        tokens: The pictures' parts, read when they are needed. In the same space and
+            l2-normalised, for trainers that ask for them; or as a language model, or an
+            image tower's first layer, reads them.
         words: What is asked and answered, as tokens, or the text that is classified;
             None for classifiers of pictures.
         dialogues: The same as text, which metrics need.
@@ -37,7 +38,7 @@ class Records:
 
     features: Float[Tensor, "records dim"]
     labels: Int[Tensor, " records"]
-    tokens: Float[Tensor, "records parts token_width"] | None = None
+    tokens: PictureTokens | None = None
     words: TokenSequences | None = None
     dialogues: tuple[Dialogue, ...] = ()
     crafted: Float[Tensor, "records tokens width"] | None = None
@@ -71,8 +72,8 @@ class Records:
         )
 
     def to(self, device: torch.device) -> "Records":
-        """Return the same on a device."""
-        return replace(self, **_moved(self, device))
+        """Return the same on a device, but for tokens: they are read there."""
+        return replace(self, **_moved(self, device, but=("tokens",)))
 
     def _dialogues(self, chosen: Tensor) -> tuple[Dialogue, ...]:
         if not self.dialogues:
@@ -90,7 +91,8 @@ class Cohort:
         features: Image features; padding is zero.
         labels: Class indices; padding is zero.
         mask: True where a record is.
-        tokens: Parts of pictures, where the records have them; padding is zero.
+        tokens: Parts of pictures, where the records have them, not yet read; padding
+            is zero.
         words: What is asked and answered, [clients, records, length].
         crafted: As in :class:`Records`; padding is zero.
         views: As in :class:`Records`; padding is zero.
@@ -100,7 +102,7 @@ class Cohort:
     features: Float[Tensor, "clients records dim"]
     labels: Int[Tensor, "clients records"]
     mask: Bool[Tensor, "clients records"]
-    tokens: Float[Tensor, "clients records parts token_width"] | None = None
+    tokens: PictureTokens | None = None
     words: TokenSequences | None = None
     crafted: Float[Tensor, "clients records tokens width"] | None = None
     views: Float[Tensor, "clients records views dim"] | None = None
@@ -110,7 +112,6 @@ class Cohort:
         """Stack one shard for each client, in that order."""
         longest = max(1, *(len(shard) for shard in shards), 1)
         sizes = torch.tensor([len(shard) for shard in shards])
-        parts = [shard.tokens for shard in shards if shard.tokens is not None]
         words = [shard.words for shard in shards if shard.words is not None]
         crafted = _crafted(shards)
         views = [shard.views for shard in shards if shard.views is not None]
@@ -119,7 +120,7 @@ class Cohort:
             _pad([shard.features for shard in shards], longest),
             _pad([shard.labels for shard in shards], longest),
             torch.arange(longest) < sizes[:, None],
-            _pad(parts, longest) if parts else None,
+            _stacked(shards, longest),
             pad_words(words, longest) if words else None,
             _pad(crafted, longest) if crafted else None,
             _pad(views, longest) if views else None,
@@ -142,7 +143,7 @@ class Cohort:
 
 
 def _moved(
-    held: Records | Cohort, device: torch.device, but: Sequence[str] = ()
+    held: Records | Cohort, device: torch.device, but: Sequence[str]
 ) -> dict[str, Any]:
     names = [field.name for field in fields(held) if field.name not in but]
     return {name: moved(getattr(held, name), device) for name in names}
@@ -158,8 +159,17 @@ def _crafted(shards: Sequence[Records]) -> list[Tensor]:
     ]
 
 
-def _pad(parts: Sequence[Tensor], longest: int) -> Tensor:
-    padded = parts[0].new_zeros(len(parts), longest, *parts[0].shape[1:])
+def _stacked(shards: Sequence[Records], longest: int) -> PictureTokens | None:
+    """Return which pictures' tokens the shards have, and -1 where padding stands."""
+    parts = [shard.tokens for shard in shards if shard.tokens is not None]
+    if not parts:
+        return None
+    together, sizes = PictureTokens.joined(parts), [len(part) for part in parts]
+    return replace(together, rows=_pad(together.rows.split(sizes), longest, -1))
+
+
+def _pad(parts: Sequence[Tensor], longest: int, padding: int = 0) -> Tensor:
+    padded = parts[0].new_full((len(parts), longest, *parts[0].shape[1:]), padding)
     for row, part in enumerate(parts):
         padded[row, : len(part)] = part
     return padded

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.trainer import Cohort, Round
 
 
@@ -124,7 +125,7 @@ class Batch:
         features: Image features.
         labels: Class indices.
         mask: False where padding stands; whatever it holds counts for nothing.
-        tokens: Parts of pictures, where the records have them.
+        tokens: Parts of pictures, where the records have them; read by the objective.
         words: What is asked and answered, [k, b, length], where they have that.
         crafted: Gradients of canaries; zero for other records.
     """
@@ -132,7 +133,7 @@ class Batch:
     features: Float[Tensor, "k b d"]
     labels: Int[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
-    tokens: Float[Tensor, "k b parts token_width"] | None = None
+    tokens: PictureTokens | None = None
     words: TokenSequences | None = None
     crafted: Float[Tensor, "k b tokens width"] | None = None
 
@@ -172,7 +173,7 @@ def pick_batch(
         features,
         _picked(cohort.labels, chosen),
         mask,
-        None if cohort.tokens is None else _picked(cohort.tokens, chosen).to(device),
+        None if cohort.tokens is None else _picked(cohort.tokens, chosen),
         None if cohort.words is None else _picked(cohort.words, chosen).to(device),
         crafted,
     )

@@ -10,7 +10,7 @@ from privaudit.core.devices import CPU, here, moved
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import Records, Signal, Signals, Task, Trainer
 
-BYTES_AT_ONCE = 2**30  # of records, moved to be asked about
+BYTES_AT_ONCE = 2**30  # of features, moved to be asked about
 _MARK = "__computes__"
 _METHODS = ("start", "start_client", "local_update", "aggregate", "release", "tuning")
 
@@ -89,8 +89,7 @@ def _next(chunks: Iterator[Signals], device: torch.device) -> Signals | None:
 
 
 def _parts(records: Records) -> Iterator[Records]:
-    tokens = 0 if records.tokens is None else records.tokens[:1].nbytes
-    rows = max(1, BYTES_AT_ONCE // max(1, tokens + records.features[:1].nbytes))
+    rows = max(1, BYTES_AT_ONCE // max(1, records.features[:1].nbytes))
     if len(records) <= rows:
         yield records
         return

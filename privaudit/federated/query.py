@@ -112,7 +112,7 @@ def _write(
     said: list[list[str]] = [[] for _ in range(count)]
 
     def answers(chosen: Tensor) -> list[list[str]]:
-        tokens = pictures[chosen].to(device)
+        tokens = pictures[chosen].read(device)
         words = prompts[chosen].repeated(count)
         return task.language.generate(
             tokens.expand(count, *tokens.shape), words.to(device), tuning, longest
@@ -150,7 +150,7 @@ def _favourites(
     for chosen in torch.arange(len(records)).split(ROWS_AT_ONCE):
         one, tokens = words[chosen].repeated(1), records.tokens[chosen][None]
         logits = task.language.logits(
-            tokens.to(device), one.to(device), tuning, ahead.to(device)
+            tokens.read(device), one.to(device), tuning, ahead.to(device)
         )
         likeliest = logits[0].argmax(dim=-1).cpu()
         predicted.append(likeliest[answered[chosen][:, ahead]])

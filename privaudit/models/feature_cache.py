@@ -25,8 +25,8 @@ from privaudit.core.errors import (
 from privaudit.core.storage import UNFINISHED, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
+from privaudit.datasets.files.mapped_tensors import join_rows, map_tensors, write_rows
 from privaudit.models.frozen_model import FeatureModel, PictureModel
-from privaudit.models.mapped_tensors import join_rows, map_tensors, write_rows
 from privaudit.statistics.progress import Phase, tell
 
 Kind = Literal["features", "tokens"]
@@ -34,6 +34,7 @@ Batches = Iterable[Tensor]  # of pictures of one size
 _CHUNK = 256  # pictures that are encoded at a time, or a few more
 _SILENT = 10.0  # seconds of encoding before somebody who watches is told
 _BATCH_BYTES = 2**25  # originals that are held at a time
+_BANK_BYTES = 2**26  # embeddings that are encoded at a time
 
 
 def default_folder() -> Path:
@@ -54,7 +55,7 @@ def cached_features(
     pictures: the folder is made for its owner only. A folder that cannot be written
     costs the time to compute again, and nothing else. Pictures are read one by one, so
     memory does not grow with their sizes. A bank's embeddings only pass through
-    :meth:`FeatureModel.encode_bank`.
+    :meth:`FeatureModel.encode_bank`, those of a large one by way of the disk.
 
     Args:
         model: Its weights and architecture are part of the name.
@@ -65,7 +66,7 @@ def cached_features(
         ConfigError: The model cannot read these pictures or embeddings.
     """
     if isinstance(images, FeatureBank):
-        return model.encode_bank(images.embeddings)
+        return _of_bank(model, images, folder, "features", model.encode_bank)
     return _cached(model, images, folder, "features", model.encode_images)
 
 
@@ -103,7 +104,7 @@ def cached_tokens(
             tokens; a captioning model gets what it does not read.
     """
     if isinstance(images, FeatureBank):
-        return model.tokens_of_bank(images.embeddings)
+        return _of_bank(model, images, folder, "tokens", model.tokens_of_bank)
     return _cached(model, images, folder, "tokens", model.encode_tokens)
 
 
@@ -122,14 +123,30 @@ def cached_pictures(
             shorter than another chunk's are padded with zeros.
         folder: Where to keep them; None for :func:`default_folder`.
     """
-    path, count, began = _path(name, folder), len(images), monotonic()
+    count = len(images)
+    return _on_disk(
+        _path(name, folder),
+        count,
+        lambda start: encode(_batches(images, range(start, count))),
+    )
+
+
+def _on_disk(path: Path, count: int, encode: Callable[[int], Tensors]) -> Tensors:
+    """Return so many rows from the disk, encoded first if they are not there.
+
+    Args:
+        path: Of the file of all rows.
+        count: How many there are.
+        encode: Makes the chunk of rows that begins at a number.
+    """
+    began = monotonic()
 
     def chunk(start: int) -> Tensors:
         if monotonic() - began > _SILENT:
             tell(Phase("", "encode", "", start, count))
         place = path.with_suffix(f".{start}{UNFINISHED}")
         stored = _stored(place, 1, count - start)
-        return stored or _kept(place, [encode(_batches(images, range(start, count)))])
+        return stored or _kept(place, [encode(start)])
 
     stored = _stored(path, count, count)
     if stored is None:
@@ -138,7 +155,7 @@ def cached_pictures(
     return stored
 
 
-def content_hash(model: PictureModel, images: Images, kind: Kind) -> str:
+def content_hash(model: PictureModel, images: Images | FeatureBank, kind: Kind) -> str:
     """Return a SHA-256 that changes with weights, architecture, pictures or kind."""
     return hash_of(model.model_hash, model.name, model.description, images.digest, kind)
 
@@ -159,6 +176,25 @@ def encoded_features(
         len(indices), lambda start: encode(_batches(images, indices[start:]))
     )
     return join_rows(chunks)["features"]
+
+
+def _of_bank(
+    model: PictureModel,
+    bank: FeatureBank,
+    folder: Path | None,
+    kind: Kind,
+    encode: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return what a model makes of embeddings; a large bank goes through the disk."""
+    rows = max(1, _BANK_BYTES // max(1, bank.embeddings[:1].nbytes))
+    if len(bank) <= rows:
+        return encode(bank.embeddings)
+
+    def encode_rows(start: int) -> Tensors:
+        return {kind: encode(bank.embeddings[start : start + rows]).cpu()}
+
+    path = _path(content_hash(model, bank, kind), folder)
+    return _on_disk(path, len(bank), encode_rows)[kind]
 
 
 def _cached(

@@ -86,7 +86,7 @@ def _against_peft(
     tuned = some_lora(model.language, pairs)
     with torch.no_grad():
         found = model.language.logits(
-            records.tokens[None], records.words.repeated(1), tuned
+            records.tokens[None].read(), records.words.repeated(1), tuned
         )[0]
     theirs = logits_of_peft(family, folder, model, records, pairs)
     kinds = records.words.kinds

@@ -23,6 +23,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.config import build_trainer, parameters_of
 from privaudit.federated.trainer import TRAINERS, Cohort, Records, Task, Trainer
@@ -113,7 +114,9 @@ class Bench:
                 features = self.image_passes[0].result[:batch]
             labels = torch.randint(len(CLASS_NAMES), (batch,), generator=generator)
             parts = torch.randn(batch, 196, self.clip.dim, generator=generator)
-            tokens = normalize(parts, dim=-1) if image_tokens else None
+            tokens = None
+            if image_tokens:
+                tokens = PictureTokens.of(normalize(parts, dim=-1))
             shards[client] = Records(normalize(features, dim=-1), labels, tokens)
         return shards
 

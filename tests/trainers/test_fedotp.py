@@ -37,7 +37,7 @@ def test_one_step_descends_both_prompts_and_sends_the_global_one(
     leaves = {n: t.clone()[None].requires_grad_() for n, t in start.items()}
     assert shard.tokens is not None
     texts = pair_texts(task, leaves)
-    similarity = torch.einsum("kpcd,bmd->pkmbc", texts, shard.tokens)
+    similarity = torch.einsum("kpcd,bmd->pkmbc", texts, shard.tokens.read())
     plan = transport_plan(similarity.detach(), trainer.transport).weights
     logits = task.logit_scale * (plan * similarity).sum((0, 2))[0]
     gradients = torch.autograd.grad(
@@ -81,7 +81,7 @@ def test_two_equal_prompts_answer_as_one_does(task: Task) -> None:
     one = task.prompts(prompt)[:, None]
     assert task.public.tokens is not None
     logits = transported_logits(
-        one, task.public.tokens[None], task.logit_scale, trainer.transport
+        one, task.public.tokens.read()[None], task.logit_scale, trainer.transport
     )
     torch.testing.assert_close(answers, logits.log_softmax(-1), rtol=1e-3, atol=1e-4)
 

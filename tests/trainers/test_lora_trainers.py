@@ -43,7 +43,8 @@ def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
     batch = whole(records)
     assert batch.tokens is not None
     assert batch.words is not None
-    told = language.logits(batch.tokens, batch.words, Tuning()).log_softmax(dim=-1)[0]
+    tokens = batch.tokens.read()
+    told = language.logits(tokens, batch.words, Tuning()).log_softmax(dim=-1)[0]
     by_hand = [
         -told[row, position - 1, records.words.ids[row, position]]
         for row in range(5)

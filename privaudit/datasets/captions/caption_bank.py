@@ -2,33 +2,29 @@
 
 import csv
 import io
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from privaudit.core.arrays import read_npy, read_npz
-from privaudit.core.errors import ConfigError, DatasetError, MissingFileError
+from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, Dataset, FeatureBank
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.feature_bank import with_direction
+from privaudit.datasets.files.vectors import MAPPED, as_vectors, read_arrays
 from privaudit.datasets.sources import OnDisk
-from privaudit.datasets.store import DAMAGE
 from privaudit.datasets.text.question_texts import DESCRIBE
 from privaudit.statistics.captions.tokenisation import tokenise
 
 CAPTIONS, ALL_CAPTIONS = "captions.json", "flickr8k_captions_all.txt"
 TEXTS = TypeAdapter(list[str])
 CLUSTERS = 8
-ZIP = b"PK"  # how a zip begins
 ARRAYS = ("embeddings", "emb", "features")
 
 
@@ -45,8 +41,8 @@ def read_caption_bank(
     own caption is the first, and the only one if several pictures have it.
 
     Args:
-        path: A folder with one .npy of [n, size], or one .npz that holds embeddings,
-            and captions.json, a list of n captions in the same order.
+        path: A folder with one .npy of [n, size], or one .npz or .safetensors that
+            holds embeddings, and captions.json, a list of n captions in the same order.
         clusters: How many groups; fewer where fewer vectors differ.
         question: What is asked about each picture.
 
@@ -81,10 +77,10 @@ def read_caption_bank(
 
 
 def _find_vectors(path: Path) -> Path:
-    files = sorted(path.glob("*.np[yz]"))
+    files = [f for f in sorted(path.glob("*")) if f.suffix in (".npz", *MAPPED)]
     if not files:
         raise MissingFileError(
-            f"There is no .npy and no .npz in {path}. Put one there."
+            f"There is no .npy, .npz or .safetensors in {path}. Put one there."
         )
     if len(files) > 1:
         raise DatasetError(
@@ -95,32 +91,15 @@ def _find_vectors(path: Path) -> Path:
 
 
 def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
-    try:
-        content = read_bytes(file, "arrays")
-        if not content.startswith(ZIP):
-            return _check_vectors(read_npy(content), file)
-        arrays = read_npz(content, str(file))
-        return _check_vectors(next(arrays[n] for n in ARRAYS if n in arrays), file)
-    except (ConfigError, MissingFileError):
-        raise
-    except (*DAMAGE, zipfile.BadZipFile, StopIteration):
-        # numpy's own text says to load what is not trusted with pickle.
+    arrays = read_arrays(file)
+    name = file.stem if file.stem in arrays else None
+    name = next((n for n in ARRAYS if n in arrays), name)
+    if name is None:
         raise DatasetError(
-            f"{file} cannot be read: it is damaged, holds Python objects, which are "
-            f"never read, or is an .npz without {ARRAYS[0]}. Write the vectors with "
-            "numpy.save."
-        ) from None
-
-
-def _check_vectors(
-    raw: Shaped[np.ndarray, "..."], file: Path
-) -> Float[np.ndarray, "n dim"]:
-    if raw.ndim != 2 or raw.dtype.kind != "f" or not len(raw):
-        raise DatasetError(
-            f"The vectors in {file} are {raw.dtype} of shape {raw.shape}. Store them "
-            "as floats, [records, size]."
+            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, and no "
+            f"{ARRAYS[0]}. Add it."
         )
-    return with_direction(raw.astype(np.float32), file)
+    return as_vectors(arrays[name], file)
 
 
 def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, " n"]:
@@ -188,7 +167,8 @@ def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
 DATASETS.register("caption-bank")(
     OnDisk(
         summary="Captions, and precomputed image embeddings.",
-        needs="one .npy with vectors [n, size], or one .npz with embeddings, and "
+        needs="one .npy with vectors [n, size], or one .npz or .safetensors with "
+        "embeddings, and "
         "captions.json with a list of n captions; optionally "
         "flickr8k_captions_all.txt, with all captions of each image",
         source="Write the vectors with numpy.save and the captions with json.dump",

@@ -1,28 +1,27 @@
 """Embeddings that were made elsewhere, for owners who do not hand out pictures."""
 
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
+from pydantic import TypeAdapter
 from torch import Tensor
 
-from privaudit.core.arrays import read_npz
-from privaudit.core.errors import DatasetError, LimitError
-from privaudit.core.storage import read_bytes
+from privaudit.core.errors import DatasetError
+from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import (
     DATASETS,
     TRAIN,
     Dataset,
     FeatureBank,
 )
+from privaudit.datasets.files.checked_json import read_checked
+from privaudit.datasets.files.vectors import MAPPED, Arrays, as_vectors, read_arrays
 from privaudit.datasets.images.class_folders import SPLITS, readable, require_classes
 from privaudit.datasets.sources import OnDisk, only_file
-from privaudit.datasets.store import DAMAGE
 
-Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
+NAMES = ("class_names", "classnames", "domain_names")
 OTHER_NAMES = {
     "embeddings": ("emb", "features"),
     "labels": ("label",),
@@ -31,32 +30,23 @@ OTHER_NAMES = {
 
 
 def read_feature_bank(path: Path) -> Dataset:
-    """Read an npz file with embeddings, labels and class_names.
+    """Read embeddings, labels and class_names: an npz file, or a folder of arrays.
+
+    In a folder each .npy is the array of its name, a .safetensors holds arrays by name,
+    and strings may also lie in NAME.json, as a list. Those are mapped, not read.
 
     It may also hold ``scale`` (which embeddings in bytes are multiplied by), ``split``
     (0, 1 and 2, or "train", "val" and "test"), ``domains`` with ``domain_names``, and
     ``template``. The names emb, label, classnames, and domain with domains, do too.
 
     Args:
-        path: The file, or a folder that holds one.
+        path: The .npz, a folder that holds one, or a folder of arrays.
 
     Raises:
         MissingFileError: There is none.
         DatasetError: It is damaged, an array is missing, or they do not go together.
     """
-    missing = f"There is no .npz file in {path}. Put one there."
-    file = only_file(path, "*.npz", missing)
-    try:
-        arrays = read_npz(read_bytes(file, "arrays"), str(file))
-    except LimitError:
-        raise
-    except (*DAMAGE, zipfile.BadZipFile, AttributeError, TypeError):
-        # numpy's own text says to load what is not trusted with pickle.
-        raise DatasetError(
-            f"{file} cannot be read: it is damaged, no npz file, or holds Python "
-            "objects, which are never read. Write it with numpy.savez, names as "
-            "strings and numbers as numbers."
-        ) from None
+    file, arrays = _read(path)
     class_names = tuple(readable(str(n)) for n in _take(arrays, "class_names", file))
     labels = _whole(_take(arrays, "labels", file), "labels", file)
     require_classes(labels, class_names, file)
@@ -79,6 +69,32 @@ def read_feature_bank(path: Path) -> Dataset:
     )
 
 
+def _read(path: Path) -> tuple[Path, Arrays]:
+    """Return the arrays, and the file or folder that they are from."""
+    folder = path.parent if path.suffix in MAPPED and path.is_file() else path
+    files = [file for file in sorted(folder.glob("*")) if file.suffix in MAPPED]
+    if path.suffix == ".npz" or any(folder.glob("*.npz")) or not files:
+        missing = (
+            f"There is no .npz file in {path}, and no .npy or .safetensors. Put one "
+            "there."
+        )
+        file = only_file(path, "*.npz", missing)
+        return file, read_arrays(file)
+    found: dict[str, Shaped[np.ndarray, ...]] = {}
+    for file in files:
+        arrays = read_arrays(file)
+        if twice := found.keys() & arrays.keys():
+            raise DatasetError(
+                f"{folder} holds {min(twice)} twice, also in {file.name}. Leave one."
+            )
+        found |= arrays
+    for name in NAMES:
+        file = folder / f"{name}.json"
+        if file.exists():
+            found[name] = np.array(read_checked(file, TypeAdapter(list[str])))
+    return folder, found
+
+
 def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
     for known in (name, *OTHER_NAMES[name]):
         if known in arrays:
@@ -90,31 +106,15 @@ def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
 
 def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
     raw = _take(arrays, "embeddings", file)
-    if raw.ndim != 2 or raw.dtype.kind not in "fu":
-        raise DatasetError(
-            f"The embeddings in {file} are {raw.dtype} of shape {raw.shape}. Store "
-            "them as floats or unsigned bytes, [records, size]."
-        )
     if raw.dtype.kind == "u" and "scale" not in arrays:
         raise DatasetError(
             f"The embeddings in {file} are {raw.dtype}, and there is no scale to "
             "multiply them by. Add it, as one number."
         )
-    scale = np.asarray(arrays.get("scale", 1.0), dtype=np.float32)
-    return torch.from_numpy(with_direction(raw.astype(np.float32) * scale, file))
-
-
-def with_direction(
-    vectors: Float[np.ndarray, "n dim"], file: Path
-) -> Float[np.ndarray, "n dim"]:
-    """Return vectors, none of which is zero or not finite."""
-    bad = ~np.isfinite(vectors).all(axis=1) | (vectors == 0).all(axis=1)
-    if bad.any():
-        raise DatasetError(
-            f"Embedding {int(bad.argmax())} in {file} is all zeros or not finite, and "
-            "has no direction. Compute it again, or take the record out."
-        )
-    return vectors
+    scale = None
+    if "scale" in arrays:
+        scale = float(np.asarray(arrays["scale"], dtype=np.float32).reshape(()))
+    return torch.from_numpy(as_vectors(raw, file, scale))
 
 
 def _whole(raw: Shaped[np.ndarray, "..."], what: str, file: Path) -> Int[Tensor, " n"]:
@@ -123,6 +123,7 @@ def _whole(raw: Shaped[np.ndarray, "..."], what: str, file: Path) -> Int[Tensor,
             f"The {what} in {file} are {raw.dtype} of shape {raw.shape}. Store one "
             "whole number for each record."
         )
+    check_limit("records", len(raw), str(file))
     return torch.from_numpy(raw.astype(np.int64))
 
 
@@ -169,8 +170,9 @@ DATASETS.register("feature-bank")(
     OnDisk(
         summary="Precomputed image embeddings, without images.",
         needs="one .npz with embeddings [n, size], labels [n] and class_names, and if "
-        "you like scale, split, domains and domain_names",
-        source="Write it with numpy.savez",
+        "you like scale, split, domains and domain_names; or a folder of these as "
+        ".npy or .safetensors",
+        source="Write it with numpy.savez, or numpy.save",
         read=read_feature_bank,
     )
 )

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.clip.plain_text import plain_prompt_features
@@ -145,7 +146,9 @@ class PromptableCLIP(FeatureModel):
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return pictures' features, and those of their patches if asked."""
         features = cached_features(self, dataset.pictures)
-        tokens = cached_tokens(self, dataset.pictures) if image_tokens else None
+        if not image_tokens:
+            return Records(features, dataset.labels)
+        tokens = PictureTokens.of(cached_tokens(self, dataset.pictures))
         return Records(features, dataset.labels, tokens)
 
     @property

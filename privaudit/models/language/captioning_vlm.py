@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue, TokenSequences
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures, check_pixels
 from privaudit.models.feature_cache import cached_tokens
@@ -110,7 +111,8 @@ class CaptioningVLM(PictureModel):
         tokens = cached_tokens(self, dataset.pictures)
         words = self.words(dataset.dialogues)
         features = normalize(tokens.mean(dim=1), dim=-1)
-        return Records(features, dataset.labels, tokens, words, dataset.dialogues)
+        held = PictureTokens.of(tokens)
+        return Records(features, dataset.labels, held, words, dataset.dialogues)
 
     @property
     def device(self) -> torch.device:

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.feature_cache import cached_features, cached_tokens
@@ -157,7 +158,8 @@ class PictureClassifier(TunableClassifier, FeatureModel):
                 "open_clip, such as open_clip:ViT-B-16."
             )
         features = cached_features(self, dataset.pictures)
-        return Records(features, dataset.labels, cached_tokens(self, dataset.pictures))
+        tokens = PictureTokens.of(cached_tokens(self, dataset.pictures))
+        return Records(features, dataset.labels, tokens)
 
     def backbone(
         self, class_names: tuple[str, ...], template: str, context_tokens: int = 0

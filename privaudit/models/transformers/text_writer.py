@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import PADDING, Dialogue, TokenSequences
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.frozen_model import FrozenModel, weights_hash
 from privaudit.models.interfaces import LanguageModel
@@ -41,7 +42,8 @@ class TextWriter(FrozenModel):
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return questions and answers as tokens, and their mean embeddings."""
         words = self.words(dataset.dialogues)
-        pictures, features = self.no_pictures(len(dataset)), self.features(words)
+        pictures = PictureTokens.of(self.no_pictures(len(dataset)))
+        features = self.features(words)
         return Records(features, dataset.labels, pictures, words, dataset.dialogues)
 
     def words(

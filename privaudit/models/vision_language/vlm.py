@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, FeatureBank, Images
 from privaudit.datasets.dialogues import PICTURE, Dialogue, TokenSequences
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import check_pixels
 from privaudit.models.feature_cache import cached_pictures, hash_of
@@ -92,7 +93,8 @@ class VisionLanguageModel(FrozenModel):
         parts = (words.kinds == PICTURE).sum(dim=1, keepdim=True)
         means = tokens[..., : self.language.width].sum(dim=1) / parts
         features = normalize(means, dim=-1)
-        return Records(features, dataset.labels, tokens, words, dataset.dialogues)
+        held = PictureTokens.of(tokens)
+        return Records(features, dataset.labels, held, words, dataset.dialogues)
 
     def encode_pictures(
         self, pictures: Images

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Records, Signals, Task
 from privaudit.tuning.prompts.learning import QUERY_CHUNK
@@ -26,8 +27,8 @@ Texts = Float[Tensor, "k prompts classes d"]
 Tokens = Float[Tensor, "k b parts d"]
 
 
-def tokens_of(records: Records | Batch) -> Tensor:
-    """Return the parts of pictures.
+def tokens_of(records: Records | Batch) -> PictureTokens:
+    """Return the parts of pictures, not yet read.
 
     Raises:
         ConfigError: The records have none.
@@ -144,7 +145,9 @@ def query_transported(
     transport: Transport,
 ) -> Iterator[Signals]:
     """Yield log-probabilities [models, chunk, classes] by transport."""
-    for tokens in tokens_of(records).split(QUERY_CHUNK):
+    held = tokens_of(records)
+    for chosen in torch.arange(len(held)).split(QUERY_CHUNK):
+        tokens = held[chosen].read(text.device)
         expanded = tokens.expand(len(text), *tokens.shape)
         logits = transported_logits(text, expanded, task.logit_scale, transport)
         yield {"log_probabilities": logits.log_softmax(-1)}
@@ -189,4 +192,5 @@ def _sweep(
 def _solve_batch(
     text: Texts, batch: Batch, scale: float, transport: Transport
 ) -> Iterator[_Part]:
-    return _solve(text, tokens_of(batch), scale, transport, batch.mask)
+    tokens = tokens_of(batch).read(text.device)
+    return _solve(text, tokens, scale, transport, batch.mask)

@@ -71,7 +71,7 @@ class ClassObjective:
 
         def answers(chosen: Tensor) -> Signals:
             chunk = records.pick(chosen)
-            tokens = None if chunk.tokens is None else each(chunk.tokens)
+            tokens = None if chunk.tokens is None else each(_pictures(chunk))
             words = None if chunk.words is None else chunk.words.repeated(count)
             logits = self.tower.logits(each(chunk.features), tokens, words, tuning)
             return {"log_probabilities": logits.log_softmax(dim=-1)}
@@ -81,7 +81,8 @@ class ClassObjective:
         yield from in_chunks(len(records), rows, size, answers)
 
     def _logits(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n classes"]:
-        return self.tower.logits(batch.features, batch.tokens, batch.words, tuning)
+        tokens = None if batch.tokens is None else _pictures(batch)
+        return self.tower.logits(batch.features, tokens, batch.words, tuning)
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ class AnswerObjective:
         rows = max(1, LOGITS_AT_ONCE // max(1, of_one))
 
         def answers(chosen: Tensor) -> Signals:
-            tokens, chunk_words = pictures[chosen], words[chosen].repeated(count)
+            tokens = pictures[chosen].read(records.features.device)
             tokens = tokens.expand(count, *tokens.shape)
+            chunk_words = words[chosen].repeated(count)
             logits = self.language.logits(tokens, chunk_words, tuning)
             return token_signals(logits, chunk_words, want)
 
@@ -149,12 +151,11 @@ class AnswerObjective:
 
         Positions at which no record has an answer are left out.
         """
-        assert batch.tokens is not None
         assert batch.words is not None
         words = batch.words.trimmed()
         counted = _in_answers(words, batch)
         ahead = counted[..., 1:].flatten(0, 1).any(dim=0).nonzero().flatten()
-        logits = self.language.logits(batch.tokens, words, tuning, ahead)
+        logits = self.language.logits(_pictures(batch), words, tuning, ahead)
         # Where one row has an answer another may have a picture, whose number is no word.
         wanted = torch.where(counted, words.ids, 0)
         return logits, counted[..., ahead + 1], wanted[..., ahead + 1]
@@ -173,6 +174,12 @@ def gradients_in_parts(task: Task, micro_batch: int) -> Gradients:
     if not micro_batch:
         return gradients_of
     return accumulated(micro_batch, objective_of(task).predictions)
+
+
+def _pictures(held: Records | Batch) -> Float[Tensor, "*records parts width"]:
+    """Return the tokens of pictures, where the features are."""
+    assert held.tokens is not None
+    return held.tokens.read(held.features.device)
 
 
 def _in_answers(words: TokenSequences, batch: Batch) -> Bool[Tensor, "k n positions"]:

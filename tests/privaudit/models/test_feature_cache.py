@@ -11,6 +11,8 @@ from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.storage import write_tensors
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, PixelImages
+from privaudit.datasets.files.mapped_tensors import write_rows
+from privaudit.models import feature_cache
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.feature_cache import (
@@ -20,7 +22,6 @@ from privaudit.models.feature_cache import (
     default_folder,
     encoded_features,
 )
-from privaudit.models.mapped_tensors import write_rows
 from privaudit.statistics.progress import Event, Phase, watching
 
 
@@ -296,6 +297,20 @@ def test_tokens_have_a_file_of_their_own(
     assert first.shape == (3, 4, model.dim)
     assert torch.equal(cached_tokens(model, pictures, tmp_path), first)
     assert model.encoded == 2
+
+
+def test_a_large_bank_goes_through_the_disk_by_rows(
+    model: CountingCLIP, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    bank = FeatureBank(torch.randn(7, model.dim, generator=generator))
+    whole = cached_features(model, bank, tmp_path)
+    assert not any(tmp_path.iterdir())
+    monkeypatch.setattr(feature_cache, "_BANK_BYTES", 3 * bank.embeddings[:1].nbytes)
+    assert torch.equal(cached_features(model, bank, tmp_path), whole)
+    only_file(tmp_path)
+    monkeypatch.setattr(model, "encode_bank", pytest.fail)
+    assert torch.equal(cached_features(model, bank, tmp_path), whole)
 
 
 def test_a_bank_is_only_normalised_and_has_no_tokens(

@@ -1,9 +1,11 @@
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, FeatureBank
@@ -95,6 +97,56 @@ def test_banks_that_do_not_go_together_are_one_clear_line(
     with pytest.raises(ConfigError, match=message) as caught:
         load_dataset("feature-bank", path)
     assert str(path) in str(caught.value)
+
+
+def test_a_folder_of_arrays_is_mapped_and_not_read(tmp_path: Path) -> None:
+    """What is written into the file afterwards is seen."""
+    np.save(tmp_path / "embeddings.npy", FLOATS)
+    save_file({"labels": torch.from_numpy(LABELS)}, tmp_path / "numbers.safetensors")
+    (tmp_path / "class_names.json").write_text('["cat", "stop_sign"]')
+    dataset = load_dataset("feature-bank", tmp_path)
+    assert dataset.hash == read_feature_bank(write(tmp_path)).hash
+    (tmp_path / "bank.npz").unlink()
+    assert isinstance(dataset.images, FeatureBank)
+    assert torch.equal(dataset.images.embeddings, torch.from_numpy(FLOATS))
+    with (tmp_path / "embeddings.npy").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(np.float32(77).tobytes())
+    assert dataset.images.embeddings[-1, -1] == 77
+    vectors = {"embeddings": dataset.images.embeddings.clone()}
+    save_file(vectors, tmp_path / "vectors.safetensors")
+    with pytest.raises(ConfigError, match=r"holds embeddings twice, also in vectors"):
+        read_feature_bank(tmp_path)
+    (tmp_path / "embeddings.npy").unlink()
+    again = read_feature_bank(tmp_path / "vectors.safetensors")
+    assert isinstance(again.images, FeatureBank)
+    assert torch.equal(again.images.embeddings, dataset.images.embeddings)
+
+
+def test_what_a_mapped_array_declares_is_checked_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "labels.npy", LABELS)
+    (tmp_path / "class_names.json").write_text('["cat", "dog"]')
+    place = tmp_path / "embeddings.npy"
+    for damaged, message in (
+        (array_of(FLOATS)[:-4], "embeddings.npy cannot be read"),
+        (array_of(np.array([None, {}])), "holds Python objects"),
+        (array_of(FLOATS).replace(b"(4, 3)", b"(9, 9)"), "cannot be read"),
+    ):
+        place.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=message):
+            read_feature_bank(tmp_path)
+    place.write_bytes(array_of(FLOATS.astype(np.float16)))
+    monkeypatch.setenv("PRIVAUDIT_MAX_ARRAYS", "40")
+    with pytest.raises(ConfigError, match="as float32 has 48 bytes, and at most 40"):
+        read_feature_bank(tmp_path)
+
+
+def array_of(array: Any) -> bytes:
+    file = BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 def test_damaged_missing_and_several_files_are_one_clear_line(tmp_path: Path) -> None:

@@ -142,5 +142,5 @@ def test_records_elsewhere_are_read_as_the_runs_model_reads_them() -> None:
     assert found.features.shape == (1000, own.features.shape[1])
     assert found.tokens is not None
     assert own.tokens is not None
-    assert found.tokens.shape[1:] == own.tokens.shape[1:]
+    assert found.tokens.read().shape[1:] == own.tokens.read().shape[1:]
     assert found.labels.tolist() == [n % 10 for n in range(1000)]

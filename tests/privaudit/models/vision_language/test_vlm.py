@@ -76,7 +76,7 @@ def test_logits_are_those_of_pefts_own_model(
     assert records.words is not None
     assert records.tokens is not None
     pairs = draw(pair_shapes(model.language, 2))
-    tokens = records.tokens.expand(2, *records.tokens.shape)
+    tokens = records.tokens[None].read().expand(2, -1, -1, -1)
     words = records.words.repeated(2)
     found = model.language.logits(tokens, words, some_lora(model.language, pairs))
     theirs = logits_of_peft(family, folder, model, records, pairs)
@@ -101,7 +101,7 @@ def test_answers_are_those_that_the_model_generates(
     pairs = draw(pair_shapes(model.language, 2))
     pairs = {n: torch.cat([t[:1], 0 * t[1:]]) for n, t in pairs.items()}
     said = model.language.generate_ids(
-        records.tokens.expand(2, *records.tokens.shape),
+        records.tokens[None].read().expand(2, -1, -1, -1),
         questions(records.words).repeated(2),
         some_lora(model.language, pairs),
         5,

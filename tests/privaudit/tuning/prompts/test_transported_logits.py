@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Records, Task
 from privaudit.tuning.prompts import transported_logits as module
@@ -40,7 +41,8 @@ def batch() -> Batch:
     tokens = draw(CLIENTS, RECORDS, PARTS, seed=1)
     mask = torch.arange(RECORDS) < torch.tensor([7, 4, 0])[:, None]
     labels = torch.arange(CLIENTS * RECORDS).view(CLIENTS, RECORDS) % CLASSES
-    return Batch(tokens.mean(2), labels * mask, mask, tokens * mask[:, :, None, None])
+    shown = PictureTokens.of(tokens * mask[:, :, None, None])
+    return Batch(tokens.mean(2), labels * mask, mask, shown)
 
 
 def one_by_one(text: Tensor, tokens: Tensor, transport: Transport) -> Tensor:
@@ -75,7 +77,8 @@ def test_logits_loss_and_gradient_are_the_published_codes(
     )
     tokens = tokens.transpose(0, 1)[None]
     labels = torch.from_numpy(known["labels"])[None]
-    batch = Batch(tokens[:, :, 0], labels, torch.ones_like(labels).bool(), tokens)
+    mask = torch.ones_like(labels).bool()
+    batch = Batch(tokens[:, :, 0], labels, mask, PictureTokens.of(tokens))
     task = replace(
         task,
         backbone=replace(task.classifier, logit_scale=float(known["logit_scale"])),
@@ -114,10 +117,11 @@ def test_losses_and_gradients_are_those_of_pictures_one_by_one(
     want, other = torch.zeros(CLIENTS, dtype=torch.float64), text.clone()
     other.requires_grad_()
     assert batch.tokens is not None
+    tokens = batch.tokens.read()
     for client, count in enumerate((7, 4)):
         logits = torch.stack(
             [
-                one_by_one(other[client], batch.tokens[client, record], transport)
+                one_by_one(other[client], tokens[client, record], transport)
                 for record in range(count)
             ]
         )
@@ -154,10 +158,11 @@ def test_one_prompt_that_takes_all_gives_the_mean_over_parts(
 ) -> None:
     """By hand: each part gives all it has, wherever that is."""
     assert batch.tokens is not None
+    tokens = batch.tokens.read()
     logits = transported_logits(
-        text[:, :1], batch.tokens, task.logit_scale, Transport(balanced=True)
+        text[:, :1], tokens, task.logit_scale, Transport(balanced=True)
     )
-    mean = batch.tokens.mean(2)
+    mean = tokens.mean(2)
     want = task.logit_scale * torch.einsum("kbd,kcd->kbc", mean, text[:, 0])
     torch.testing.assert_close(logits, want)
 
@@ -167,7 +172,8 @@ def test_a_query_gives_each_models_probabilities(
 ) -> None:
     monkeypatch.setattr(module, "QUERY_CHUNK", 4)
     tokens = draw(RECORDS, PARTS, seed=3)
-    records = Records(tokens.mean(1), torch.zeros(RECORDS).long(), tokens)
+    pictures = PictureTokens.of(tokens)
+    records = Records(tokens.mean(1), torch.zeros(RECORDS).long(), pictures)
     answers = query_transported(task, text, records, Transport())
     found = torch.cat([a["log_probabilities"] for a in answers], dim=1)
     asked = tokens.expand(CLIENTS, *tokens.shape)

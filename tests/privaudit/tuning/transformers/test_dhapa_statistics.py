@@ -78,7 +78,7 @@ def test_of_a_model_that_writes_it_is_the_mean_over_the_answers_tokens() -> None
     assert records.words is not None
     assert records.tokens is not None
     words = records.words.repeated(1)
-    logits = task.language.logits(records.tokens.unsqueeze(0), words, Tuning())[0]
+    logits = task.language.logits(records.tokens[None].read(), words, Tuning())[0]
     p = logits.double().softmax(dim=-1)
     each = -(p * p.log()).sum(dim=-1)
     for row in range(7):

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load
 
 from privaudit.core.errors import MissingFileError, TranscriptError
-from privaudit.models.mapped_tensors import join_rows, map_tensors, write_rows
+from privaudit.datasets.files.mapped_tensors import join_rows, map_tensors, write_rows
 
 PARTS = [
     {

@@ -1,0 +1,87 @@
+"""Embeddings that users bring: arrays in .npz, .npy and .safetensors files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+
+from privaudit.core.arrays import DAMAGE, map_npy, read_npz
+from privaudit.core.bounded_files import open_regular, reading_errors
+from privaudit.core.errors import DatasetError, PrivauditError
+from privaudit.core.limits import check_limit
+from privaudit.core.storage import read_bytes
+from privaudit.datasets.files.mapped_tensors import map_tensors
+
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
+MAPPED = (".npy", ".safetensors")
+_ZIP = b"PK"  # how a zip begins, whatever it is called
+_ROWS = 8192  # looked at together
+
+
+def read_arrays(file: Path) -> Arrays:
+    """Return a file's arrays by name; that of an .npy is named after the file.
+
+    Those of an .npz are read, within bounds. Others are mapped: the system reads what
+    is used.
+
+    Raises:
+        MissingFileError: There is no such file, or it is no plain one.
+        LimitError: An .npz is larger than the bound.
+        PrivauditError: It is damaged, or holds Python objects.
+    """
+    with reading_errors(file), open_regular(file) as opened:
+        is_zip = opened.read(2) == _ZIP
+    try:
+        if is_zip or file.suffix == ".npz":
+            return read_npz(read_bytes(file, "arrays"), str(file))
+        if file.suffix == ".safetensors":
+            tensors = map_tensors(file)
+            return {
+                name: (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+                for name, t in tensors.items()
+            }
+        return {file.stem: map_npy(file)}
+    except PrivauditError:
+        raise
+    except DAMAGE:
+        # numpy's own text says to load what is not trusted with pickle.
+        raise DatasetError(
+            f"{file} cannot be read: it is damaged, of another kind than its name says, "
+            "or holds Python objects, which are never read. Write it with numpy.savez, "
+            "numpy.save or safetensors, names as strings and numbers as numbers."
+        ) from None
+
+
+def as_vectors(
+    raw: Shaped[np.ndarray, "..."], file: Path, scale: float | None = None
+) -> Float[np.ndarray, "n dim"]:
+    """Return float32 vectors, none of which is zero or not finite.
+
+    Those that are float32 stay where they are; others are converted in memory.
+
+    Raises:
+        DatasetError: They are no matrix, or a vector has no direction.
+        LimitError: To convert them takes more memory than the bound.
+    """
+    kinds = "f" if scale is None else "fu"
+    if raw.ndim != 2 or raw.dtype.kind not in kinds or not raw.size:
+        raise DatasetError(
+            f"The embeddings in {file} are {raw.dtype} of shape {raw.shape}. Store "
+            "them as floats, [records, size], or as unsigned bytes with a scale."
+        )
+    vectors: Float[np.ndarray, "n dim"] = raw
+    if raw.dtype != np.float32 or scale is not None:
+        check_limit("arrays", 4 * raw.size, f"{file} as float32")
+        vectors = raw.astype(np.float32) * np.float32(scale or 1)
+    for first in range(0, len(vectors), _ROWS):
+        some = vectors[first : first + _ROWS]
+        bad = ~np.isfinite(some).all(axis=1) | (some == 0).all(axis=1)
+        if bad.any():
+            raise DatasetError(
+                f"Embedding {first + int(bad.argmax())} in {file} is all zeros or not "
+                "finite, and has no direction. Compute it again, or take the record "
+                "out."
+            )
+    return vectors
