@@ -6,8 +6,10 @@ takes memory only where it is used.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
@@ -26,6 +28,7 @@ from privaudit.core.storage import UNFINISHED, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
 from privaudit.datasets.files.mapped_tensors import join_rows, map_tensors, write_rows
+from privaudit.datasets.images.picture_files import EncodedPictures
 from privaudit.models.frozen_model import FeatureModel, PictureModel
 from privaudit.statistics.progress import Phase, tell
 
@@ -34,6 +37,7 @@ Batches = Iterable[Tensor]  # of pictures of one size
 _CHUNK = 256  # pictures that are encoded at a time, or a few more
 _SILENT = 10.0  # seconds of encoding before somebody who watches is told
 _BATCH_BYTES = 2**25  # originals that are held at a time
+_DECODERS = 8  # threads at most; each has up to three pictures in memory
 _BANK_BYTES = 2**26  # embeddings that are encoded at a time
 
 
@@ -123,12 +127,9 @@ def cached_pictures(
             shorter than another chunk's are padded with zeros.
         folder: Where to keep them; None for :func:`default_folder`.
     """
-    count = len(images)
-    return _on_disk(
-        _path(name, folder),
-        count,
-        lambda start: encode(_batches(images, range(start, count))),
-    )
+    with closing(_Chunks(images, range(len(images)))) as chunks:
+        path = _path(name, folder)
+        return _on_disk(path, len(images), lambda start: encode(chunks.at(start)))
 
 
 def _on_disk(path: Path, count: int, encode: Callable[[int], Tensors]) -> Tensors:
@@ -172,10 +173,9 @@ def encoded_features(
     if isinstance(images, FeatureBank):
         return model.encode_bank(images.embeddings[list(indices)])
     encode = _encoder(model, "features", model.encode_images)
-    chunks = _in_chunks(
-        len(indices), lambda start: encode(_batches(images, indices[start:]))
-    )
-    return join_rows(chunks)["features"]
+    with closing(_Chunks(images, indices)) as chunks:
+        parts = _in_chunks(len(indices), lambda start: encode(chunks.at(start)))
+    return join_rows(parts)["features"]
 
 
 def _of_bank(
@@ -231,17 +231,50 @@ def _in_chunks(count: int, chunk: Callable[[int], Tensors]) -> list[Tensors]:
     return chunks
 
 
-def _batches(images: Images, indices: Sequence[int]) -> Iterator[Tensor]:
-    """Yield the first chunk of these pictures.
+class _Chunks:
+    """Pictures chunk by chunk; the next ones are decoded while a chunk is encoded.
 
-    Where it ends depends on nothing before it: a chunk that is made anew is the same.
+    Where a chunk ends depends on nothing before it: one that is made anew is the same.
     """
-    taken = 0
-    for batch in alike(images[index] for index in indices):
-        yield batch
-        taken += len(batch)
-        if taken >= _CHUNK:
-            return
+
+    def __init__(self, images: Images, indices: Sequence[int]) -> None:
+        self._images, self._indices = images, indices
+        self._pictures, self._next = _decoded(images, ()), -1
+        self._batches = alike(self._pictures)
+
+    def at(self, start: int) -> Iterator[Tensor]:
+        """Yield the batches of the chunk that begins at the picture of this number."""
+        if start != self._next:
+            self.close()
+            self._pictures = _decoded(self._images, self._indices[start:])
+            self._batches = alike(self._pictures)
+        taken = 0
+        while taken < _CHUNK and (batch := next(self._batches, None)) is not None:
+            yield batch
+            taken += len(batch)
+        self._next = start + taken
+
+    def close(self) -> None:
+        """End decoding."""
+        self._pictures.close()
+
+
+def _decoded(images: Images, indices: Sequence[int]) -> Generator[Tensor]:
+    """Yield pictures in order; threads decode the next ones meanwhile."""
+    workers = min(_DECODERS, torch.get_num_threads())
+    if workers == 1 or not isinstance(images, EncodedPictures):
+        yield from (images[index] for index in indices)
+        return
+    pool, ahead = ThreadPoolExecutor(workers), deque[Future[Tensor]]()
+    try:
+        for index in indices:
+            ahead.append(pool.submit(images.__getitem__, index))
+            if len(ahead) > 2 * workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:  # also where nobody asks for more
+        pool.shutdown(cancel_futures=True)
 
 
 def _path(name: str, folder: Path | None) -> Path:

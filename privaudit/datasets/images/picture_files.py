@@ -3,6 +3,7 @@
 import hashlib
 import io
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +31,58 @@ BROKEN = (  # what Pillow raises on a broken picture
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
 
 
+class EncodedPictures(ABC):
+    """Pictures as files hold them, each decoded when it is asked for.
+
+    Several threads may ask at once: Pillow decodes without holding back the others.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many."""
+
+    @abstractmethod
+    def content(self, index: int) -> bytes:
+        """Return a picture as its file holds it."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Return what an error calls a picture."""
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
+        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
+
+        Raises:
+            DatasetError: The file is no picture, or a broken one.
+        """
+        content, name = io.BytesIO(self.content(index)), self.name(index)
+        try:
+            with Image.open(content, formats=FORMATS) as image:
+                _refuse_large(image.size, name)
+                _refuse_deep(image.mode)
+                pixels = np.array(image.convert("RGB"))
+        except LimitError:
+            raise
+        except BROKEN as error:
+            raise DatasetError(
+                f"{name} is not a picture, or a broken one ({error}). Fix it, or take "
+                "it out."
+            ) from None
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over the files' content, in order; wherever they lie, the same."""
+        return hashlib.sha256(b"".join(self.contents)).hexdigest()
+
+    @cached_property
+    def contents(self) -> Sequence[bytes]:
+        """The SHA-256 of each file."""
+        return [hashlib.sha256(self.content(n)).digest() for n in range(len(self))]
+
+
 @dataclass(frozen=True)
-class PictureFiles:
+class PictureFiles(EncodedPictures):
     """Pictures of a folder or an archive, each read when it is asked for.
 
     Attributes:
@@ -45,37 +96,13 @@ class PictureFiles:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
-        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
+    def content(self, index: int) -> bytes:
+        """Return a file's content."""
+        return self.store.read(self.names[index])
 
-        Raises:
-            DatasetError: The file is no picture, or a broken one.
-        """
-        name = self.names[index]
-        content = io.BytesIO(self.store.read(name))
-        try:
-            with Image.open(content, formats=FORMATS) as image:
-                _refuse_large(image.size, f"{name} in {self.store.path}")
-                _refuse_deep(image.mode)
-                pixels = np.array(image.convert("RGB"))
-        except LimitError:
-            raise
-        except BROKEN as error:
-            raise DatasetError(
-                f"{name} in {self.store.path} is not a picture, or a broken one "
-                f"({error}). Fix it, or take it out."
-            ) from None
-        return torch.from_numpy(pixels).permute(2, 0, 1)
-
-    @cached_property
-    def digest(self) -> str:
-        """A SHA-256 over the files' content, in order; folder or archive, the same."""
-        return hashlib.sha256(b"".join(self.contents)).hexdigest()
-
-    @cached_property
-    def contents(self) -> Sequence[bytes]:
-        """The SHA-256 of each file."""
-        return [hashlib.sha256(self.store.read(name)).digest() for name in self.names]
+    def name(self, index: int) -> str:
+        """Return a file's name, and where it is."""
+        return f"{self.names[index]} in {self.store.path}"
 
 
 def _refuse_large(size: tuple[int, int], what: str) -> None:

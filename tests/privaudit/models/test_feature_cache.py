@@ -1,9 +1,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from privaudit.cli.progress.words import line_of
@@ -11,7 +14,9 @@ from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.storage import write_tensors
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, PixelImages
+from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.files.mapped_tensors import write_rows
+from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.models import feature_cache
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
@@ -171,6 +176,32 @@ def test_many_pictures_are_encoded_in_chunks(
     assert model.encoded == 3
     whole = model.preprocess_batch(torch.stack(gallery.pictures))
     torch.testing.assert_close(features, model.encode_images(whole))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_features_are_the_same_however_many_threads_decode(
+    threads: int,
+    model: CountingCLIP,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A chunk ends where it does, a broken picture stops all, and no thread is left."""
+    monkeypatch.setattr("privaudit.models.feature_cache._CHUNK", 4)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 8, 3), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        turned = picture if number % 5 else picture.transpose(1, 0, 2)
+        Image.fromarray(turned).save(tmp_path / f"{number:02d}.png")
+    files = PictureFiles(FolderStore(tmp_path), FolderStore(tmp_path).names)
+    whole = encoded_features(model, files, range(12))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert torch.equal(cached_features(model, files, tmp_path / "cache"), whole)
+    some = encoded_features(model, files, [7, 0])
+    torch.testing.assert_close(some, whole[[7, 0]])
+    (tmp_path / "11.png").write_bytes(b"no picture")
+    files = PictureFiles(FolderStore(tmp_path), files.names)
+    with pytest.raises(ConfigError, match=r"11\.png in .* is not a picture"):
+        cached_features(model, files, tmp_path / "cache")
+    assert not [t for t in enumerate_threads() if "ThreadPool" in t.name]
 
 
 @pytest.fixture
