@@ -34,7 +34,16 @@ from privaudit.statistics.epsilon.designs import IndependentRuns
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 
 FEWEST_RUNS = 20
-USED = ("dataset", "data", "model", "checkpoint", "context_tokens", "rounds")
+USED = (
+    "dataset",
+    "data",
+    "image_column",
+    "label_column",
+    "model",
+    "checkpoint",
+    "context_tokens",
+    "rounds",
+)
 KINDS: Mapping[Canary, str] = {
     "opposed": "a gradient far beyond the clip norm, beside a record with the opposite "
     "one: the worst neighbours that a proof must allow for; no pictures",

@@ -1,6 +1,7 @@
 """Data sets that users bring: where they are looked for, and what they need."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,26 @@ from privaudit.datasets.dataset import DATASETS, Dataset
 
 
 @dataclass(frozen=True)
+class TableColumns:
+    """What the columns of a table are that a user brings; None: as they are known.
+
+    Attributes:
+        image: Holds pictures.
+        label: Holds the class.
+        text: Holds a text, or captions; a pair of texts with a comma between the names.
+        owner: Holds whose a record is.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    text: str | None = None
+    owner: str | None = None
+
+
+NO_COLUMNS = TableColumns()
+
+
+@dataclass(frozen=True)
 class OnDisk:
     """A data set that lies on a disk; calling it reads it.
 
@@ -20,22 +41,57 @@ class OnDisk:
         summary: What it is, in one line.
         needs: What has to lie there, without a full stop.
         source: What to do to get it, such as "Download ... from ...".
-        read: Makes a data set of the folder or file.
+        read: Makes a data set of the folder or file, and of :class:`TableColumns` where
+            it takes them.
         folders: Further names of its folder, such as those that other programs give it.
+        fetch: Finds a folder by a name that is no place here.
+        takes_columns: Whether users name its columns.
     """
 
     summary: str
     needs: str
     source: str
-    read: Callable[[Path], Dataset]
+    read: Callable[..., Dataset]
     folders: tuple[str, ...] = ()
+    fetch: Callable[[str], Path] | None = None
+    takes_columns: bool = False
 
-    def __call__(self, path: Path) -> Dataset:
+    def __call__(self, path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
         """Read it."""
-        return self.read(path)
+        return self.read(path, columns) if self.takes_columns else self.read(path)
 
 
-def load_dataset(name: str, path: str | Path | None = None) -> Dataset:
+def name_and_place(
+    name: str, path: str | Path | None = None
+) -> tuple[str, str | Path | None]:
+    """Return a data set's name and place; NAME:PLACE says both at once.
+
+    Raises:
+        ConfigError: Two places were given.
+
+    Example:
+        >>> name_and_place("hf:owner/pets")
+        ('hf', 'owner/pets')
+    """
+    name, colon, place = name.partition(":")
+    if not colon:
+        return name, path
+    if path is not None or not place:
+        raise ConfigError(
+            f"The data set {name}:{place} was requested, and {path or 'no place'} as "
+            f"its place. Give one place: {name}:PLACE."
+        )
+    return name, place
+
+
+def is_hub_name(place: str) -> bool:
+    """Say whether a place may be a name on the hub: NAME, or OWNER/NAME."""
+    return re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*", place, re.ASCII) is not None
+
+
+def load_dataset(
+    name: str, path: str | Path | None = None, columns: TableColumns = NO_COLUMNS
+) -> Dataset:
     """Return a data set by name.
 
     A second call returns the same object, so what changed on the disk meanwhile is only
@@ -44,13 +100,21 @@ def load_dataset(name: str, path: str | Path | None = None) -> Dataset:
     Args:
         name: From ``privaudit list datasets``.
         path: Its folder or file; None looks in the usual places.
+        columns: Of a data set in tables.
 
     Raises:
         UnknownNameError: No data set has that name.
         MissingFileError: It is not there; the text says what to download.
         ConfigError: It cannot be used; the text names the file.
     """
+    name, path = name_and_place(name, path)
     entry = DATASETS.find(name)
+    if columns != NO_COLUMNS and not getattr(entry, "takes_columns", False):
+        raise ConfigError(
+            f"Columns were named, and the data set {name!r} has none to choose. Leave "
+            "--image-column, --label-column, --text-column and --owner-column out, or "
+            "use --dataset hf:FOLDER."
+        )
     if not isinstance(entry, OnDisk):
         if path is not None:
             raise ConfigError(
@@ -58,17 +122,17 @@ def load_dataset(name: str, path: str | Path | None = None) -> Dataset:
                 "for it. Leave the path out, or name the kind of data that lies there: "
                 "`privaudit list datasets`."
             )
-        return _load(name, None)
-    return _load(name, find_folder(name, entry, path))
+        return _load(name, None, columns)
+    return _load(name, find_folder(name, entry, path), columns)
 
 
 @lru_cache(maxsize=4)
-def _load(name: str, path: Path | None) -> Dataset:
+def _load(name: str, path: Path | None, columns: TableColumns) -> Dataset:
     entry = DATASETS.find(name)
     if path is None:
         return entry()
     try:
-        return entry(path)
+        return entry(path, columns) if columns != NO_COLUMNS else entry(path)
     except OSError as error:  # a name that a list holds, and no system takes
         raise DatasetError(
             f"The data set in {path} cannot be used: {shown(str(error.filename))}: "
@@ -95,6 +159,8 @@ def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Pat
     for place in looked:
         if place.exists():
             return place.resolve()
+    if entry.fetch is not None and path is not None and is_hub_name(str(path)):
+        return entry.fetch(str(path)).resolve()
     then = "name its place with --data"
     if path is None:
         then = f"put it into {looked[0]}, or {then}"

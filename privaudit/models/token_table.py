@@ -109,11 +109,23 @@ class TokenTable:
         Chunks may be cut to different lengths: the shorter are padded.
         """
         length = max(chunk["kinds"].shape[-1] for chunk in chunks)
-        joined = {
-            name: torch.cat([_padded(chunk[name][model], length) for chunk in chunks])
-            for name in chunks[0]
-        }
+        return cls.of(
+            {
+                name: torch.cat(
+                    [_padded(chunk[name][model], length) for chunk in chunks]
+                )
+                for name in chunks[0]
+            }
+        )
+
+    @classmethod
+    def of(cls, joined: Mapping[str, Tensor]) -> "TokenTable":
+        """Return the table of joined signals, by name."""
         return cls(TokenStatistics.from_signals(joined), joined["kinds"])
+
+    def to_signals(self) -> dict[str, Tensor]:
+        """Return what :meth:`of` takes."""
+        return {**self.statistics.to_signals(), "kinds": self.kinds}
 
     def __len__(self) -> int:
         return len(self.kinds)

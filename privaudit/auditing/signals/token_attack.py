@@ -12,7 +12,9 @@ from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signals.thresholds import public_threshold
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors, stack
+from privaudit.datasets.files.mapped_tensors import spilled
 from privaudit.federated.trainer import Records
+from privaudit.models.feature_cache import default_folder
 from privaudit.models.token_statistics import ALPHAS
 from privaudit.models.token_table import CLAMPED_TOKENS, TOKENS, TokenTable
 
@@ -105,4 +107,6 @@ def _ask(
     chunks = adversary.trainer.query(
         adversary.task, stack([model]), records, want=frozenset({wanted})
     )
-    return TokenTable.from_signals(list(chunks))
+    # Each attack reads them again: of pictures with many tokens they are large.
+    table = TokenTable.from_signals(list(chunks))
+    return TokenTable.of(spilled(table.to_signals(), default_folder()))

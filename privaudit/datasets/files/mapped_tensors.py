@@ -3,14 +3,16 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
 from privaudit.core.bounded_files import open_regular, reading_errors
-from privaudit.core.errors import TranscriptError
-from privaudit.core.storage import write_parts
+from privaudit.core.errors import StorageError, TranscriptError
+from privaudit.core.storage import make_private_folder, write_parts
 from privaudit.core.tensors import Tensors
 
 _TYPES = {  # as safetensors calls them
@@ -20,6 +22,7 @@ _TYPES = {  # as safetensors calls them
     torch.bfloat16: "BF16",
     torch.int64: "I64",
 }
+_SPILLED = 2**25  # bytes that are worth a file
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -47,6 +50,27 @@ def join_rows(parts: Sequence[Tensors]) -> dict[str, Tensor]:
         name: torch.cat([_padded(part[name], shape) for part in parts])
         for name, shape in _shapes(parts).items()
     }
+
+
+def spilled(tensors: Tensors, folder: Path) -> Tensors:
+    """Return tensors, those of many bytes in a mapped file that nobody else can open.
+
+    The file has no name any more, and goes when the tensors do. Where it cannot be
+    written, they stay in memory.
+
+    Args:
+        tensors: With one row for each record.
+        folder: On a disk with room; it is made for its owner only.
+    """
+    if sum(tensor.nbytes for tensor in tensors.values()) < _SPILLED:
+        return tensors
+    with suppress(StorageError):
+        make_private_folder(folder)
+        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+            path = Path(place) / "tensors.safetensors"
+            write_rows(path, [tensors])
+            return map_tensors(path)
+    return tensors
 
 
 def map_tensors(path: Path) -> dict[str, Tensor]:

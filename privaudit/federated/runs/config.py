@@ -21,6 +21,7 @@ from privaudit.core.parameters import (
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
+from privaudit.datasets.sources import TableColumns, is_hub_name, name_and_place
 from privaudit.datasets.split import SplitSizes
 from privaudit.federated.federation import count_participants
 from privaudit.federated.runs.fields import RunFields
@@ -45,6 +46,13 @@ class RunConfig(RunFields):
         """Say whether utility is measured after a round."""
         last = self.measured_rounds
         return last is None or index >= self.rounds - last
+
+    @property
+    def columns(self) -> TableColumns:
+        """What the columns of the data set's table are."""
+        return TableColumns(
+            self.image_column, self.label_column, self.text_column, self.owner_column
+        )
 
     @property
     def task(self) -> TaskKind:
@@ -101,11 +109,17 @@ def make_config(
     """
     built = build_trainer(trainer, settings or {})
     complete = complete_settings(built)
+    if ":" in str(fields.get("dataset")):
+        fields["dataset"], fields["data"] = name_and_place(
+            fields["dataset"], fields.get("data")
+        )
     for place in ("checkpoint", "data"):  # a run is read again from other folders
-        if fields.get(place) is not None:
+        if fields.get(place) is not None and not _on_the_hub(place, fields):
             fields[place] = _full(fields[place])
     if fields.get("template") is not None:
         fields["template"] = _template_text(str(fields["template"]))
+    if fields.get("owner_column") is not None:
+        fields.setdefault("partition", "domains")
     task: AnyTask = built.task
     if "model" in fields:
         fields["model"], task = _known_model(str(fields["model"]))
@@ -152,6 +166,13 @@ def _template_text(given: str) -> str:
         f"The chat template {shown(given)} is no Jinja template: neither it nor what "
         "stands in the file of that name writes anything between {{ and }}."
     )
+
+
+def _on_the_hub(place: str, fields: Mapping[str, Any]) -> bool:
+    """Say whether data that are no place here are perhaps a name on the hub."""
+    named = str(fields[place])
+    is_hub = place == "data" and fields.get("dataset") == "hf" and is_hub_name(named)
+    return is_hub and not Path(_full(named)).exists()
 
 
 def _full(place: str | Path) -> str:

@@ -28,7 +28,8 @@ class RunFields(BaseModel):
     )
     dataset: str = Field(
         "digits",
-        description="A name from `privaudit list datasets`. By default: digits, or "
+        description="A name from `privaudit list datasets`, or hf:FOLDER or hf:NAME "
+        "for one of Hugging Face. By default: digits, or "
         "scenes for trainers of generative models.",
     )
     data: str | None = Field(
@@ -36,6 +37,26 @@ class RunFields(BaseModel):
         description="Path of the data set. By default: $PRIVAUDIT_DATA/NAME, or "
         "~/.cache/privaudit/data/NAME.",
         json_schema_extra=PATH,
+    )
+    image_column: str | None = Field(
+        None,
+        description="Column with the images of a data set in tables (hf). By default: "
+        "the only one of that type.",
+    )
+    label_column: str | None = Field(
+        None,
+        description="Column with the classes (hf). By default: the only one with class "
+        "names, or label.",
+    )
+    text_column: str | None = Field(
+        None,
+        description="Column with texts or captions (hf); two with a comma between them "
+        "are a pair. By default: text, where there are no images.",
+    )
+    owner_column: str | None = Field(
+        None,
+        description="Column that says whose a record is (hf); then --partition is "
+        "domains by default: clients are spread over the owners.",
     )
     model: str = Field(
         "tiny-clip",

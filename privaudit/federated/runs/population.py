@@ -144,7 +144,7 @@ def populate(config: RunConfig) -> Population:
         ConfigError: The data set cannot be used, or the partition is impossible.
         MissingFileError: The data set or a checkpoint is missing.
     """
-    dataset = load_dataset(config.dataset, config.data)
+    dataset = load_dataset(config.dataset, config.data, config.columns)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
     split = split_records(
@@ -242,7 +242,7 @@ def records_elsewhere(
     """
     foreign, own_data = (
         load_dataset(dataset, data),
-        load_dataset(config.dataset, config.data),
+        load_dataset(config.dataset, config.data, config.columns),
     )
     if foreign.hash == own_data.hash:
         raise ConfigError(

@@ -5,7 +5,12 @@ import torch
 from safetensors.torch import load
 
 from privaudit.core.errors import MissingFileError, TranscriptError
-from privaudit.datasets.files.mapped_tensors import join_rows, map_tensors, write_rows
+from privaudit.datasets.files.mapped_tensors import (
+    join_rows,
+    map_tensors,
+    spilled,
+    write_rows,
+)
 
 PARTS = [
     {
@@ -45,3 +50,18 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x08")
     with pytest.raises(TranscriptError, match="cut or altered"):
         map_tensors(path)
+
+
+def test_large_tensors_are_spilled_into_a_file_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {"a": torch.arange(6.0).view(3, 2), "b": torch.arange(3)}
+    assert spilled(tensors, tmp_path / "signals") is tensors
+    monkeypatch.setattr("privaudit.datasets.files.mapped_tensors._SPILLED", 10)
+    found = spilled(tensors, tmp_path / "signals")
+    assert found is not tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert not [*(tmp_path / "signals").iterdir()]
+    assert "tensors.safetensors (deleted)" in Path("/proc/self/maps").read_text()
+    (tmp_path / "file").write_text("")
+    assert spilled(tensors, tmp_path / "file") is tensors

@@ -92,8 +92,12 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
         assert sorted(sieve.withheld) == [
             "config/checkpoint",
             "config/data",
+            "config/image_column",
+            "config/label_column",
+            "config/owner_column",
             "config/seed",
             "config/template",
+            "config/text_column",
         ]
         assert kept["settings"] == config.settings
 

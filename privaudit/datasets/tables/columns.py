@@ -1,0 +1,103 @@
+"""Which column of a table is what: as a user says, or as types and names tell."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.errors import DatasetError
+from privaudit.datasets.sources import TableColumns
+from privaudit.datasets.tables.pictures import is_picture
+
+USUAL_LABELS = ("label", "labels", "fine_label", "class")
+
+
+@dataclass(frozen=True)
+class ChosenColumns:
+    """Which column is what; each may be missing."""
+
+    image: str | None
+    label: str | None
+    texts: tuple[str, ...]
+    owner: str | None
+
+    @property
+    def writes(self) -> bool:
+        """Whether pictures have captions: a class is then not needed."""
+        return self.image is not None and bool(self.texts)
+
+    @property
+    def read_first(self) -> tuple[str, ...]:
+        """Those that are read as a whole."""
+        return tuple(n for n in (self.label, *self.texts, self.owner) if n is not None)
+
+
+def choose_columns(
+    columns: TableColumns, schema: Any, labelled: Sequence[str], path: Path
+) -> ChosenColumns:
+    """Return what each column is that matters.
+
+    Args:
+        columns: What a user says.
+        schema: All columns with their types.
+        labelled: Those whose values are numbers of named classes.
+        path: Where the table is.
+
+    Raises:
+        DatasetError: A column is not there or of the wrong type, or one that is needed
+            is not named, and none or several may be it.
+    """
+    texts = tuple(filter(None, (t.strip() for t in (columns.text or "").split(","))))
+    _refuse_missing(columns, texts, schema, path)
+    pictures = [field.name for field in schema if is_picture(field.type)]
+    if columns.image is not None and columns.image not in pictures:
+        raise DatasetError(
+            f"--image-column {columns.image} was given, and in {path} it is "
+            f"{schema.field(columns.image).type}: images are bytes, or bytes with a "
+            f"path. {_others(pictures)}"
+        )
+    image = columns.image or (None if texts else _only(pictures, "image", path))
+    if image is None and not texts and "text" in schema.names:
+        texts = ("text",)
+    label = columns.label
+    if label is None and (not (image and texts) or len(labelled) == 1):
+        usual = [name for name in USUAL_LABELS if name in schema.names]
+        label = _only(labelled or usual[:1], "label", path)
+    if (image or texts) and (label or (image and texts)):
+        return ChosenColumns(image, label, texts, columns.owner)
+    missing = "--label-column" if image or texts else "--image-column or --text-column"
+    raise DatasetError(
+        f"{path} has the columns {shown_columns(schema)}, and what they are is not "
+        f"known. Say it with {missing}."
+    )
+
+
+def shown_columns(schema: Any) -> str:
+    """Return the columns with their types, as errors show them."""
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)
+
+
+def _refuse_missing(
+    columns: TableColumns, texts: Sequence[str], schema: Any, path: Path
+) -> None:
+    named = [("image", columns.image), ("label", columns.label)]
+    named += [("owner", columns.owner), *(("text", text) for text in texts)]
+    for option, name in named:
+        if name is not None and name not in schema.names:
+            raise DatasetError(
+                f"--{option}-column {name} was given, and {path} has the columns "
+                f"{shown_columns(schema)}. Name one of these."
+            )
+
+
+def _only(found: Sequence[str], option: str, path: Path) -> str | None:
+    if len(found) > 1:
+        raise DatasetError(
+            f"{path} has the columns {', '.join(found)}, each of which may be the "
+            f"{option}. Say which: --{option}-column {found[0]}"
+        )
+    return found[0] if found else None
+
+
+def _others(pictures: Sequence[str]) -> str:
+    return f"Name {' or '.join(pictures)}." if pictures else "The table has none."

@@ -1,0 +1,288 @@
+"""Data sets of Hugging Face: pictures, texts, or both, in Parquet and Arrow tables.
+
+Nothing is executed and nothing unpickled: a data set that comes as a script is not read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.core.errors import DatasetError, MissingFileError
+from privaudit.core.limits import check_limit
+from privaudit.datasets.captions.image_captions import ONE_CLASS
+from privaudit.datasets.dataset import (
+    DATASETS,
+    TEST_SPLIT,
+    TRAIN,
+    VALIDATION,
+    Dataset,
+    Texts,
+)
+from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.images.class_folders import (
+    SPLITS,
+    number,
+    readable,
+    require_classes,
+)
+from privaudit.datasets.sources import NO_COLUMNS, OnDisk, TableColumns
+from privaudit.datasets.tables.blocks import Block, blocks_of, readable_table
+from privaudit.datasets.tables.columns import (
+    ChosenColumns,
+    choose_columns,
+    shown_columns,
+)
+from privaudit.datasets.tables.layout import Names, class_names, find_tables
+from privaudit.datasets.tables.pictures import TablePictures
+from privaudit.datasets.text.question_texts import DESCRIBE
+from privaudit.datasets.text.text_questions import class_questions
+
+NO_CLASS = (None, -1)  # as the hub marks records whose label is kept back
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of all splits that have a class.
+
+    Attributes:
+        path: Where they are from.
+        blocks: Of all splits, one behind the other.
+        chosen: Which column is what.
+        names: Of the classes of each column that has some.
+        positions: Which rows of the blocks they are.
+        values: What stands in all columns but the pictures'.
+        split: The part of each, if there are several.
+    """
+
+    path: Path
+    blocks: Sequence[Block]
+    chosen: ChosenColumns
+    names: Names
+    positions: Int[np.ndarray, " records"]
+    values: Mapping[str, list[Any]]
+    split: Int[Tensor, " records"] | None
+
+
+def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
+    """Read a folder as ``save_to_disk`` writes it, a repository of the hub, or tables.
+
+    With pictures and a text they have captions, for models that write; with pictures
+    alone, classes; with texts alone, classes and a question about them. Records without
+    a class are left out. Owners are domains: ``--partition domains`` splits by them.
+
+    Args:
+        path: The folder, or one .parquet or .arrow file.
+        columns: What the columns are; None for those that their types or names tell.
+
+    Raises:
+        ConfigError: pyarrow is missing.
+        MissingFileError: There is no table.
+        DatasetError: A file is damaged, a column is missing or of the wrong type, or
+            its values cannot be used.
+    """
+    rows = _read_rows(path, columns)
+    labels, classes = _classes(rows)
+    domains, owners = _owners(rows)
+    texts = _texts(rows)
+    if rows.chosen.image is None:
+        said = ("Text",) if len(rows.chosen.texts) == 1 else ("Text 1", "Text 2")
+        answers = [classes[label] for label in labels.tolist()]
+        asked = class_questions(texts, said, "Which class is it?", answers, classes)
+        return Dataset(
+            Texts(texts), labels, classes, "This is {}.",
+            rows.split, domains, owners, asked,
+        )  # fmt: skip
+    pictures = TablePictures(rows.blocks, rows.chosen.image, rows.positions)
+    asked = tuple(Dialogue(DESCRIBE, captions) for captions in texts)
+    return Dataset(
+        pictures, labels, classes, split=rows.split,
+        domains=domains, domain_names=owners, dialogues=asked,
+    )  # fmt: skip
+
+
+def _read_rows(path: Path, columns: TableColumns) -> _Rows:
+    splits = {
+        name: [block for file in files for block in blocks_of(file)]
+        for name, files in find_tables(path).items()
+    }
+    parts = _parts(splits, path)
+    blocks = [block for name in parts for block in splits[name]]
+    counts = [sum(block.rows for block in splits[name]) for name in parts]
+    check_limit("records", sum(counts), str(path))
+    schema = _schema(blocks, path)
+    names = class_names(path, schema.metadata)
+    chosen = choose_columns(columns, schema, tuple(names), path)
+    values = _values(blocks, chosen, path)
+    positions = _with_class(values.get(chosen.label or ""), sum(counts), path)
+    split = np.repeat(list(parts.values()), counts)[positions]
+    return _Rows(
+        path, blocks, chosen, names, positions,
+        {name: [held[row] for row in positions] for name, held in values.items()},
+        torch.from_numpy(split) if len(parts) > 1 else None,
+    )  # fmt: skip
+
+
+def _parts(splits: dict[str, list[Block]], path: Path) -> dict[str, int]:
+    """Return which split is which part; without a test split, validation is it."""
+    if len(splits) == 1:
+        return dict.fromkeys(splits, TRAIN)
+    parts = {name: SPLITS[name.lower()] for name in splits if name.lower() in SPLITS}
+    if TRAIN not in parts.values():
+        raise DatasetError(
+            f"{path} holds the splits {', '.join(map(repr, splits))}, and no train. "
+            "Name the folder or the file of one of them."
+        )
+    if TEST_SPLIT not in parts.values():
+        parts = {n: TEST_SPLIT if p == VALIDATION else p for n, p in parts.items()}
+    return dict(sorted(parts.items(), key=lambda item: item[1]))
+
+
+def _schema(blocks: Sequence[Block], path: Path) -> Any:
+    """Return the schema of all files."""
+    if not any(block.rows for block in blocks):
+        raise DatasetError(f"The tables in {path} hold no row. Get them again.")
+    schema = blocks[0].schema
+    for block in blocks:
+        if not schema.equals(block.schema):
+            raise DatasetError(
+                f"{block.file} has other columns than {blocks[0].file}: "
+                f"{shown_columns(block.schema)}, and not {shown_columns(schema)}. Name "
+                "the folder of one table."
+            )
+    return schema
+
+
+def _values(
+    blocks: Sequence[Block], chosen: ChosenColumns, path: Path
+) -> dict[str, list[Any]]:
+    """Return what stands in all but the pictures, within a bound."""
+    names, size = chosen.read_first, 0
+    held: dict[str, list[Any]] = {name: [] for name in names}
+    for block in blocks if names else ():
+        table = block.read(names)
+        size += table.nbytes
+        check_limit("lines", size, f"The columns {', '.join(names)} of {path}")
+        with readable_table(block.file):
+            for name in names:
+                held[name] += table.column(name).to_pylist()
+    return held
+
+
+def _with_class(
+    labels: list[Any] | None, count: int, path: Path
+) -> Int[np.ndarray, " rows"]:
+    rows = [n for n in range(count) if labels is None or labels[n] not in NO_CLASS]
+    if not rows:
+        raise DatasetError(
+            f"No row of {path} has a class: all labels are missing or -1. Name another "
+            "--label-column."
+        )
+    return np.array(rows)
+
+
+def _classes(rows: _Rows) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
+    """Return the class numbers, and their names as a prompt would write them."""
+    label, path = rows.chosen.label, rows.path
+    if label is None:
+        return torch.zeros(len(rows.positions), dtype=torch.long), (ONE_CLASS,)
+    values = rows.values[label]
+    if not {type(value) for value in values} <= {int, bool, str}:
+        raise DatasetError(
+            f"The column {label} of {path} holds {str(values[0])[:80]}. A class is a "
+            "text or a whole number: name another --label-column."
+        )
+    known = rows.names.get(label)
+    if known is None:
+        kinds = sorted(set(values), key=lambda one: (isinstance(one, str), one))
+        known, places = tuple(map(str, kinds)), {k: n for n, k in enumerate(kinds)}
+        values = [places[value] for value in values]
+    elif wrong := [v for v in values if isinstance(v, str) or not 0 <= v < len(known)]:
+        raise DatasetError(
+            f"The column {label} of {path} holds {wrong[0]!r}, and its classes are 0 to "
+            f"{len(known) - 1}. Get the tables again."
+        )
+    numbers = torch.tensor(values, dtype=torch.long)
+    if not rows.chosen.writes:
+        require_classes(numbers, known, path)
+    return numbers, tuple(map(readable, known))
+
+
+def _owners(rows: _Rows) -> tuple[Int[Tensor, " n"] | None, tuple[str, ...]]:
+    column = rows.chosen.owner
+    if column is None:
+        return None, ()
+    owners = ["" if one is None else str(one).strip() for one in rows.values[column]]
+    if "" in owners:
+        raise DatasetError(
+            f"A record in {rows.path} has nothing under {column}. Give each an owner, or "
+            "name another --owner-column."
+        )
+    return number(owners)
+
+
+def _texts(rows: _Rows) -> tuple[tuple[str, ...], ...]:
+    """Return each record's texts: one, a pair, or all captions of a list."""
+    columns = rows.chosen.texts
+    if not columns:
+        return ()
+    return tuple(
+        tuple(text for cell in cells for text in _checked(cell, rows))
+        for cells in zip(*(rows.values[name] for name in columns), strict=True)
+    )
+
+
+def _checked(cell: Any, rows: _Rows) -> list[str]:
+    texts = cell if isinstance(cell, list) and rows.chosen.writes else [cell]
+    if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+        raise DatasetError(
+            f"A record in {rows.path} has {str(cell)[:80]!r} under "
+            f"{' or '.join(rows.chosen.texts)}. Give each a text that is not blank, or "
+            "name another --text-column."
+        )
+    return [text.strip() for text in texts]
+
+
+def from_hub(name: str) -> Path:
+    """Return the folder of a data set of the hub, from the local cache or the network.
+
+    Only tables and the card are fetched: no script.
+
+    Raises:
+        MissingFileError: There is none, or it cannot be fetched.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(
+            snapshot_download(
+                name,
+                repo_type="dataset",
+                allow_patterns=["*.parquet", "*.arrow", "README.md", "*.json"],
+            )
+        )
+    except Exception as error:  # whatever a network, a proxy or the hub can raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise MissingFileError(
+            f"There is no folder {name} here, and as a data set of the hub it cannot be "
+            f"fetched ({reason}). Name a folder, or connect to the network."
+        ) from error
+
+
+DATASETS.register("hf")(
+    OnDisk(
+        summary="A data set of Hugging Face: Parquet or Arrow, as hf:FOLDER or hf:NAME.",
+        needs="a folder as save_to_disk of the datasets library writes it, a repository "
+        "of the hub, or .parquet files; --image-column, --label-column, --text-column "
+        "and --owner-column say what their columns are",
+        source="Write it with save_to_disk, or name one of the hub",
+        read=read_hf,
+        fetch=from_hub,
+        takes_columns=True,
+    )
+)
