@@ -34,6 +34,7 @@ from tests.small_transformers import random_model
 from tests.small_vlms import save_vlm
 
 PICTURES, SIDE, PATCH, WIDTH = 20_000, 48, 2, 64  # 24 x 24 = 576 tokens
+MODULE = "tests.benchmarks.bench_tokens_on_disk"
 TARGET = 3.0  # GiB of own memory
 STATUS = Path("/proc/self/status")
 ANSWERS = ("a red square", "yes", "a blue circle", "no")
@@ -185,7 +186,7 @@ def main(count: int) -> None:
 
 @pytest.mark.skipif(not STATUS.exists(), reason="Linux counts the memory")
 def test_tokens_of_many_pictures_never_stand_in_memory() -> None:
-    command = [sys.executable, "-m", __name__, str(PICTURES)]
+    command = [sys.executable, "-m", MODULE, str(PICTURES)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     print(f"\n{done.stdout}", end="")
     stages = [json.loads(one) for one in done.stderr.splitlines() if one[:1] == "{"]
