@@ -1,10 +1,14 @@
-"""What the rounds of a training add up to, for whoever watches."""
+"""What the rounds of a training add up to: for whoever watches, and certified."""
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.core.seeds import Randomness
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import Task
+from privaudit.federated.trainer_abilities import claim_of
+from privaudit.federated.transcript import UPLOAD_KINDS, Transcript
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.estimate import Estimate
@@ -86,3 +90,30 @@ class RoundNumbers:
         self.epsilon_round = len(self.lines)
         self.last = time.perf_counter() - began
         self.spent += self.last
+
+
+def certified(
+    run: Run,
+    task: Task,
+    metrics: Sequence[Mapping[str, Any]],
+    transcript: Transcript,
+) -> dict[str, Any]:
+    """Return a run's privacy record, from the mechanisms in its metrics."""
+    rounds = [line["mechanisms"] for line in metrics]
+    kinds = {message.kind for message in transcript}
+    sends = bool(kinds & UPLOAD_KINDS)
+    return privacy_record(
+        claim_of(run.trainer, task),
+        rounds,
+        sends_updates=sends,
+        randomness=run.config.randomness,
+    )
+
+
+def certify_again(run: Run) -> dict[str, Any]:
+    """Return the privacy record that a finished run's mechanisms give.
+
+    Data set and model are held against their hashes on the way.
+    """
+    task = run.population.task
+    return certified(run, task, run.metrics, run.transcript)

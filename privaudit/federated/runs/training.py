@@ -7,7 +7,7 @@ dropped and written again by a resumed run, to the same bytes.
 import copy
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +38,7 @@ from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.runs.round_metrics import RoundNumbers
+from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.run_files import (
     OWN_MODEL,
     PERSONAL,
@@ -67,17 +67,15 @@ from privaudit.federated.runs.run_names import check_name, runs_folder
 from privaudit.federated.runs.runs import Run, mark_latest
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
-from privaudit.federated.trainer import Task, Trainer
+from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcript import (
-    UPLOAD_KINDS,
     Message,
     Transcript,
     TranscriptFolder,
     bytes_sent,
 )
 from privaudit.models.remote_code import remote_code_is_trusted
-from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.progress import Watcher, watching
 
 
@@ -373,34 +371,8 @@ def _finish(training: _Training) -> None:
         write_tensors(training.path / OWN_MODEL, own_model)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
-    record = _certified(training.run, task, metrics, training.transcript)
+    record = certified(training.run, task, metrics, training.transcript)
     write_json(training.path / "privacy.json", record)
     training.header.setdefault("files", {}).update(
         (name, file_hash(training.path / name)) for name in written
     )
-
-
-def _certified(
-    run: Run,
-    task: Task,
-    metrics: Sequence[Mapping[str, Any]],
-    transcript: Transcript,
-) -> dict[str, Any]:
-    rounds = [line["mechanisms"] for line in metrics]
-    kinds = {message.kind for message in transcript}
-    sends = bool(kinds & UPLOAD_KINDS)
-    return privacy_record(
-        claim_of(run.trainer, task),
-        rounds,
-        sends_updates=sends,
-        randomness=run.config.randomness,
-    )
-
-
-def certify_again(run: Run) -> dict[str, Any]:
-    """Return the privacy record that a finished run's mechanisms give.
-
-    Data set and model are held against their hashes on the way.
-    """
-    task = run.population.task
-    return _certified(run, task, run.metrics, run.transcript)

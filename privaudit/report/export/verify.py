@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import MissingFileError, PrivauditError
+from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import Run, load_run
-from privaudit.federated.runs.training import certify_again
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
 from privaudit.report.export.card import card_parts, read_card
