@@ -128,6 +128,7 @@ CONFIG = entries(
         "public_share": number,
         "publish": flag,
         "seed": withheld,
+        "views": number,
         "cohort_size": number,
         "measured_rounds": number,
         "targets": text(r"[a-z0-9_-]+(, ?[a-z0-9_-]+){0,9}"),
