@@ -33,6 +33,11 @@ _ACROSS = {
 }
 
 
+_READS = {_aten._local_scalar_dense.default, _aten.nonzero.default}
+reads: list[Any] = []
+"""Operations since it was cleared for which a real device must have finished all before."""
+
+
 class _Module:
     """What torch asks a device's module for."""
 
@@ -112,6 +117,9 @@ def _compute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if there and here and func not in _ACROSS:
         raise RuntimeError(f"{func} was given tensors of two devices")
     is_there = bool(there)
+    to = kwargs.get("device")
+    if there and (func in _READS or (to is not None and torch.device(to) == CPU)):
+        reads.append(func)
     if func in (_aten.index.Tensor, _aten.copy_.default):
         is_there = isinstance(args[0], SimulatedTensor)
         if there and not is_there and func is _aten.index.Tensor:

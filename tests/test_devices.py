@@ -1,8 +1,10 @@
 """Runs and audits on another device: what agrees, what is refused, what is noted."""
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,25 @@ from privaudit.core.devices import chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
 from privaudit.federated.on_device import on_device
-from privaudit.federated.trainer import Cohort, LocalResult, Round, Task
+from privaudit.federated.trainer import Cohort, LocalResult, Round, Task, Trainer
+from privaudit.trainers.fedpgp import FedPGP
+from privaudit.trainers.fedpt import FedPT
+from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import Cli
-from tests.simulated_device import DEVICE, another_device, assert_agree, task_on
+from tests.simulated_device import (
+    DEVICE,
+    another_device,
+    assert_agree,
+    reads,
+    task_on,
+)
 from tests.toy_federation import Play
 
 pytestmark = pytest.mark.gpu
+simulated = pytest.mark.skipif(
+    "TEST_DEVICE" in os.environ, reason="only the simulated device counts what is read"
+)
 QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 3, "shots": 8}
 
 
@@ -97,6 +111,35 @@ def test_a_step_that_mixes_devices_is_found(task: Task, play: Play) -> None:
         pytest.raises(RuntimeError, match=r"two devices|same device"),
     ):
         play(on_device(trainer, device), 1, task=task_on(task, device))
+
+
+@simulated
+@pytest.mark.parametrize(
+    "trainer", [PromptFL, FedPGP, PFedMoAP, FedPT, partial(FedPT, peft_method="full")]
+)
+def test_no_local_step_waits_for_the_device(
+    trainer: Callable[..., Trainer], task: Task, play: Play
+) -> None:
+    """Four steps read as many numbers from it as two do."""
+    counts = []
+    for epochs in (2, 4):
+        with another_device() as device:
+            reads.clear()
+            there = on_device(trainer(epochs=epochs, batch_size=0), device)
+            play(there, 1, task=task_on(task, device))
+            counts.append(len(reads))
+    assert 0 < counts[0] == counts[1]
+
+
+@simulated
+def test_reading_a_number_in_a_step_is_found() -> None:
+    with another_device() as device:
+        there = torch.ones(3).to(device)
+        reads.clear()
+        assert there.sum().item() == 3
+        assert bool(there.any())
+        assert there.cpu().nonzero().sum() == 3
+        assert len(reads) == 3
 
 
 def test_numpy_cannot_read_what_is_on_another_device() -> None:

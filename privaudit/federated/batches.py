@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from privaudit.core.devices import CPU
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.dialogues import TokenSequences
@@ -56,7 +57,8 @@ def epochs_of_batches(
     ]
     steps = max(len(plan) for plan in plans)
     width = max(1, *(plan.shape[1] for plan in plans))
-    chosen = torch.zeros(steps, len(plans), width, dtype=torch.long)
+    # On the CPU, where tokens are picked: no step waits for a device to say which.
+    chosen = torch.zeros(steps, len(plans), width, dtype=torch.long, device=CPU)
     mask = torch.zeros_like(chosen, dtype=torch.bool)
     for row, plan in enumerate(plans):
         cells = slice(len(plan)), row, slice(plan.shape[1])
@@ -76,7 +78,7 @@ def _plan_epochs(
 ) -> Int[Tensor, "steps batch"]:
     """Return a client's records step by step, and -1 where a batch is shorter."""
     if not size or not epochs:
-        return torch.zeros(0, 0, dtype=torch.long)
+        return torch.zeros(0, 0, dtype=torch.long, device=CPU)
     width = min(batch_size or size, size)
     orders = torch.from_numpy(stream.permutations(size, epochs))
     return pad(orders, (0, -size % width), value=-1).view(-1, width)
@@ -161,6 +163,7 @@ def pick_batch(
     ``views``: Which view of each picture; None is the picture itself.
     """
     device, crafted = cohort.features.device, None
+    mask = mask.to(device)
     if cohort.crafted is not None:
         crafted = _picked(cohort.crafted, chosen) * mask[..., None, None]
     features = _picked(cohort.features, chosen)
