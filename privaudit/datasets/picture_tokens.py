@@ -64,6 +64,9 @@ class PictureTokens:
 
     def read(self, device: torch.device = CPU) -> Float[Tensor, "*records parts width"]:
         """Return the tokens themselves, on a device; padding is zero."""
+        if not len(self.table):
+            shape = *self.rows.shape, *self.table.shape[1:]
+            return self.table.new_zeros(shape, device=device)
         tokens = self.table[self.rows.clamp(min=0)]
         tokens[self.rows < 0] = 0
         return tokens.to(device)

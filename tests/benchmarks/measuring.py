@@ -85,7 +85,8 @@ def random_clip() -> PromptableCLIP:
 def class_tokens(clip: PromptableCLIP) -> PromptTokens:
     """Return the prompts of 100 classes, with room for a context."""
     texts = [f"{name}." for name in CLASS_NAMES]
-    return prompt_tokens(clip.tokenizer, texts, CONTEXT_TOKENS, POSITIONS)
+    tokens = prompt_tokens(clip.tokenizer, texts, CONTEXT_TOKENS, POSITIONS)
+    return tokens.to(clip.device)
 
 
 class PlainPrompts:
