@@ -101,7 +101,8 @@ Memory = Annotated[
     typer.Option(
         envvar="PRIVAUDIT_MEMORY",
         help="For what a step computes, beside model and records, such as 20GiB: bounds "
-        "clients, shadow models and records at once. By default: 0.7 of what is free.",
+        "clients, shadow models and records at once. By default: 0.7 of what is free on a "
+        "GPU, no bound on the CPU.",
     ),
 ]
 Checkpointing = Annotated[

@@ -5,12 +5,10 @@ on an allocator's habits: the tensors that are alive at once, at most, beside th
 were there before.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import finalize
 
@@ -19,13 +17,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from privaudit.core.devices import CPU, chosen_device
+from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, shown
 
 SHARE_OF_FREE = 0.7
-MEASURED_FROM = 2**23
-"""Bytes of frozen weights from which memory is measured without being asked: hundreds of
-smaller models, stacked, take less than machines have."""
 _UNITS = {"B": 1} | {
     f"{letter}{binary}B": (1024 if binary else 1000) ** power
     for power, letter in enumerate("KMGT", 1)
@@ -97,9 +92,17 @@ def is_checkpointing() -> bool:
     return _checkpointing.get() and torch.is_grad_enabled()
 
 
-def memory_limit() -> int:
-    """Return the bytes that a step may take: as chosen, or 0.7 of what is free."""
-    return _limit.get() or int(SHARE_OF_FREE * free_memory(chosen_device()))
+def memory_limit() -> int | None:
+    """Return the bytes that a step may take; None where nobody limits it.
+
+    As chosen, or on a GPU 0.7 of what is free. On the CPU there is a limit only where
+    one was chosen: what is computed together decides about last bits, and equal seeds
+    give equal bytes there.
+    """
+    device = chosen_device()
+    if _limit.get() is None and device.type == "cuda":
+        return int(SHARE_OF_FREE * free_memory(device))
+    return _limit.get()
 
 
 @contextmanager
@@ -109,71 +112,40 @@ def as_chosen(limit: int | None, checkpointing: bool) -> Iterator[None]:
         yield
 
 
-def chosen() -> tuple[int | None, bool]:
-    """Return the limit, if one was chosen, and whether layers run again."""
-    return _limit.get(), _checkpointing.get()
-
-
-def is_measured(frozen_bytes: int) -> bool:
-    """Say whether what a step takes is measured.
-
-    It is where a limit was chosen, on a GPU, and for a model of some size.
-
-    Args:
-        frozen_bytes: Of a frozen model's weights.
-    """
-    chosen = _limit.get() is not None or chosen_device() != CPU
-    return chosen or frozen_bytes >= MEASURED_FROM
+def chosen(parts: int = 1) -> tuple[int | None, bool]:
+    """Return each part's limit, if there is one, and whether layers run again."""
+    limit = memory_limit()
+    return None if limit is None else max(1, limit // parts), _checkpointing.get()
 
 
 def in_chunks(
-    count: int, most: int, frozen_bytes: int, run: Callable[[Tensor], Result]
+    count: int, most: int, run: Callable[[Tensor], Result]
 ) -> Iterator[Result]:
     """Yield what comes of some rows at a time, as many as memory holds.
 
     Args:
         count: Rows.
         most: At most so many at a time on the CPU, at least 1.
-        frozen_bytes: Of the frozen model that they run through.
-        run: Takes the numbers of some rows. Where memory is measured, the first row
-            runs alone.
+        run: Takes the numbers of some rows. Where memory is limited, the first row runs
+            alone, and is measured.
     """
-    rows = torch.arange(count)
-    if count > 1 and is_measured(frozen_bytes):
+    rows, limit = torch.arange(count), memory_limit()
+    if count > 1 and limit is not None:
         with PeakMemory() as memory:
             first = run(rows[:1])
         yield first
-        fit = max(1, memory_limit() // max(1, memory.peak))
-        most = fit if chosen_device() != CPU else min(most, fit)
+        fit = max(1, limit // max(1, memory.peak))
+        most = fit if chosen_device().type == "cuda" else min(most, fit)
         rows = rows[1:]
-    for chosen in rows.split(most):
-        yield run(chosen)
+    for some in rows.split(most):
+        yield run(some)
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device.
-
-    Of a GPU, what torch keeps for later tensors is free too. Where the system does not
-    tell, half of all memory counts as free.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free) + kept
-    available = _available()
-    if available is not None:
-        return available
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _available() -> int | None:
-    """Return what Linux says is available to new processes."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        told = dict(line.split(":", 1) for line in lines)
-        return int(told["MemAvailable"].split()[0]) * 1024
-    except (OSError, ValueError, KeyError):
-        return None
+    """Return the bytes that are free on a GPU: also what torch keeps for later."""
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + kept
 
 
 class PeakMemory(TorchDispatchMode):

@@ -71,11 +71,6 @@ def digest(tensor: Tensor) -> str:
     return hashed.hexdigest()
 
 
-def bytes_of(tensors: Tensors) -> int:
-    """Return how many bytes tensors have together."""
-    return sum(tensor.nbytes for tensor in tensors.values())
-
-
 def at_least_float32(computed: Tensor) -> Tensor:
     """Return what a frozen model computed in the precision of what is learned."""
     return computed.to(torch.promote_types(computed.dtype, torch.float32))

@@ -68,7 +68,7 @@ def epochs_of_batches(
         return Batches(chosen, mask)
     views = torch.zeros_like(chosen)
     for row, (client, plan) in enumerate(zip(cohort.clients, plans, strict=True)):
-        drawn = _drawn_views(cohort.views, at, client, plan.numel())
+        drawn = _drawn_views(cohort.views, at.stream("views", client), plan.numel())
         views[: len(plan), row, : plan.shape[1]] = drawn.view(plan.shape)
     return Batches(chosen, mask, views)
 
@@ -87,21 +87,22 @@ def _plan_epochs(
 def views_of(
     cohort: Cohort, at: Round, chosen: Int[Tensor, "k b"]
 ) -> Int[Tensor, "k b"] | None:
-    """Draw a view for each record, the same whoever else is chosen."""
+    """Draw a view for each record, the same whoever else is chosen.
+
+    In secret: to those who know the draws, one record more in front of others would
+    change the others' views, and a clipped sum by more than one record's gradient.
+    """
     if cohort.views is None:
         return None
     drawn = torch.zeros_like(cohort.labels)
     for row, (client, size) in enumerate(
         zip(cohort.clients, cohort.sizes.tolist(), strict=True)
     ):
-        drawn[row, :size] = _drawn_views(cohort.views, at, client, size)
+        drawn[row, :size] = _drawn_views(cohort.views, at.secret("views", client), size)
     return drawn.gather(1, chosen)
 
 
-def _drawn_views(
-    views: Tensor, at: Round, client: str, count: int
-) -> Int[Tensor, " count"]:
-    stream = at.stream("views", client)
+def _drawn_views(views: Tensor, stream: Stream, count: int) -> Int[Tensor, " count"]:
     return torch.from_numpy(stream.below(views.shape[2], count))
 
 

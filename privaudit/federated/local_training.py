@@ -4,20 +4,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
-from privaudit.core.memory import PeakMemory, is_measured, memory_limit
+from privaudit.core.memory import PeakMemory, memory_limit
 from privaudit.core.tensors import (
     Stacked,
     Tensors,
     alike,
     all_finite,
-    bytes_of,
     stack,
     unstack,
 )
+from privaudit.datasets.dialogues import PADDING
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -28,7 +29,6 @@ from privaudit.federated.trainer import (
     Task,
     Trainer,
 )
-from privaudit.models.interfaces import Classifier
 from privaudit.privacy.trace import ClientTrace, Trace
 
 OPTIMIZER = "optimizer/"  # before the names of what optimisers remember
@@ -78,7 +78,7 @@ class Stacking:
 
     Attributes:
         most: As many as are asked for.
-        fit: As many as memory holds; None until one client's step was measured.
+        fit: As many of them as memory holds; None until a step was measured.
     """
 
     most: int
@@ -89,24 +89,31 @@ class Stacking:
     ) -> int:
         """Return how many of these clients train together, at least 1.
 
-        Where there is a limit, a GPU or a model of some size, the first call runs one
-        local step of the client with the most records, and forgets what came of it.
+        Where memory is limited, the first call measures one local step.
         """
-        most = min(self.most, len(places))
-        if self.fit is None and most > 1 and is_measured(frozen_bytes(task)):
-            largest = max(places, key=lambda place: len(place.shard))
-            taken = memory_of_step(trainer, task, largest, at)
-            self.fit = max(1, memory_limit() // max(1, taken))
-        return max(1, min(most, self.fit or most))
+        limit = memory_limit()
+        if self.fit is None and limit is not None and min(self.most, len(places)) > 1:
+            taken = memory_of_step(trainer, task, places[0], at)
+            self.fit = min(self.most, max(1, limit // max(1, taken)))
+        return max(1, min(self.most, len(places), self.fit or self.most))
 
 
 def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) -> int:
     """Return the bytes that one client's local step takes at most, beside its records.
 
-    A trainer that does not plan its steps by :func:`privaudit.federated.batches
-    .epochs_of_batches` runs all of them.
+    Of a client that has as many records as any could, each the longest public one: what
+    is measured tells nothing of the records that clients train on, nor of what they
+    draw. A trainer that does not plan its steps by
+    :func:`privaudit.federated.batches.epochs_of_batches` runs all of them.
+
+    Args:
+        trainer: Whose step.
+        task: The task.
+        place: A client whose state has the shapes of all.
+        at: The round.
     """
-    cohort = Cohort.of([place.stream], [place.shard])
+    shard = _longest_shard(task)
+    cohort = Cohort.of(["measured"], [place.shard if shard is None else shard])
     at = replace(at, trace=None, steps=1)
     with PeakMemory() as memory:
         update_clients(
@@ -115,11 +122,15 @@ def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) 
     return memory.peak
 
 
-def frozen_bytes(task: Task) -> int:
-    """Return the bytes of a task's frozen weights, as far as its model tells."""
-    if isinstance(task.backbone, Classifier):
-        return task.backbone.frozen_bytes
-    return bytes_of(task.backbone.weights)
+def _longest_shard(task: Task) -> Records | None:
+    """Return the longest public record, as often as a client has candidates."""
+    public = task.public
+    if not len(public):
+        return None
+    longest = 0
+    if public.words is not None:
+        longest = int((public.words.kinds != PADDING).sum(dim=1).argmax())
+    return public.pick(torch.full((max(task.candidates.values()),), longest))
 
 
 def train_places(

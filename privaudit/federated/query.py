@@ -11,7 +11,6 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.memory import in_chunks
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.dialogues import ANSWER, PADDING, TokenSequences
-from privaudit.federated.local_training import frozen_bytes
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import Tuning
 
@@ -118,8 +117,8 @@ def _write(
             tokens.expand(count, *tokens.shape), words.to(device), tuning, longest
         )
 
-    size, rows = frozen_bytes(task), max(1, SEQUENCES_AT_ONCE // count)
-    for texts in in_chunks(len(records), rows, size, answers):
+    rows = max(1, SEQUENCES_AT_ONCE // count)
+    for texts in in_chunks(len(records), rows, answers):
         for model, model_texts in zip(said, texts, strict=True):
             model.extend(model_texts)
     return said

@@ -148,8 +148,3 @@ def weights_hash(*modules: nn.Module) -> str:
             whole = tensor.detach().cpu().contiguous().reshape(-1)
             digest.update(whole.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def weight_bytes(module: nn.Module) -> int:
-    """Return the bytes of all weights."""
-    return sum(tensor.nbytes for tensor in module.parameters())

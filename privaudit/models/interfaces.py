@@ -187,7 +187,6 @@ class Classifier:
         prompts: The frozen text tower, bound to the class names.
         logit_scale: What cosines are multiplied by, exponentiated.
         zero_shot: Text features of the hand-written prompt.
-        frozen_bytes: Of the weights that a prompt runs through; 0 where nobody says.
         load_tower: Gives the transformer behind the logits, for those who tune it;
             None where it cannot be tuned.
     """
@@ -198,7 +197,6 @@ class Classifier:
     logit_scale: float
     zero_shot: Float[Tensor, "classes dim"]
     load_tower: Callable[[], Tower] | None = None
-    frozen_bytes: int = 0
 
     @cached_property
     def tower(self) -> Tower:

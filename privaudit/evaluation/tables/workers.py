@@ -36,7 +36,7 @@ def perform_all(
         for planned in runs:
             yield planned, perform(planned, folder)
         return
-    computing = computing_here()
+    computing = computing_here(jobs)
     with _workers(min(jobs, max(1, len(runs)))) as pool:
         waiting = {
             pool.submit(perform_there, computing, planned, folder): planned
@@ -83,9 +83,9 @@ def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def computing_here() -> Computing:
+def computing_here(jobs: int) -> Computing:
     """Return where and as what this process computes, for :func:`perform_there`."""
-    return chosen_device(), chosen(), remote_code_is_trusted()
+    return chosen_device(), chosen(jobs), remote_code_is_trusted()
 
 
 def perform_there(computing: Computing, *what: Any) -> TableOutcome:

@@ -170,7 +170,7 @@ def _train_alone(
         if run.is_complete:
             return run
         training = _restore(run, population, near=resume == "near")
-        return _train_rounds(training, watcher)
+        return _train_rounds(training, watcher, near=resume == "near")
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
@@ -238,9 +238,9 @@ class _Training:
         drop_checkpoints(self.path, but=rounds)
 
 
-def _train_rounds(training: _Training, watcher: Watcher | None) -> Run:
+def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -> Run:
     run = training.run
-    stacking = Stacking(run.config.cohort_size, training.header.get("stacked_clients"))
+    stacking = _stacking(training, near=near)
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
@@ -261,12 +261,20 @@ def _train_rounds(training: _Training, watcher: Watcher | None) -> Run:
         line, use = _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
-        if stacking.fit is not None:  # a resumed run stacks as many
+        if stacking.fit not in (None, run.config.cohort_size):
             training.header["stacked_clients"] = stacking.fit
         training.commit(index + 1)
         if watcher is not None:
             watcher(numbers.add(line, use.local if use else None))
     return Run(run.path)
+
+
+def _stacking(training: _Training, *, near: bool) -> Stacking:
+    """Return how many clients train together: in a resumed run as many as before."""
+    most, header = training.run.config.cohort_size, training.header
+    if near or not header["progress"]["rounds"]:
+        return Stacking(most)
+    return Stacking(most, header.get("stacked_clients", most))
 
 
 def _numbers(training: _Training) -> RoundNumbers:

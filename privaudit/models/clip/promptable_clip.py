@@ -24,7 +24,7 @@ from privaudit.models.clip.prompt_tokens import (
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import TextTower, any_text_tower
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.frozen_model import FeatureModel, weight_bytes, weights_hash
+from privaudit.models.frozen_model import FeatureModel, weights_hash
 from privaudit.models.interfaces import Classifier, Precision
 from privaudit.models.language.image_tokens import image_tokens as tokens_of
 from privaudit.models.transformers.clip_text import ClipTextTower
@@ -140,7 +140,6 @@ class PromptableCLIP(FeatureModel):
             self.logit_scale,
             self.template_features(class_names, template),
             partial(self.tower, class_names, template),
-            weight_bytes(self.clip),
         )
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:

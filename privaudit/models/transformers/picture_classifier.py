@@ -15,7 +15,7 @@ from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.frozen_model import FeatureModel, weight_bytes, weights_hash
+from privaudit.models.frozen_model import FeatureModel, weights_hash
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Classifier, Tower, Tuning
 from privaudit.models.language.language_targets import TargetNames
@@ -175,7 +175,6 @@ class PictureClassifier(TunableClassifier, FeatureModel):
             ),
             logit_scale=self._texts.logit_scale,
             zero_shot=self._texts.features(class_names, template),
-            frozen_bytes=weight_bytes(self._texts.model),
         )
 
 

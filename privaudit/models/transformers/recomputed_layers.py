@@ -40,6 +40,8 @@ def recomputed(
 ) -> Iterator[None]:
     """Let layers run again for the gradient, if that was chosen.
 
+    For one pass at a time: the layers themselves are changed while it is open.
+
     Args:
         layers: As :func:`layers_of` finds them.
         added: What stands around the model as it runs, which will be gone by then.

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.models.frozen_model import FrozenModel, weight_bytes
+from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Classifier, Tower
 
 
@@ -39,7 +39,6 @@ class TunableClassifier(FrozenModel):
     """A frozen transformer that is tuned to tell classes apart."""
 
     dim: int
-    _model: Any
 
     @abstractmethod
     def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
@@ -54,7 +53,6 @@ class TunableClassifier(FrozenModel):
             1.0,
             torch.zeros(len(class_names), self.dim),
             partial(self.tower, class_names, template),
-            weight_bytes(self._model),
         )
 
 

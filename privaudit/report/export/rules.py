@@ -160,7 +160,7 @@ HEADER = entries(
         "threads": number,
         "device": DEVICE,
         "earlier": withheld,
-        "stacked_clients": number,
+        "stacked_clients": withheld,  # tells machines apart
         "remote_code": flag,
         "config": CONFIG,
         "model_hash": SHA,

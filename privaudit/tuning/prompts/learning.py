@@ -161,12 +161,12 @@ def text_of(
     task: Task, contexts: Float[Tensor, "k tokens width"]
 ) -> Float[Tensor, "k classes d"]:
     """Return the text features of every class behind each context."""
-    count, size = len(contexts), task.classifier.frozen_bytes
+    count = len(contexts)
 
     def features(chosen: Tensor) -> Tensor:
         return task.prompts(contexts[chosen.to(contexts.device)])
 
-    return torch.cat(list(in_chunks(count, max(1, count), size, features)))
+    return torch.cat(list(in_chunks(count, max(1, count), features)))
 
 
 @torch.no_grad()

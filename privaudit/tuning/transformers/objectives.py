@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.memory import in_chunks
 from privaudit.core.streams import Stream
-from privaudit.core.tensors import Tensors, bytes_of
+from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.federated.batches import (
     Batch,
@@ -77,8 +77,7 @@ class ClassObjective:
             return {"log_probabilities": logits.log_softmax(dim=-1)}
 
         rows = max(1, ROWS_AT_ONCE // count)
-        size = bytes_of(self.tower.weights)
-        yield from in_chunks(len(records), rows, size, answers)
+        yield from in_chunks(len(records), rows, answers)
 
     def _logits(self, tuning: Tuning, batch: Batch) -> Float[Tensor, "k n classes"]:
         tokens = None if batch.tokens is None else _pictures(batch)
@@ -139,8 +138,7 @@ class AnswerObjective:
             logits = self.language.logits(tokens, chunk_words, tuning)
             return token_signals(logits, chunk_words, want)
 
-        size = bytes_of(self.language.weights)
-        yield from in_chunks(len(records), rows, size, answers)
+        yield from in_chunks(len(records), rows, answers)
 
     def _predicted(
         self, tuning: Tuning, batch: Batch

@@ -4,17 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.core.memory import (
-    MEASURED_FROM,
     PeakMemory,
     as_chosen,
     chosen,
-    free_memory,
     in_chunks,
     is_checkpointing,
-    is_measured,
     memory_limit,
     parse_size,
     use_checkpointing,
@@ -42,21 +38,21 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_a_limit_holds_within_its_block() -> None:
-    assert 0 < memory_limit() <= 0.7 * 2**60
-    assert free_memory(CPU) > MB
+    assert memory_limit() is None  # on the CPU
     with use_memory("2MB"):
         assert memory_limit() == 2 * MB
         with use_memory(None), use_memory(MB):
             assert memory_limit() == MB
         assert memory_limit() == 2 * MB
-    assert memory_limit() != 2 * MB
+    assert memory_limit() is None
 
 
 def test_another_process_computes_as_this_one() -> None:
     with use_memory("3MB"), use_checkpointing():
-        carried = chosen()
+        assert chosen() == (3 * MB, True)
+        carried = chosen(parts=3)
     with as_chosen(*carried):
-        assert memory_limit() == 3 * MB
+        assert memory_limit() == MB
         assert is_checkpointing()
         with torch.no_grad():
             assert not is_checkpointing()
@@ -89,17 +85,10 @@ def test_rows_are_taken_as_memory_holds_them() -> None:
         taken.append(len(rows))
         return (torch.ones(len(rows), 1000) * rows[:, None]).sum(dim=1)
 
-    whole = torch.cat(list(in_chunks(9, 9, 0, run)))
+    whole = torch.cat(list(in_chunks(9, 9, run)))
     assert taken == [9]
     with use_memory(30_000):  # a row's two tensors take 8 kB
-        parts = torch.cat(list(in_chunks(9, 9, 0, run)))
+        parts = torch.cat(list(in_chunks(9, 9, run)))
         assert taken[1:] == [1, 3, 3, 2]
-        assert [len(part) for part in in_chunks(0, 9, 0, run)] == [0]
+        assert [len(part) for part in in_chunks(0, 9, run)] == [0]
     assert torch.equal(parts, whole)
-
-
-def test_small_models_on_the_cpu_are_not_measured() -> None:
-    assert not is_measured(MEASURED_FROM - 1)
-    assert is_measured(MEASURED_FROM)
-    with use_memory("1TB"):
-        assert is_measured(0)

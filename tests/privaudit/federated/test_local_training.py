@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -13,7 +13,9 @@ import torch
 from privaudit import Auditor, train
 from privaudit.cli.progress import Event
 from privaudit.core.memory import use_memory
-from privaudit.federated.local_training import Stacking
+from privaudit.core.seeds import Seeds
+from privaudit.federated.local_training import Stacking, memory_of_step
+from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play, Shards
@@ -55,14 +57,34 @@ def test_one_step_is_measured_and_numbers_stay(play: Play) -> None:
 def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> None:
     stacking = Stacking(5)
     with use_memory("1GB"):
-        play(Watched(), rounds=3, cohort_size=stacking)
+        played = play(Watched(), rounds=3, cohort_size=stacking)
     assert calls == [(1, 1)] + [(3, None)] * 3
-    assert stacking.fit is not None
-    assert stacking.fit > 5
-    with use_memory(1_000_000_000 // stacking.fit * 2 + 1):  # two of three
+    assert stacking.fit == 5
+    federation = played.federation
+    at = federation.at(0, 1.0)
+    place = federation.place(played.trainer, "client-1", at)
+    taken = memory_of_step(played.trainer, task, place, at)
+    with use_memory(2 * taken):  # two of three
         calls.clear()
         play(Watched(), rounds=1, cohort_size=Stacking(5))
     assert calls == [(1, 1), (2, None), (1, None)]
+
+
+def test_what_is_measured_tells_nothing_of_members(
+    play: Play, task: Task, shards: Shards
+) -> None:
+    """Its records are public, and its draws nobody's."""
+    trainer = build_trainer("dp-fpl", {"epsilon": 8.0, "batch_size": 4})
+    taken = set()
+    for count in (2, 9):
+        few = {c: shard.pick(torch.arange(count)) for c, shard in shards.items()}
+        for key in (1, 2):
+            federation = play(trainer, rounds=0, shards=few).federation
+            federation = replace(federation, secrets=Seeds(0))
+            at = federation.at(0, 1.0)
+            place = federation.place(trainer, f"client-{key}", at)
+            taken.add(memory_of_step(trainer, task, place, at))
+    assert len(taken) == 1
 
 
 @contextmanager
@@ -75,7 +97,8 @@ def stopped_after(rounds: int) -> Iterator[Any]:
         yield stop
 
 
-def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [True, False])
+def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path, more: bool) -> None:
     """Whatever memory there is then: so it comes out to the same bytes."""
     options: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "shots": 6}
     plain = train(folder=tmp_path, name="plain", **options)
@@ -83,7 +106,7 @@ def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path) -> None:
         whole = train(folder=tmp_path, name="whole", **options)
         with stopped_after(1) as stop:
             train(folder=tmp_path, name="cut", watcher=stop, **options)
-    with use_memory("1GB"):
+    with use_memory("1GB" if more else "1kB"):
         cut = train(folder=tmp_path, name="cut", resume=True, **options)
     fit = whole.header["stacked_clients"]
     assert 1 <= fit < 4
@@ -94,6 +117,20 @@ def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path) -> None:
     for one, other in zip(plain.transcript, whole.transcript, strict=True):
         for name, tensor in one.tensors.items():
             torch.testing.assert_close(tensor, other.tensors[name], rtol=0, atol=1e-3)
+
+
+def test_a_run_that_nobody_limited_is_resumed_as_it_was(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "shots": 6}
+    plain = train(folder=tmp_path, name="plain", **options)
+    with stopped_after(1) as stop:
+        train(folder=tmp_path, name="cut", watcher=stop, **options)
+    near = copytree(tmp_path / "cut", tmp_path / "near").name
+    with use_memory("1kB"):
+        cut = train(folder=tmp_path, name="cut", resume=True, **options)
+        anew = train(folder=tmp_path, name=near, resume="near", **options)
+    assert "stacked_clients" not in cut.header
+    assert cut.transcript.head == plain.transcript.head
+    assert anew.header["stacked_clients"] == 1
 
 
 def test_shadow_models_are_stacked_as_memory_holds_them(tmp_path: Path) -> None:

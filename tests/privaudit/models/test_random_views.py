@@ -85,6 +85,20 @@ def test_private_batches_take_views_too() -> None:
         assert torch.equal(codes // 10, batch.labels[batch.mask])
 
 
+def test_views_in_private_batches_are_nobodys_to_know() -> None:
+    """Known ones shift when a record is put in front, and a sum moves by more than it."""
+    cohort = Cohort.of(["ann"], [numbered(40)])
+    known, same, other = (
+        Round(0, Seeds(1), cohort.clients, secrets=Seeds(key)) for key in (5, 5, 6)
+    )
+    first, again, apart = (
+        fixed_batch(cohort, at, 40).features for at in (known, same, other)
+    )
+    assert torch.equal(first, again)
+    assert torch.equal((first // 10).sort(dim=1)[0], (apart // 10).sort(dim=1)[0])
+    assert not torch.equal(first % 10, apart % 10)
+
+
 def test_features_of_views_stand_beside_those_of_the_centre() -> None:
     """That runs train on them, and are attacked on the centre, the recipes show."""
     pixels = torch.rand(4, 1, 12, 8, generator=torch.Generator().manual_seed(0))

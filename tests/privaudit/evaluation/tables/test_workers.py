@@ -82,8 +82,8 @@ def test_a_worker_computes_where_and_as_the_table_does(
 
     monkeypatch.setattr(workers, "perform", perform)
     device = torch.device("cuda:3")
-    with use_device(device), use_memory("3MB"), use_checkpointing():
-        computing = workers.computing_here()
+    with use_device(device), use_memory("9MB"), use_checkpointing():
+        computing = workers.computing_here(3)
     done = workers.perform_there(computing, "a digest")
     assert done == TableOutcome("a digest", run="cuda:3 3000000 True")
     assert chosen_device().type == "cpu"

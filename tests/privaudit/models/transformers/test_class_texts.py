@@ -12,6 +12,7 @@ from privaudit import Auditor, train
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
+from privaudit.core.memory import PeakMemory, use_checkpointing
 from privaudit.datasets.dataset import DATASETS
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
@@ -219,3 +220,17 @@ def test_a_round_on_another_device_is_the_same(
         there = train("promptfl", folder=tmp_path, name="there", **options)
     for one, other in zip(here.transcript, there.transcript, strict=True):
         assert_agree(one.tensors, other.tensors)
+
+
+def test_prompts_run_again_for_the_gradient(model: PictureClassifier) -> None:
+    backbone = model.backbone(NAMES, "a {}.", 2)
+    context = torch.full((1, 2, backbone.prompts.width), 0.1, requires_grad=True)
+    found, kept = [], []
+    for again in (False, True):
+        with use_checkpointing(again), PeakMemory() as memory:
+            loss = backbone.prompts(context)[..., 0].sum()
+            kept.append(memory.now)
+            found.append(torch.autograd.grad(loss, context)[0])
+    assert torch.equal(found[0], found[1])
+    assert found[0].any()
+    assert kept[1] < 0.8 * kept[0]
