@@ -1,6 +1,7 @@
 """Code that comes with a model runs only where --trust-remote-code is given."""
 
 import json
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_co
 from tests.conftest import Cli
 from tests.small_records import text_data
 from tests.small_transformers import save
+from tests.small_vlms import save_vlm
 
 CODE = """
 from pathlib import Path
@@ -30,6 +32,45 @@ class OwnConfig(BertConfig):
 class OwnModel(BertModel):
     config_class = OwnConfig
 """
+READERS = """
+from pathlib import Path
+
+from transformers import CLIPImageProcessor, PreTrainedTokenizerFast, ProcessorMixin
+
+Path({mark!r}).write_text("this code ran")
+
+
+class Own(PreTrainedTokenizerFast):
+    pass
+
+
+class OwnPictures(CLIPImageProcessor):
+    pass
+
+
+class OwnProcessor(ProcessorMixin):
+    pass
+"""
+_WHAT_READS = {
+    "tokenizer_config.json": (
+        "tokenizer_class",
+        {"AutoTokenizer": [None, "own.Own"], "AutoProcessor": "own.OwnProcessor"},
+    ),
+    "preprocessor_config.json": (
+        "image_processor_type",
+        {
+            "AutoImageProcessor": "own.OwnPictures",
+            "AutoProcessor": "own.OwnProcessor",
+        },
+    ),
+    "processor_config.json": (
+        "processor_class",
+        {"AutoProcessor": "own.OwnProcessor"},
+    ),
+}
+VLM = "vlm-llava"
+_BY_MODEL = ("encoder-bert", "decoder-gpt2", "seq2seq-t5")
+"""Families whose tokenizer transformers knows by the model's type."""
 TRAIN = (
     *("train", "--trainer", "fedpt", "--dataset", "some-texts", "--name", "one"),
     *("--clients", 2, "--rounds", 1, "--tested", 2, "--set", "epochs=1"),
@@ -72,6 +113,34 @@ def test_it_does_not_run_unless_it_is_trusted(
     assert "--trust-remote-code" in said
     assert not mark.exists()
     assert not list(tmp_path.glob("runs/*/run.json"))
+
+
+@pytest.mark.parametrize("unknown", [False, True], ids=["known", "unknown"])
+@pytest.mark.parametrize(
+    "family",
+    ["encoder-bert", "decoder-gpt2", "seq2seq-t5", "vit-ViT", "clip", "blip-opt", VLM],
+)
+def test_code_of_tokenizers_and_processors_does_not_run(
+    family: str, unknown: bool, mark: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    name = save_vlm(folder, "llava") if family == VLM else save(folder, family)
+    (folder / "own.py").write_text(READERS.format(mark=str(mark)))
+    for file, (kind, own) in _WHAT_READS.items():
+        path = folder / file
+        if path.is_file():
+            said = json.loads(path.read_text()) | {"auto_map": own}
+            path.write_text(json.dumps(said | ({kind: "Own"} if unknown else {})))
+    names = [name, f"llava:{folder}"] if family == VLM else [name]
+    refuses = unknown and family not in _BY_MODEL
+    for one in names:
+        refused = pytest.raises(ConfigError, match="runs no such code unless")
+        with refused if refuses else nullcontext():
+            load_frozen(one)
+    assert not mark.exists()
+    with trust_remote_code(), suppress(Exception):  # whatever the foreign classes lack
+        load_frozen(name)
+    assert mark.exists()
 
 
 def test_a_run_says_that_it_was_trusted_and_an_attack_asks_again(

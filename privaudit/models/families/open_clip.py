@@ -9,7 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    UnknownNameError,
+    shown,
+)
 from privaudit.models.clip.checkpoints import check_is_there, load_checkpoint
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
@@ -20,6 +25,9 @@ from privaudit.models.remote_code import trust_remote_code
 
 PLAIN = "gelu"
 """A tag for checkpoints of one's own, trained with GELU."""
+TOKENIZER_OPTIONS = ("clean", "language", "strip_sep_token")
+"""What a configuration may set of its tokenizer. open_clip hands all of them on to
+transformers, where others let code run or name files."""
 
 
 def _load(asked: ModelRequest) -> PromptableCLIP:
@@ -58,8 +66,13 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
     if architecture.endswith(".json"):
         if not Path(architecture).is_file():
             raise MissingFileError(f"There is no model configuration {architecture}.")
-        open_clip.add_model_config(Path(architecture))
-        architecture = Path(architecture).stem
+        named, architecture = architecture, Path(architecture).stem
+        if ":" in architecture:  # open_clip would look in a folder, or on the hub
+            raise ConfigError(
+                f"The model configuration {named} has a colon in its file's name, and "
+                "open_clip would read another in its place. Rename the file."
+            )
+        open_clip.add_model_config(Path(named))
     known = open_clip.list_models()
     if architecture not in known:
         nearest = get_close_matches(architecture, known, n=8, cutoff=0.3) or known
@@ -113,14 +126,32 @@ def _preparation_of(open_clip: Any, architecture: str) -> dict[str, Any]:
 
 
 def _tokenizer(open_clip: Any, architecture: str, options: dict[str, Any]) -> Any:
-    """Return the tokenizer, after a look at one of transformers: no code of it runs."""
+    """Return the tokenizer; code that comes with one of transformers never runs."""
+    _check_tokenizer_options(architecture, options["text_cfg"])
     name = options["text_cfg"].get("hf_tokenizer_name")
     if not name:
         return open_clip.get_tokenizer(architecture)
     with trust_remote_code(False):
         load_reader("AutoTokenizer", "tokenizer", name)
-    with loading_errors("tokenizer", name):
-        return open_clip.get_tokenizer(architecture)
+    with loading_errors("tokenizer", name):  # the last word over a configuration's
+        return open_clip.get_tokenizer(architecture, trust_remote_code=False)
+
+
+def _check_tokenizer_options(architecture: str, text: dict[str, Any]) -> None:
+    """Refuse options of a tokenizer beyond those of published configurations."""
+    asked = text.get("tokenizer_kwargs", {})
+    given = ", ".join(TOKENIZER_OPTIONS)
+    if not isinstance(asked, dict):
+        raise ConfigError(
+            f"The tokenizer_kwargs of {architecture} are {shown(asked)}, and have "
+            f"to be an object with {given} or some of them. Mend them or leave them out."
+        )
+    if others := sorted(asked.keys() - set(TOKENIZER_OPTIONS)):
+        raise ConfigError(
+            f"The tokenizer_kwargs of {architecture} hold {shown(', '.join(others))}, "
+            f"and privaudit hands on {given} alone: others could let code run that "
+            "comes with the tokenizer. Leave them out."
+        )
 
 
 def _download(open_clip: Any, name: str, tag_options: dict[str, Any]) -> Path:
