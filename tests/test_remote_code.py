@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,23 @@ def test_a_run_says_that_it_was_trusted_and_an_attack_asks_again(
     assert "allowed to run code of its own" in " ".join(shown.split())
     page = next(run.path.rglob("report.html")).read_text()
     assert "Foreign code." in page
+    check_what_reads_it(cli, tmp_path / "public", runs)
+
+
+def check_what_reads_it(cli: Cli, public: Path, runs: tuple[Any, ...]) -> None:
+    """Refuse and take the option in each command that loads the model of a run."""
+    code, _, said = cli("export", "one", "--public", public, *runs)
+    assert code == 0, said
+    for command in (
+        ("lint", "one"),
+        ("verify", public, "one", "--again"),
+        ("costs", "one", "--no-probe"),
+    ):
+        code, shown, said = cli(*command, *runs)
+        assert code == (1 if "--again" in command else 2), command
+        assert "--trust-remote-code" in shown + said
+        code, _, said = cli(*command, *runs, "--trust-remote-code")
+        assert code == 0, (command, said)
 
 
 def test_trust_ends_with_the_block() -> None:

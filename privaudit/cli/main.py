@@ -30,7 +30,7 @@ from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
-from privaudit.cli.options import with_computing
+from privaudit.cli.options import with_computing, with_trust
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
@@ -118,7 +118,9 @@ app.add_typer(key_app, name="key")
 
 for _computes in (train, attack, tradeoff, table, shift, compare, claim, gate, costs):
     app.command()(with_computing(_computes))
-for _reads in (figure, lint, selftest, export, verify, report):
+for _loads in (lint, verify):
+    app.command()(with_trust(_loads))
+for _reads in (figure, selftest, export, report):
     app.command()(_reads)
 
 

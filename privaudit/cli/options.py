@@ -194,19 +194,43 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         ):
             command(**named)
 
+    return _offered(
+        command,
+        compute,
+        _option("device", None, Device),
+        _option("memory", None, Memory),
+        _option("checkpointing", False, Checkpointing),
+        _option("trust_remote_code", False, TrustRemoteCode),
+    )
+
+
+def with_trust(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with ``--trust-remote-code`` alone, for one that loads models."""
+
+    def compute(trust_remote_code: bool = False, **named: Any) -> None:
+        from privaudit.models import remote_code
+
+        with remote_code.trust_remote_code(trust_remote_code):
+            command(**named)
+
+    trust = _option("trust_remote_code", False, TrustRemoteCode)
+    return _offered(command, compute, trust)
+
+
+def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
+
+
+def _offered(
+    command: Callable[..., None],
+    compute: Callable[..., None],
+    *options: inspect.Parameter,
+) -> Callable[..., None]:
+    """Let a function that calls a command offer the command's options and its own."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     taken = inspect.signature(command).parameters.values()
-    offered = [
-        *(one.replace(kind=keyword) for one in taken),
-        inspect.Parameter("device", keyword, default=None, annotation=Device),
-        inspect.Parameter("memory", keyword, default=None, annotation=Memory),
-        inspect.Parameter(
-            "checkpointing", keyword, default=False, annotation=Checkpointing
-        ),
-        inspect.Parameter(
-            "trust_remote_code", keyword, default=False, annotation=TrustRemoteCode
-        ),
-    ]
+    offered = [*(one.replace(kind=keyword) for one in taken), *options]
     setattr(compute, "__signature__", inspect.Signature(offered))  # noqa: B010
     compute.__annotations__ = {one.name: one.annotation for one in offered}
     compute.__name__, compute.__doc__ = command.__name__, command.__doc__

@@ -11,6 +11,7 @@ import numpy as np
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
+from privaudit.evaluation.computing import computing_here
 from privaudit.evaluation.fairness import Fairness, fairness_of
 from privaudit.evaluation.local_costs import LocalCosts
 from privaudit.federated.runs.runs import Run
@@ -126,7 +127,8 @@ def _measured_until(metrics: list[dict[str, Any]], rounds: int | None) -> bool:
 
 def _probe(run: Run) -> LocalCosts:
     """Count one client's operations and memory in a process of its own."""
-    command = [sys.executable, "-m", "privaudit.evaluation.local_costs", str(run.path)]
+    program = [sys.executable, "-m", "privaudit.evaluation.local_costs"]
+    command = [*program, str(run.path), computing_here()]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
     )

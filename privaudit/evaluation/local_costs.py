@@ -1,7 +1,7 @@
 """What one round takes of one client: operations, memory, numbers learned.
 
-Run as a program, it prints them for a run: the memory is then that of a process that
-did nothing else.
+Run as a program, it prints them for a run, and computes as it is told: the memory is
+then that of a process that did nothing else.
 """
 
 import json
@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit.core.seeds import Seeds
+from privaudit.evaluation.computing import computing_as
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.runs import Run, load_run
 
@@ -92,4 +93,5 @@ def _peak() -> int:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    print(json.dumps(vars(measure_round(load_run(path.name, folder=path.parent)))))
+    with computing_as(sys.argv[2]):
+        print(json.dumps(vars(measure_round(load_run(path.name, folder=path.parent)))))

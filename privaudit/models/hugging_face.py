@@ -10,7 +10,7 @@ import torch
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from privaudit.models.foreign_folder import check_folder, check_size
-from privaudit.models.remote_code import remote_code_is_trusted
+from privaudit.models.remote_code import remote_code_is_refused, remote_code_is_trusted
 
 
 def import_transformers() -> Any:
@@ -164,9 +164,7 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise ConfigError(
                 f"The {what} {source!r} comes with code of its own, which would run "
-                "here with all your rights, and privaudit runs no such code unless "
-                "you give --trust-remote-code. Choose a model whose architecture "
-                "transformers has, or read that code first."
+                f"here with all your rights, and privaudit runs no such code {_way()}"
             ) from None
         if isinstance(error, OSError) and "safetensors" not in reason:
             raise MissingFileError(
@@ -177,6 +175,16 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
             f"The {what} {source!r} cannot be used: {reason}. Weights must lie in "
             ".safetensors files beside config.json and the tokenizer's files."
         ) from None
+
+
+def _way() -> str:
+    """Say what to do about code that was refused."""
+    if remote_code_is_refused():
+        return "within open_clip. Choose one whose architecture transformers has."
+    return (
+        "unless you give --trust-remote-code. Choose a model whose architecture "
+        "transformers has, or read that code first."
+    )
 
 
 @contextmanager

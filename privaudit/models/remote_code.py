@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _trusted: ContextVar[bool] = ContextVar("remote code", default=False)
+_refused: ContextVar[bool] = ContextVar("refused remote code", default=False)
 
 
 @contextmanager
@@ -34,3 +35,19 @@ def trust_remote_code(trusted: bool = True) -> Iterator[None]:
 def remote_code_is_trusted() -> bool:
     """Say whether models may run code of their own."""
     return _trusted.get()
+
+
+@contextmanager
+def refuse_remote_code() -> Iterator[None]:
+    """Let no model within run code of its own, whatever a user allows."""
+    token = _refused.set(True)
+    try:
+        with trust_remote_code(False):
+            yield
+    finally:
+        _refused.reset(token)
+
+
+def remote_code_is_refused() -> bool:
+    """Say whether a user could not allow models to run code of their own."""
+    return _refused.get()

@@ -9,17 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from privaudit.core.devices import chosen_device, use_device
-from privaudit.core.memory import as_chosen, chosen
+from privaudit.evaluation.computing import computing_as, computing_here
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.schedule import PlannedRun
-from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
 
 Done = tuple[PlannedRun, TableOutcome]
-Computing = tuple[torch.device, tuple[int | None, bool], bool]
-"""Where a run computes, in how much memory, and whether a model's own code may run."""
 
 
 def perform_all(
@@ -83,13 +77,7 @@ def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def computing_here(jobs: int) -> Computing:
-    """Return where and as what this process computes, for :func:`perform_there`."""
-    return chosen_device(), chosen(jobs), remote_code_is_trusted()
-
-
-def perform_there(computing: Computing, *what: Any) -> TableOutcome:
+def perform_there(computing: str, *what: Any) -> TableOutcome:
     """Train a run, as :func:`perform` does, where and as another process would."""
-    device, memory, trusted = computing
-    with use_device(device), as_chosen(*memory), trust_remote_code(trusted):
+    with computing_as(computing):
         return perform(*what)

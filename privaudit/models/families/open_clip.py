@@ -21,7 +21,7 @@ from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
 from privaudit.models.hugging_face import load_reader, loading_errors, model_type
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
-from privaudit.models.remote_code import trust_remote_code
+from privaudit.models.remote_code import refuse_remote_code
 
 PLAIN = "gelu"
 """A tag for checkpoints of one's own, trained with GELU."""
@@ -131,7 +131,7 @@ def _tokenizer(open_clip: Any, architecture: str, options: dict[str, Any]) -> An
     name = options["text_cfg"].get("hf_tokenizer_name")
     if not name:
         return open_clip.get_tokenizer(architecture)
-    with trust_remote_code(False):
+    with refuse_remote_code():
         load_reader("AutoTokenizer", "tokenizer", name)
     with loading_errors("tokenizer", name):  # the last word over a configuration's
         return open_clip.get_tokenizer(architecture, trust_remote_code=False)
@@ -193,7 +193,7 @@ def _model_options(
 
 def _check_text_tower(open_clip: Any, name: str) -> None:
     """Refuse a text tower of transformers that open_clip knows no place for."""
-    with trust_remote_code(False):  # open_clip would ask whether its code may run
+    with refuse_remote_code():  # open_clip would ask whether its code may run
         kind = model_type(name)
     if kind not in (known := open_clip.hf_model.arch_dict):
         raise ConfigError(

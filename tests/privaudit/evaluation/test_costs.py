@@ -1,4 +1,7 @@
+import json
+import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -6,11 +9,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError
+from privaudit.core.memory import chosen, use_checkpointing, use_memory
+from privaudit.evaluation.computing import computing_as, computing_here
 from privaudit.evaluation.costs import measure_costs
 from privaudit.evaluation.local_costs import measure_round
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
+from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
 from tests.conftest import Cli, common_cache
 
 TOKENS, WIDTH, CLIENTS, ROUNDS = 8, 64, 10, 2
@@ -90,6 +97,37 @@ def test_the_command_says_it_in_lines(whole: Path, cli: Cli) -> None:
     assert "target 0.5                 after round 1" in said
     assert "trained parameters         1,024" in said
     assert "539 test records, 10 clients" in said.replace("n = ", "")
+
+
+def test_the_probe_computes_as_this_process(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = []
+
+    def start(command: list[str], **options: Any) -> CompletedProcess[str]:
+        handed.append(command)
+        with trust_remote_code(False), computing_as(command[-1]):
+            told.append((chosen_device(), chosen(), remote_code_is_trusted()))
+        numbers = ("records", "flops", "peak_bytes", "idle_bytes", "learned")
+        local: dict[str, Any] = {"client": "first", **dict.fromkeys(numbers, 1)}
+        return CompletedProcess(command, 0, json.dumps(local), "")
+
+    told: list[Any] = []
+    monkeypatch.setattr(subprocess, "run", start)
+    measure_costs(run)
+    with (
+        use_device(torch.device("meta")),
+        use_memory("20GiB"),
+        use_checkpointing(),
+        trust_remote_code(),
+    ):
+        handed_on = computing_here()
+    assert told == [(torch.device("cpu"), (None, False), False)]
+    assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True]
+    with use_memory("20GiB"), use_checkpointing(), trust_remote_code():
+        measure_costs(run)
+    assert told[1] == (torch.device("cpu"), (20 * 2**30, True), True)
+    assert [Path(command[-2]) for command in handed] == [run.path] * 2
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path, cli: Cli) -> None:

@@ -15,6 +15,7 @@ from privaudit.core.memory import (
     use_checkpointing,
     use_memory,
 )
+from privaudit.evaluation.computing import computing_here
 from privaudit.evaluation.tables import workers
 from privaudit.evaluation.tables.outcomes import TableOutcome
 from tests.places import ROOT
@@ -83,7 +84,7 @@ def test_a_worker_computes_where_and_as_the_table_does(
     monkeypatch.setattr(workers, "perform", perform)
     device = torch.device("cuda:3")
     with use_device(device), use_memory("9MB"), use_checkpointing():
-        computing = workers.computing_here(3)
+        computing = computing_here(parts=3)
     done = workers.perform_there(computing, "a digest")
     assert done == TableOutcome("a digest", run="cuda:3 3000000 True")
     assert chosen_device().type == "cpu"

@@ -17,6 +17,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import any_text_tower
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.remote_code import trust_remote_code
 from tests.loaded_models import load_clip
 from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, siglip_tokenizer
@@ -155,7 +156,8 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
         json.dumps(written | {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}})
     )
     config.write_text(json.dumps(described))
-    with pytest.raises(ConfigError, match="code of its own"):
+    never = pytest.raises(ConfigError, match="runs no such code within open_clip")
+    with trust_remote_code(), never:
         load_clip(f"open_clip:{config}", nowhere)
     text_config("gpt2").save_pretrained(tmp_path / "text")
     with pytest.raises(ConfigError, match="open_clip takes those of type roberta"):

@@ -1,0 +1,36 @@
+"""How this process computes, as another process of this machine is told."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from privaudit.core.devices import chosen_device, use_device
+from privaudit.core.memory import as_chosen, chosen
+from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
+
+
+def computing_here(parts: int = 1) -> str:
+    """Return device, memory, checkpointing, and whether a model's own code may run.
+
+    A line of JSON, for :func:`computing_as`.
+
+    Args:
+        parts: Processes that compute at once, and share the memory.
+    """
+    limit, checkpointing = chosen(parts)
+    device, trusted = str(chosen_device()), remote_code_is_trusted()
+    return json.dumps([device, limit, checkpointing, trusted])
+
+
+@contextmanager
+def computing_as(computing: str) -> Iterator[None]:
+    """Compute within as the process that :func:`computing_here` was called in."""
+    device, limit, checkpointing, trusted = json.loads(computing)
+    with (
+        use_device(torch.device(device)),
+        as_chosen(limit, checkpointing),
+        trust_remote_code(trusted),
+    ):
+        yield
