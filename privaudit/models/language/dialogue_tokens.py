@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, shown
 from privaudit.datasets.dialogues import (
     ANSWER,
     INSTRUCTION,
@@ -16,6 +16,7 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
+from privaudit.models.language.chat_rendering import RenderingError, render_bounded
 from privaudit.models.language.stacked_language import TextTokenizer
 
 LLAVA_TEMPLATE = "USER: {image}\n{question} ASSISTANT:"
@@ -40,30 +41,46 @@ def chat_template(
         template: In place of the reader's own.
 
     Raises:
-        ConfigError: ``template`` is none, or leaves the question or the image out.
+        ConfigError: ``template`` is none, leaves the question or the image out, or
+            takes too long or too much memory; or {question} or {image} is written.
     """
     if template is None and not getattr(reader, "chat_template", None):
         return plain
     parts = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
-    try:
+    messages = [{"role": "user", "content": parts if image else _QUESTION}]
+    if template is None:
         written: str = reader.apply_chat_template(
-            [{"role": "user", "content": parts if image else _QUESTION}],
-            chat_template=template,
-            add_generation_prompt=True,
-            tokenize=False,
+            messages, add_generation_prompt=True, tokenize=False
         )
-    except Exception as error:  # whatever a template can raise
-        if template is None:
-            raise
-        raise ConfigError(
-            f"The chat template cannot be used: {str(error) or type(error).__name__}. "
-            "Mend it; it is given `messages` and `add_generation_prompt`."
-        ) from None
-    if template is not None:
+    else:
+        written = _written_by(template, messages, reader)
         _check_written(written, image)
+    _refuse_places(written)
     if image:
         written = written.replace(image, "{image}", 1)
     return written.replace(_QUESTION, "{question}", 1)
+
+
+def _written_by(template: str, messages: list[dict[str, Any]], reader: Any) -> str:
+    """Return what a template writes that may be somebody else's."""
+    tokens = getattr(getattr(reader, "tokenizer", reader), "special_tokens_map", {})
+    try:
+        return render_bounded(template, messages, tokens)
+    except RenderingError as error:
+        raise ConfigError(
+            f"The chat template cannot be used: {error}. "
+            "Mend it; it is given `messages` and `add_generation_prompt`."
+        ) from None
+
+
+def _refuse_places(written: str) -> None:
+    """Refuse what would be taken for a place of the question or the image."""
+    for place in ("{question}", "{image}"):
+        if place in written:
+            raise ConfigError(
+                f"The chat template writes {place} itself, {shown(written)}, and that "
+                "is where the question or the image would be put, too. Take it out."
+            )
 
 
 def _check_written(written: str, image: str) -> None:
@@ -75,7 +92,7 @@ def _check_written(written: str, image: str) -> None:
     places = f"its picture as {image} once and then its text" if image else "its text"
     raise ConfigError(
         f"The chat template has to write {places} once, of the first of `messages`, "
-        f"and it makes of a question {written!r}."
+        f"and it makes of a question {shown(written)}."
     )
 
 
