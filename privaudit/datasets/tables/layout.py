@@ -6,7 +6,6 @@ Parquet files.
 
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from privaudit.core.bounded_files import read_bytes
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.parameters import readable
 from privaudit.datasets.files.checked_json import parse_checked, read_checked
+from privaudit.datasets.files.plain_yaml import parse_yaml
 from privaudit.datasets.images.class_folders import SPLITS
 
 TABLES = (".parquet", ".arrow")
@@ -145,19 +145,12 @@ def card_of(path: Path) -> dict[str, Any]:
         LimitError: It is larger than the bound.
         DatasetError: Its head is broken.
     """
-    yaml = import_module("yaml")  # comes with huggingface_hub
     file = (path if path.is_dir() else path.parent) / "README.md"
     if not file.is_file():
         return {}
     text = read_bytes(file, "toml").decode(errors="replace")
     head = re.match(r"\ufeff?---\s*\n(.*?)\n---\s*(\n|$)", text, re.DOTALL)
-    try:
-        said = yaml.safe_load(head.group(1)) if head else {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DatasetError(
-            f"The head of {file} is broken ({reason}). Fix it, or take it out."
-        ) from None
+    said = parse_yaml(head.group(1), f"The head of {file}") if head else {}
     return said if isinstance(said, dict) else {}
 
 
