@@ -5,7 +5,7 @@ Parquet files.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from privaudit.datasets.files.plain_yaml import parse_yaml
 from privaudit.datasets.images.class_folders import SPLITS
 
 TABLES = (".parquet", ".arrow")
+SHOWN = 5  # files in an error
 Names = Mapping[str, tuple[str, ...]]
 
 
@@ -102,12 +103,7 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
             ". Put the files of one of them into a folder, and name that."
         )
     found = {
-        one.split: [
-            file
-            for pattern in one.path
-            for file in sorted(path.glob(_inside(pattern, path)))
-            if file.suffix in TABLES
-        ]
+        one.split: [file for pattern in one.path for file in _matching(pattern, path)]
         for one in chosen[0].data_files
     }
     for split, files in found.items():
@@ -117,6 +113,17 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
                 f"end in {' or '.join(TABLES)}. Get them, too."
             )
     return found
+
+
+def _matching(pattern: str, path: Path) -> list[Path]:
+    """Return the tables that a card's pattern names."""
+    parts = PurePosixPath(_inside(pattern, path)).parts
+    if any("**" in part and part != "**" for part in parts):
+        raise DatasetError(
+            f"{path / 'README.md'} names the files {pattern!r}: ** stands for folders, "
+            "and for nothing else. Write data/**/*.parquet, say."
+        )
+    return sorted(file for file in path.glob(pattern) if file.suffix in TABLES)
 
 
 def _by_name(path: Path) -> dict[str, list[Path]]:
@@ -135,7 +142,21 @@ def _by_name(path: Path) -> dict[str, list[Path]]:
         words = re.split(r"[^a-z]+", file.relative_to(path).as_posix().lower())
         split = next((word for word in words if word in SPLITS), "")
         found.setdefault(split, []).append(file)
-    return {"train": files} if set(found) == {""} else found
+    if set(found) == {""}:
+        return {"train": files}
+    if "" in found:
+        raise DatasetError(
+            f"{path} holds files of the splits {', '.join(sorted(found.keys() - {''}))}, "
+            f"and files that name none: {_some(found[''], path)}. Put a split such as "
+            "train or test into their names, or take them out."
+        )
+    return found
+
+
+def _some(files: Sequence[Path], path: Path) -> str:
+    names = [str(file.relative_to(path)) for file in files]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def card_of(path: Path) -> dict[str, Any]:
@@ -178,10 +199,21 @@ def class_names(path: Path, metadata: Mapping[bytes, bytes] | None) -> Names:
         label = _dict(_dict(_dict(feature).get("dtype")).get("class_label"))
         names = label.get("names")
         if isinstance(names, dict):
-            names = [names[key] for key in sorted(names, key=lambda key: int(key))]
+            names = _numbered(names, path)
         if isinstance(names, list):
             found[str(_dict(feature).get("name"))] = tuple(map(str, names))
     return found
+
+
+def _numbered(names: Mapping[Any, Any], path: Path) -> list[Any]:
+    """Return the names of a card's classes by their numbers."""
+    for key in names:
+        if not re.fullmatch("[0-9]{1,9}", str(key)):
+            raise DatasetError(
+                f"The card of {path} names a class with the number {str(key)[:80]!r}. "
+                "Number them from '0'."
+            )
+    return [names[key] for key in sorted(names, key=lambda key: int(str(key)))]
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -71,8 +71,10 @@ class TablePictures(EncodedPictures):
 
 def is_picture(kind: Any) -> bool:
     """Say whether a column of this type may hold pictures."""
-    names = [kind.field(n).name for n in range(kind.num_fields)]
-    return holds_files(kind) or ("bytes" in names and str(kind)[:6] == "struct")
+    if str(kind)[:6] != "struct":
+        return holds_files(kind)
+    fields = [kind.field(n) for n in range(kind.num_fields)]
+    return [holds_files(f.type) for f in fields if f.name == "bytes"] == [True]
 
 
 def holds_files(kind: Any) -> bool:

@@ -261,6 +261,12 @@ WRONG: Sequence[tuple[dict[str, Any], TableColumns, str]] = (
         "Say it with --image-column or --text-column",
     ),
     ({"more": pictures(4)}, TableColumns(), "has the columns image, more, each of"),
+    (
+        {"image": [{"bytes": "no"}] * 4},
+        TableColumns(image="image"),
+        "it is struct<bytes: string>: images are bytes",
+    ),
+    ({"image": [{"bytes": 7}] * 4}, TableColumns(image="image"), "images are bytes"),
     ({"label": [0.5] * 4}, TableColumns(), "label of .* holds 0.5"),
     ({"label": [-1] * 4}, TableColumns(), "No row of .* has a class"),
     ({"label": [0] * 4}, TableColumns(), "holds 1 class"),
@@ -278,6 +284,15 @@ def test_columns_that_cannot_be_used_are_one_clear_line(
     with pytest.raises(ConfigError, match=message) as caught:
         read_hf(tmp_path, columns)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_a_file_whose_name_has_no_split_beside_others_is_refused(
+    tmp_path: Path,
+) -> None:
+    write_parquet(tmp_path / "train.parquet", rows(2), FEATURES)
+    write_parquet(tmp_path / "more.parquet", rows(2), FEATURES)
+    with pytest.raises(ConfigError, match=r"splits train, .* none: more\.parquet\."):
+        read_hf(tmp_path)
 
 
 def test_a_class_beyond_the_named_ones_is_refused(tmp_path: Path) -> None:
@@ -350,6 +365,9 @@ def test_several_configurations_and_broken_cards_are_refused(tmp_path: Path) -> 
         (CARD.replace("license: mit", "license: ["), "head of .*README.md is broken"),
         (CARD.replace("path: data/test-*", "path: none/*"), "names files of test"),
         (CARD.replace("split: test", "part: test"), "configs"),
+        (CARD.replace("data/train-*", "data/**.parquet"), r"\*\* stands for folders"),
+        (CARD.replace("'1': stop", "one: stop"), "with the number 'one'"),
+        (CARD.replace("'1': stop", "null: stop"), "with the number 'None'"),
     ):
         (tmp_path / "README.md").write_text(card)
         with pytest.raises(PrivauditError, match=message):
