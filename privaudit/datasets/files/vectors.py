@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
+from torch import Tensor
 
 from privaudit.core.arrays import DAMAGE, map_npy, read_npz
 from privaudit.core.bounded_files import open_regular, reading_errors
@@ -16,6 +17,7 @@ from privaudit.datasets.files.mapped_tensors import map_tensors
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 MAPPED = (".npy", ".safetensors")
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # how read_arrays returns it
 _ZIP = b"PK"  # how a zip begins, whatever it is called
 _ROWS = 8192  # looked at together
 
@@ -38,10 +40,7 @@ def read_arrays(file: Path) -> Arrays:
             return read_npz(read_bytes(file, "arrays"), str(file))
         if file.suffix == ".safetensors":
             tensors = map_tensors(file)
-            return {
-                name: (t.float() if t.dtype == torch.bfloat16 else t).numpy()
-                for name, t in tensors.items()
-            }
+            return {name: _as_array(tensor) for name, tensor in tensors.items()}
         return {file.stem: map_npy(file)}
     except PrivauditError:
         raise
@@ -52,6 +51,22 @@ def read_arrays(file: Path) -> Arrays:
             "or holds Python objects, which are never read. Write it with numpy.savez, "
             "numpy.save or safetensors, names as strings and numbers as numbers."
         ) from None
+
+
+def as_strings(raw: Shaped[np.ndarray, "..."], what: str) -> list[str]:
+    """Return an array's values as text, within bounds.
+
+    Args:
+        raw: The array, mapped perhaps.
+        what: What it is, and of which file, in words.
+
+    Raises:
+        LimitError: They are too many, or too long.
+    """
+    wide = 4 if raw.dtype.kind == "S" else 1  # numpy's text has four bytes a letter
+    check_limit("records", raw.size, what)
+    check_limit("arrays", raw.nbytes * wide, what)
+    return [str(one) for one in (raw.astype(str) if wide == 4 else raw).ravel()]
 
 
 def as_vectors(
@@ -66,7 +81,8 @@ def as_vectors(
         LimitError: To convert them takes more memory than the bound.
     """
     kinds = "f" if scale is None else "fu"
-    if raw.ndim != 2 or raw.dtype.kind not in kinds or not raw.size:
+    usable = raw.dtype.kind in kinds or raw.dtype == BFLOAT16
+    if raw.ndim != 2 or not usable or not raw.size:
         raise DatasetError(
             f"The embeddings in {file} are {raw.dtype} of shape {raw.shape}. Store "
             "them as floats, [records, size], or as unsigned bytes with a scale."
@@ -74,7 +90,7 @@ def as_vectors(
     vectors: Float[np.ndarray, "n dim"] = raw
     if raw.dtype != np.float32 or scale is not None:
         check_limit("arrays", 4 * raw.size, f"{file} as float32")
-        vectors = raw.astype(np.float32) * np.float32(scale or 1)
+        vectors = _as_float32(raw) * np.float32(1 if scale is None else scale)
     for first in range(0, len(vectors), _ROWS):
         some = vectors[first : first + _ROWS]
         bad = ~np.isfinite(some).all(axis=1) | (some == 0).all(axis=1)
@@ -85,3 +101,18 @@ def as_vectors(
                 "out."
             )
     return vectors
+
+
+def _as_array(tensor: Tensor) -> Shaped[np.ndarray, "..."]:
+    """Return a mapped tensor where it lies; numpy has no bfloat16."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def _as_float32(raw: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    if raw.dtype != BFLOAT16:
+        return raw.astype(np.float32)
+    bits = raw["bfloat16"].astype(np.uint32)  # bfloat16 is the upper half of float32
+    bits <<= 16
+    return bits.view(np.float32)

@@ -17,7 +17,13 @@ from privaudit.datasets.dataset import (
     FeatureBank,
 )
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.files.vectors import MAPPED, Arrays, as_vectors, read_arrays
+from privaudit.datasets.files.vectors import (
+    MAPPED,
+    Arrays,
+    as_strings,
+    as_vectors,
+    read_arrays,
+)
 from privaudit.datasets.images.class_folders import SPLITS, readable, require_classes
 from privaudit.datasets.sources import OnDisk, only_file
 
@@ -47,7 +53,8 @@ def read_feature_bank(path: Path) -> Dataset:
         DatasetError: It is damaged, an array is missing, or they do not go together.
     """
     file, arrays = _read(path)
-    class_names = tuple(readable(str(n)) for n in _take(arrays, "class_names", file))
+    named = as_strings(_take(arrays, "class_names", file), f"class_names of {file}")
+    class_names = tuple(map(readable, named))
     labels = _whole(_take(arrays, "labels", file), "labels", file)
     require_classes(labels, class_names, file)
     split = _split(arrays, file)
@@ -62,7 +69,7 @@ def read_feature_bank(path: Path) -> Dataset:
         FeatureBank(_embeddings(arrays, file)),
         labels,
         class_names,
-        template=str(arrays.get("template", "a photo of a {}.")),
+        template=_template(arrays, file),
         split=split,
         domains=domains,
         domain_names=domain_names,
@@ -111,10 +118,27 @@ def _embeddings(arrays: Arrays, file: Path) -> Float[Tensor, "n dim"]:
             f"The embeddings in {file} are {raw.dtype}, and there is no scale to "
             "multiply them by. Add it, as one number."
         )
-    scale = None
-    if "scale" in arrays:
-        scale = float(np.asarray(arrays["scale"], dtype=np.float32).reshape(()))
-    return torch.from_numpy(as_vectors(raw, file, scale))
+    return torch.from_numpy(as_vectors(raw, file, _scale(arrays, file)))
+
+
+def _scale(arrays: Arrays, file: Path) -> float | None:
+    if "scale" not in arrays:
+        return None
+    raw = arrays["scale"]
+    if raw.size != 1 or raw.dtype.kind not in "fiu":
+        raise DatasetError(
+            f"The scale in {file} is {raw.dtype} of shape {raw.shape}. Store one number."
+        )
+    return float(raw.reshape(()))
+
+
+def _template(arrays: Arrays, file: Path) -> str:
+    if "template" not in arrays:
+        return "a photo of a {}."
+    texts = as_strings(arrays["template"], f"template of {file}")
+    if len(texts) != 1:
+        raise DatasetError(f"{file} holds {len(texts)} templates. Store one text.")
+    return texts[0]
 
 
 def _whole(raw: Shaped[np.ndarray, "..."], what: str, file: Path) -> Int[Tensor, " n"]:
@@ -133,7 +157,7 @@ def _split(arrays: Arrays, file: Path) -> Int[Tensor, " n"] | None:
     raw = arrays["split"]
     if raw.dtype.kind not in "US":
         return _whole(raw, "split", file)
-    texts = [str(text).lower() for text in raw.astype(str).ravel()]
+    texts = [text.lower() for text in as_strings(raw, f"split of {file}")]
     unknown = next((text for text in texts if text not in SPLITS), None)
     if unknown is not None:
         raise DatasetError(
@@ -157,13 +181,15 @@ def _domains(
     else:
         return None, ()
     if each.dtype.kind in "US":
-        names, each = np.unique(each.astype(str), return_inverse=True)
+        texts = as_strings(each, f"domains of {file}")
+        names, each = np.unique(texts, return_inverse=True)
     if names is None:
         raise DatasetError(
             f"{file} numbers the domains, and does not name them. Add domain_names."
         )
     numbers = _whole(np.asarray(each), "domains", file)
-    return numbers, tuple(readable(str(name)) for name in names.ravel())
+    named = as_strings(names, f"domain_names of {file}")
+    return numbers, tuple(map(readable, named))
 
 
 DATASETS.register("feature-bank")(

@@ -88,6 +88,10 @@ def test_domains_may_name_themselves(tmp_path: Path) -> None:
         ({"domains": LABELS, "domain_names": NAMES[:1]}, "domain numbers go from 0"),
         ({"template": np.array("no place")}, "has no place for a class name"),
         ({"labels": np.array([None] * 4)}, "holds Python objects"),
+        ({"scale": np.array([1.0, 2.0])}, r"scale in .* of shape \(2,\)"),
+        ({"scale": np.array("big")}, "scale in .* Store one number"),
+        ({"scale": 0.0}, "Embedding 0 in .* is all zeros"),
+        ({"template": np.array(["{}", "a {}"])}, "holds 2 templates"),
     ],
 )
 def test_banks_that_do_not_go_together_are_one_clear_line(
@@ -141,6 +145,42 @@ def test_what_a_mapped_array_declares_is_checked_before_it_is_read(
     monkeypatch.setenv("PRIVAUDIT_MAX_ARRAYS", "40")
     with pytest.raises(ConfigError, match="as float32 has 48 bytes, and at most 40"):
         read_feature_bank(tmp_path)
+
+
+def test_bfloat16_stays_in_its_file_until_its_size_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = torch.from_numpy(FLOATS).bfloat16()
+    more = torch.ones(1000, 3, dtype=torch.bfloat16)
+    held = {"embeddings": exact, "labels": torch.from_numpy(LABELS), "more": more}
+    save_file(held, tmp_path / "all.safetensors")
+    (tmp_path / "class_names.json").write_text('["cat", "dog"]')
+    images = read_feature_bank(tmp_path).images
+    assert isinstance(images, FeatureBank)
+    assert torch.equal(images.embeddings, exact.float())
+    converted: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "float", converted.append)
+    read_feature_bank(tmp_path)
+    assert not converted
+    monkeypatch.setenv("PRIVAUDIT_MAX_ARRAYS", "40")
+    with pytest.raises(ConfigError, match="as float32 has 48 bytes, and at most 40"):
+        read_feature_bank(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["class_names", "split", "domains"])
+def test_mapped_texts_are_bounded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for array, held in (("embeddings", FLOATS), ("labels", LABELS)):
+        np.save(tmp_path / f"{array}.npy", held)
+    np.save(tmp_path / "class_names.npy", NAMES)
+    long = np.array([b"train", b"test"] * 4, dtype="S1000")
+    np.save(tmp_path / f"{name}.npy", long)
+    for bound, least in (("RECORDS", 7), ("ARRAYS", 31_999)):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"PRIVAUDIT_MAX_{bound}", str(least))
+            with pytest.raises(ConfigError, match=f"{name} of .* has {least + 1:,}"):
+                read_feature_bank(tmp_path)
 
 
 def array_of(array: Any) -> bytes:
