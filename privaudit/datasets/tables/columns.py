@@ -7,7 +7,8 @@ from typing import Any
 
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.sources import TableColumns
-from privaudit.datasets.tables.pictures import is_picture
+from privaudit.datasets.tables.block import import_pyarrow
+from privaudit.datasets.tables.pictures import holds_files, is_picture
 
 USUAL_LABELS = ("label", "labels", "fine_label", "class")
 
@@ -64,7 +65,9 @@ def choose_columns(
         usual = [name for name in USUAL_LABELS if name in schema.names]
         label = _only(labelled or usual[:1], "label", path)
     if (image or texts) and (label or (image and texts)):
-        return ChosenColumns(image, label, texts, columns.owner)
+        chosen = ChosenColumns(image, label, texts, columns.owner)
+        _refuse_nested(chosen.read_first, schema, path)
+        return chosen
     missing = "--label-column" if image or texts else "--image-column or --text-column"
     raise DatasetError(
         f"{path} has the columns {shown_columns(schema)}, and what they are is not "
@@ -88,6 +91,30 @@ def _refuse_missing(
                 f"--{option}-column {name} was given, and {path} has the columns "
                 f"{shown_columns(schema)}. Name one of these."
             )
+
+
+def _refuse_nested(names: Sequence[str], schema: Any, path: Path) -> None:
+    """Refuse what may be endlessly many values in a few bytes."""
+    for name in names:
+        kind = schema.field(name).type
+        lists = str(kind).startswith(("list<", "large_list<", "fixed_size_list<"))
+        if not (_is_plain(kind) or (lists and _is_text(kind.value_type))):
+            raise DatasetError(
+                f"The column {name} of {path} is {kind}, and labels, texts and owners "
+                "are read from texts, numbers, and lists of texts. Write its values as "
+                "such, or name another column."
+            )
+
+
+def _is_plain(kind: Any) -> bool:
+    """Say whether each value has bytes of its own; of null there are only rows."""
+    types = import_pyarrow().types
+    bare = types.is_null(kind) or types.is_primitive(kind) or types.is_decimal(kind)
+    return _is_text(kind) or holds_files(kind) or bare
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string")
 
 
 def _only(found: Sequence[str], option: str, path: Path) -> str | None:

@@ -32,7 +32,8 @@ from privaudit.datasets.images.class_folders import (
     require_classes,
 )
 from privaudit.datasets.sources import NO_COLUMNS, OnDisk, TableColumns
-from privaudit.datasets.tables.blocks import Block, blocks_of, readable_table
+from privaudit.datasets.tables.block import Block, readable_table
+from privaudit.datasets.tables.blocks import blocks_of
 from privaudit.datasets.tables.columns import (
     ChosenColumns,
     choose_columns,
@@ -43,6 +44,7 @@ from privaudit.datasets.tables.pictures import TablePictures
 from privaudit.datasets.text.question_texts import DESCRIBE
 from privaudit.datasets.text.text_questions import class_questions
 
+ITEM = 50  # bytes of an item of a list as an object; those of rows are in "records"
 NO_CLASS = (None, -1)  # as the hub marks records whose label is kept back
 
 
@@ -148,6 +150,10 @@ def _schema(blocks: Sequence[Block], path: Path) -> Any:
     if not any(block.rows for block in blocks):
         raise DatasetError(f"The tables in {path} hold no row. Get them again.")
     schema = blocks[0].schema
+    if twice := sorted({n for n in schema.names if schema.names.count(n) > 1}):
+        raise DatasetError(
+            f"{blocks[0].file} has several columns {', '.join(twice)}. Rename them."
+        )
     for block in blocks:
         if not schema.equals(block.schema):
             raise DatasetError(
@@ -166,12 +172,17 @@ def _values(
     held: dict[str, list[Any]] = {name: [] for name in names}
     for block in blocks if names else ():
         table = block.read(names)
-        size += table.nbytes
+        size += table.nbytes + ITEM * sum(map(_items, table.columns))
         check_limit("lines", size, f"The columns {', '.join(names)} of {path}")
         with readable_table(block.file):
             for name in names:
                 held[name] += table.column(name).to_pylist()
     return held
+
+
+def _items(column: Any) -> int:
+    """Return how many items the lists of a column have; 0 if it has none."""
+    return sum(len(getattr(chunk, "values", ())) for chunk in column.chunks)
 
 
 def _with_class(

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from privaudit.core.errors import DatasetError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.images.picture_files import EncodedPictures
-from privaudit.datasets.tables.blocks import Block
+from privaudit.datasets.tables.block import Block
 
 BLOCKS_HELD = 2  # the one in use, and the one that is read ahead
 
@@ -48,13 +48,13 @@ class TablePictures(EncodedPictures):
         block, row = self._place(index)
         with self._reading:  # a block is read once
             cells = self._cells(block)
-        content = cells[row].as_py()
-        if not content:
+        content = cells[row].as_buffer()
+        if content is None or not content.size:
             raise DatasetError(
                 f"{self.name(index)} holds no bytes, only the name of a file perhaps. "
                 "Write the data set with its pictures embedded, or take the row out."
             )
-        check_limit("file", len(content), self.name(index))
+        check_limit("file", content.size, self.name(index))
         return bytes(content)
 
     def _place(self, index: int) -> tuple[int, int]:

@@ -270,6 +270,13 @@ WRONG: Sequence[tuple[dict[str, Any], TableColumns, str]] = (
     ({"label": [0.5] * 4}, TableColumns(), "label of .* holds 0.5"),
     ({"label": [-1] * 4}, TableColumns(), "No row of .* has a class"),
     ({"label": [0] * 4}, TableColumns(), "holds 1 class"),
+    (
+        {"label": pyarrow.array(["a", "b"] * 2).dictionary_encode()},
+        TableColumns(),
+        "label of .* is dictionary<.*Write its values as",
+    ),
+    ({"who": [{"a": 1}] * 4}, TableColumns(owner="who"), "who of .* is struct<"),
+    ({"text": [[None]] * 4}, TableColumns(text="text"), "text of .* is list<.*null>"),
     ({"text": ["a", "", "b", "c"]}, TableColumns(text="text"), "has '' under text"),
     ({"who": ["a", None, "b", "c"]}, TableColumns(owner="who"), "nothing under who"),
 )
