@@ -70,14 +70,15 @@ def _declared(
     parts = [about.row_group(group).column(n) for n in range(about.num_columns)]
     lists, size = [], 0
     for number, part in enumerate(parts):
-        if part.path_in_schema.partition(".")[0] not in columns:
+        path = part.path_in_schema
+        if not any(f"{path}.".startswith(f"{name}.") for name in columns):
             continue
         check_limit("records", part.num_values, what)
         size += part.total_uncompressed_size
         check_limit("arrays", size, what)
         column = about.schema.column(number)
         if column.max_repetition_level and column.physical_type == "BYTE_ARRAY":
-            lists.append(part.path_in_schema)
+            lists.append(path)
     return lists, size
 
 

@@ -54,6 +54,8 @@ def many(kind: str) -> dict[str, Any]:
     texts, label = repeated(LONG, 200), pyarrow.array([0, 1] * 100)
     if kind == "texts":
         return {"text": texts, "label": label}
+    if kind == "dotted":
+        return {"a.text": texts, "label": label}
     if kind == "lists":
         said = pyarrow.ListArray.from_arrays([0, 199, 200], texts)
         return {"image": [b"png"] * 2, "said": said}
@@ -66,15 +68,17 @@ def many(kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", ["texts", "lists", "pictures", "pictures with paths"])
+@pytest.mark.parametrize(
+    "kind", ["texts", "dotted", "lists", "pictures", "pictures with paths"]
+)
 def test_values_that_a_parquet_file_holds_once_are_bounded_where_they_stand(
     kind: str, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "a.parquet", **many(kind))
-    columns = CAPTIONED if kind == "lists" else NO_COLUMNS
+    columns = {"lists": CAPTIONED, "dotted": TableColumns(text="a.text")}
     message = r"Row group 0 of .* bytes, and at most"
     with in_little_memory(), pytest.raises(ConfigError, match=message):
-        read_hf(file, columns)
+        read_hf(file, columns.get(kind, NO_COLUMNS))
 
 
 def test_texts_of_a_row_group_that_fits_are_read_in_several_batches(
