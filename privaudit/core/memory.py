@@ -77,8 +77,8 @@ def use_memory(limit: int | str | None) -> Iterator[None]:
 def use_checkpointing(on: bool = True) -> Iterator[None]:
     """Let layers within keep only their inputs, and run again for the gradient.
 
-    A step then takes a fraction of the memory and about a third more time; gradients
-    come out the same. False leaves what was chosen.
+    A step then takes a fraction of the memory and one more forward pass; gradients come
+    out the same. False leaves what was chosen.
     """
     token = _checkpointing.set(on or _checkpointing.get())
     try:

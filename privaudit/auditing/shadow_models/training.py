@@ -27,6 +27,7 @@ from privaudit.auditing.shadow_models.splits import (
     Source,
 )
 from privaudit.auditing.signals.signal_cache import content_hash
+from privaudit.core.memory import memory_limit
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.local_training import ClientInput, Stacking, update_clients
@@ -142,22 +143,26 @@ def _replayed(
 
 def _shadows_at_once(adversary: Adversary, target: Target, pool: ShadowSplit) -> int:
     """Return how many shadows of one client train together."""
+    if memory_limit() is None:
+        return REPLAY_CHUNK
     name = f"shadow-0 of {target.client}"
     (kept,) = unstack(_start(adversary, [name]), 1)
     at, received = next(_rounds_to_replay(adversary, target.client, bool(kept)))
     place = ClientInput(target.client, name, pool.shard(0), received, kept)
-    trainer = _with_choices(adversary, target, at)
+    trainer = _with_choices(adversary.trainer, _sent_by(adversary, target)[at.index])
     places = [place] * len(pool.is_in)
     return Stacking(REPLAY_CHUNK).size(trainer, adversary.task, places, at)
 
 
-def _with_choices(adversary: Adversary, target: Target, at: Round) -> Trainer:
-    """Return the method with the random choices that the target's upload shows."""
-    trainer = adversary.trainer
+def _sent_by(adversary: Adversary, target: Target) -> dict[int, Tensors]:
+    """Return what the target sent, by round."""
+    return {m.round: m.tensors for m in adversary.view.updates_of(target.client)}
+
+
+def _with_choices(trainer: Trainer, sent: Tensors) -> Trainer:
+    """Return the method with the random choices that an upload shows."""
     if not isinstance(trainer, ShowsChoices):
         return trainer
-    updates = adversary.view.updates_of(target.client)
-    sent = next(m.tensors for m in updates if m.round == at.index)
     return trainer.with_choices_of(sent)
 
 
@@ -172,14 +177,14 @@ def _replay(
     names = [f"shadow-{i} of {target.client}" for i in some]
     cohort = Cohort.of(names, shards)
     private_state = _start(adversary, names)
-    uploads: dict[int, list[dict[str, Tensor]]] = {}
+    sent, uploads = _sent_by(adversary, target), dict[int, list[dict[str, Tensor]]]()
     has_state = bool(private_state) or remembers_steps(adversary.trainer)
     rounds = list(_rounds_to_replay(adversary, target.client, has_state))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
         _tell(adversary, target.client, some, total, detail)
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
-        trainer = _with_choices(adversary, target, at)
+        trainer = _with_choices(adversary.trainer, sent[at.index])
         result = update_clients(
             trainer, adversary.task, cohort, down, private_state, at
         )

@@ -16,14 +16,15 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.memory import is_checkpointing
 from privaudit.models.hugging_face import import_transformers
 
+keeping_inputs = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Calls a function of which only the inputs are kept: it runs again for the gradient."""
 
-def rerun(run: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+
+def rerun(run: Callable[..., Any], *arguments: Any) -> Any:
     """Return what ``run`` returns, and keep only what it takes if that was chosen."""
-    if not is_checkpointing():
-        return run(*arguments, **more)
-    return checkpoint(
-        run, *arguments, use_reentrant=False, preserve_rng_state=False, **more
-    )
+    if is_checkpointing():
+        return keeping_inputs(run, *arguments)
+    return run(*arguments)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -60,13 +61,7 @@ def recomputed(
     contexts = partial(_contexts, added)
     with ExitStack() as restored:
         for layer in layers:
-            forward = partial(
-                checkpoint,
-                layer.forward,
-                use_reentrant=False,
-                preserve_rng_state=False,
-                context_fn=contexts,
-            )
+            forward = partial(keeping_inputs, layer.forward, context_fn=contexts)
             before = layer.__dict__.get("forward")
             object.__setattr__(layer, "forward", forward)
             restored.callback(_restore, layer, before)

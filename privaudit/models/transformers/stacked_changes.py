@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import at_least_float32
 from privaudit.models.interfaces import Change
+from privaudit.models.transformers.recomputed_layers import keeping_inputs
 
 # Which pass a layer is in: hooks of another pass, in another thread or around this
 # one, see that it is not theirs.
@@ -107,11 +107,8 @@ def _in_float32(change: Change, rows: Tensor) -> Tensor:
     float32 would take most of a step's memory, so they are made again for the gradient.
     """
     if rows.dtype.itemsize < 4 and torch.is_grad_enabled():
-        exact: Tensor = checkpoint(
-            lambda part: change(at_least_float32(part)),
-            rows,
-            use_reentrant=False,
-            preserve_rng_state=False,
+        exact: Tensor = keeping_inputs(
+            lambda part: change(at_least_float32(part)), rows
         )
         return exact
     return change(at_least_float32(rows))
