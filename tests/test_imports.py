@@ -16,7 +16,7 @@ LEVELS = (  # each may import what stands before it; what shares a line knows no
     {"datasets"},
     {"models"},
     {"federated"},
-    {"auditing", "tuning"},
+    {"auditing", "recording", "tuning"},
     {"evaluation"},
     {"checks"},
     {"report"},

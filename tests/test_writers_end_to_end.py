@@ -107,10 +107,11 @@ def test_no_attack_reaches_the_truth(
 def test_utility_has_a_servers_and_the_clients_captions(
     audits: dict[str, Audit],
 ) -> None:
-    utility = audits["fedrand"].utility
+    utility = audits["fedrand"].measured_utility
     assert utility.metric == "ROUGE-L"
     assert set(utility.captions) == {"server", "clients"}
     assert utility.server is not None
+    assert utility.gain is not None
     assert utility.gain.n == (12,)
 
 

@@ -10,6 +10,7 @@ from privaudit.auditing.audit_part import AuditPart, R, audit_parts, stored_part
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.scenario import Scenario
+from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate
@@ -22,7 +23,7 @@ class Audit:
     Attributes:
         scenario: Who looked on, and what was tried.
         results: By attack; the first one carries the verdict.
-        utility: Accuracy of the personal models.
+        utility: Accuracy of the personal models; None where nobody can measure it.
         seed: Of the adversary's own randomness.
         parts: What else was computed, by the name of the part; see :meth:`part`.
     """
@@ -30,7 +31,7 @@ class Audit:
     run: Run
     scenario: Scenario
     results: Mapping[str, AttackResult]
-    utility: Utility
+    utility: Utility | None
     seed: int
     parts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,6 +63,20 @@ class Audit:
         shadowed = {name for name, attack in attacks if attack.trains_shadows}
         learned = [leak for name, leak in self.results.items() if name in shadowed]
         return learned[0] if learned else self.headline
+
+    @property
+    def measured_utility(self) -> Utility:
+        """The utility.
+
+        Raises:
+            ConfigError: Nobody measured it.
+        """
+        if self.utility is None:
+            raise ConfigError(
+                f"The utility of {self.run.name} was requested, and it was not "
+                "measured. Give its models and test records, or leave utility out."
+            )
+        return self.utility
 
     @property
     def auroc(self) -> Estimate:
@@ -108,9 +123,10 @@ class Audit:
                 "claimed": self.run.privacy["claimed"],
                 "certified": self.certificate,
             },
-            "utility": {
+            "utility": self.utility
+            and {
                 **self.utility.to_dict(),
-                "local_last_10_rounds": _last_rounds(self.run),
+                "local_last_10_rounds": last_rounds(self.run),
             },
             CLOSENESS.entry: parts.pop(CLOSENESS.entry),  # before the attacks
             "leaks": {name: leak.to_dict() for name, leak in self.results.items()},
@@ -118,8 +134,8 @@ class Audit:
         }
 
 
-def _last_rounds(run: Run) -> float:
-    """Return the mean accuracy of the last ten rounds that were measured."""
+def last_rounds(run: Run) -> float | None:
+    """Return the mean accuracy of the last ten measured rounds; None without any."""
     all_rounds = [line["local_accuracy"] for line in run.metrics]
     last = [value for value in all_rounds if value is not None][-10:]
-    return sum(last) / len(last)
+    return sum(last) / len(last) if last else None

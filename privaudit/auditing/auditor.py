@@ -26,7 +26,7 @@ from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
-from privaudit.federated.runs.utility import measure_clients
+from privaudit.federated.runs.utility import Utility, measure_clients
 from privaudit.federated.threat_models import find_threat
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.estimate import Estimate
@@ -113,12 +113,7 @@ class Auditor:
             run=self.run,
             scenario=plan,
             results=played.results,
-            utility=measure_clients(
-                self.run.trainer,
-                self.run.population,
-                self.run.personal_models,
-                self.run.own_model,
-            ),
+            utility=self._utility(),
             seed=seed,
             parts={
                 part.name: part.compute(played)
@@ -126,6 +121,13 @@ class Auditor:
                 if part.applies(played)
             },
         )
+
+    def _utility(self) -> Utility | None:
+        run = self.run
+        if not run.has_utility:
+            return None
+        models = run.personal_models
+        return measure_clients(run.trainer, run.population, models, run.own_model)
 
     def _as_seen(self, plan: Scenario) -> Scenario:
         plan = plan.where_masked() if self.run.config.is_masked else plan
@@ -190,6 +192,7 @@ class Auditor:
                     header["data_hash"],
                     header["model_hash"],
                     repr(self.run.config),
+                    *filter(None, [self.run.fingerprint]),
                 ],
                 "transcript": header["progress"]["head"],
                 "threat": [scenario.threat, scenario.answers],

@@ -25,6 +25,7 @@ from privaudit.models.interfaces import (
     AnyTask,
     Classifier,
     LanguageModel,
+    OwnersModel,
     Prompts,
     TaskKind,
     Tunable,
@@ -61,7 +62,8 @@ class Task:
     """What every party, and so every adversary, knows.
 
     Attributes:
-        backbone: The frozen model: one that classifies, or one that writes.
+        backbone: The frozen model: one that classifies, one that writes, or one that only
+            its owner can ask.
         public: Records that belong to nobody, from the same distribution.
         candidates: How many candidates each client has; which of them are members is
             not known.
@@ -70,7 +72,7 @@ class Task:
             coin, 1 where nobody is to be audited.
     """
 
-    backbone: Classifier | LanguageModel
+    backbone: Classifier | LanguageModel | OwnersModel
     public: Records
     candidates: Mapping[ClientId, int]
     rounds: int
@@ -99,6 +101,8 @@ class Task:
                 "A language model was requested, but this task's model classifies. "
                 "Use a generative model, such as tiny-llava."
             )
+        if isinstance(self.backbone, OwnersModel):
+            raise _owners("language model")
         return self.backbone
 
     @property
@@ -106,7 +110,7 @@ class Task:
         """The frozen transformer itself, whichever way the task's model answers."""
         if isinstance(self.backbone, Classifier):
             return self.backbone.tower
-        return self.backbone
+        return self.language
 
     @property
     def kind(self) -> TaskKind:
@@ -116,6 +120,8 @@ class Task:
     @property
     def classifier(self) -> Classifier:
         """The frozen CLIP of a model that classifies."""
+        if isinstance(self.backbone, OwnersModel):
+            raise _owners("classifier")
         if not isinstance(self.backbone, Classifier):
             raise ConfigError(
                 "A classifier was requested, but this task's model generates text. "
@@ -133,6 +139,13 @@ class Task:
         """Members a client has on average: by the coin, half its candidates."""
         candidates = sum(self.candidates.values()) / len(self.candidates)
         return candidates * self.member_share
+
+
+def _owners(what: str) -> ConfigError:
+    return ConfigError(
+        f"A {what} was requested, but this federation's model is its owner's. Use a run "
+        "that `privaudit train` made."
+    )
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,23 @@
 :class:`~privaudit.federated.base_trainer.BaseTrainer` has the first three.
 """
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.threat_models import View
-from privaudit.federated.trainer import ClientId, Reconstruction, Round, Task, Trainer
+from privaudit.federated.trainer import (
+    ClientId,
+    Reconstruction,
+    Records,
+    Round,
+    Task,
+    Trainer,
+)
 from privaudit.privacy.certificate import Claim
 
 
@@ -73,6 +83,17 @@ class RemembersSteps(Trainer, Protocol):
     @property
     def optimizer_state(self) -> str:
         """Say "kept" if what an optimiser remembers outlives a round."""
+        ...
+
+
+@runtime_checkable
+class MeasuresItself(Trainer, Protocol):
+    """A trainer that has a measure of utility of its own."""
+
+    def measure(
+        self, models: Sequence[Tensors], records: Records
+    ) -> Float[np.ndarray, "models records"] | None:
+        """Return a score from 0 to 1 of each model on each record; None without one."""
         ...
 
 

@@ -91,8 +91,12 @@ class Transcript:
         """Record a message, and return its line of the manifest."""
         entry = message.describe()
         self.head = chain(self.head, entry)
-        self._messages.append(message)
+        self.add(message)
         return {**entry, "hash": self.head}
+
+    def add(self, message: Message) -> None:
+        """Hold a message that follows from a recorded one: the head stays."""
+        self._messages.append(message)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)

@@ -213,6 +213,17 @@ class Classifier:
         return self.load_tower()
 
 
+@dataclass(frozen=True)
+class OwnersModel:
+    """A model that only its owner's functions can ask: nothing of it is known here.
+
+    Attributes:
+        task: What it does.
+    """
+
+    task: TaskKind
+
+
 @runtime_checkable
 class LanguageModel(Tunable, Protocol):
     """A frozen language model that may read pictures as tokens.

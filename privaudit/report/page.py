@@ -160,8 +160,9 @@ def _figures(
 ) -> dict[str, Markup]:
     """Return the pictures by name, those that there is something to draw of."""
     writers = [audit for audit in audits if wording.writes(audit)]
+    useful = [audit for audit in audits if audit.utility is not None]
     drawn = {
-        "tradeoff": (tradeoff_plot(audits), tradeoff_alt(audits)),
+        "tradeoff": (tradeoff_plot(useful) if useful else None, tradeoff_alt(useful)),
         "roc": (roc_plot(audits), roc_alt(audits)),
         "clients": (client_plot(audits), clients_alt(audits)),
         "classes": (class_plot(audits, classes), classes_alt(audits, classes)),

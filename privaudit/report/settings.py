@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privaudit.auditing.audit import Audit
+from privaudit.auditing.audit import Audit, last_rounds
 from privaudit.auditing.named_attacks import description
 from privaudit.federated.runs.runs import Run
 from privaudit.report.tables.token_grid_table import outside_grid
@@ -37,7 +37,6 @@ def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
     fields = run.config.model_dump()
     trainer_settings = fields.pop("settings")
-    last = audit.to_dict()["utility"]["local_last_10_rounds"]
     shown: dict[str, Any] = {
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
@@ -47,7 +46,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         **fields,
         "clients attacked": _attacked(audit),
         "attack seed": audit.seed,
-        f"own-class {audit.utility.metric}, {_which(run)}": f"{last:.3f}",
+        **_of_last_rounds(audit),
         "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
     }
@@ -69,6 +68,13 @@ def _attacked(audit: Audit) -> str:
     if writes(audit) and len(set(whom.values())) == 1:
         return next(iter(whom.values()))
     return "; ".join(f"{name}: {clients}" for name, clients in whom.items())
+
+
+def _of_last_rounds(audit: Audit) -> dict[str, str]:
+    """Return the utility of the last rounds, where it was measured."""
+    if audit.utility is None or (last := last_rounds(audit.run)) is None:
+        return {}
+    return {f"own-class {audit.utility.metric}, {_which(audit.run)}": f"{last:.3f}"}
 
 
 def _which(run: Run) -> str:

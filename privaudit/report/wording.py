@@ -7,6 +7,7 @@ from typing import Any
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent, small
+from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.statistics.estimate import Estimate
 
@@ -83,18 +84,24 @@ USES: Mapping[str, tuple[str, str]] = {
         "ROUGE-L of the captions against the references {} on a client's own classes",
         ", {} on other clients' classes",
     ),
+    OWNERS: (
+        "The owner's measure of utility is {} on a client's own classes",
+        ", {} on other clients' classes",
+    ),
 }
 """Sentences on utility for own classes and other clients' classes, by metric."""
+PLAIN = ("accuracy", OWNERS)  # metrics of models that need not write
 
 
 def writes(audit: Audit) -> bool:
     """Say whether a run's models generate text."""
-    return audit.utility.metric != "accuracy"
+    return audit.utility is not None and audit.utility.metric not in PLAIN
 
 
 def metric(audits: Sequence[Audit]) -> str:
     """Return the utility metric: "accuracy", "exact match", "ROUGE-L"."""
-    return " or ".join(dict.fromkeys(audit.utility.metric for audit in audits))
+    measured = (audit.utility for audit in audits if audit.utility is not None)
+    return " or ".join(dict.fromkeys(utility.metric for utility in measured))
 
 
 def heading(text: str) -> str:
@@ -225,20 +232,29 @@ def setting(value: Any) -> str:
 
 
 def use(audit: Audit) -> str:
-    """Return a sentence on the models' utility."""
+    """Return a sentence on the models' utility; empty where it was not measured."""
     utility = audit.utility
+    if utility is None:
+        return ""
     neighbour = utility.neighbour
     own_template, other = USES[utility.metric]
     others = other.format(rate(neighbour)) if neighbour else ""
-    gain = utility.gain
+    measured = f"{own_template.format(rate(utility.local))}{others}"
+    return f"{measured}{_beyond_untrained(utility.gain)}."
+
+
+def _beyond_untrained(gain: Estimate | None) -> str:
+    """Return what training added, as the end of a sentence."""
+    if gain is None:
+        return ""
     if not gain.excludes(0):
         beyond = "no clear difference from"
     else:
         beyond = "more than" if gain.value > 0 else "less than"
         beyond = f"{abs(100 * gain.value):.1f} points {beyond}"
     return (
-        f"{own_template.format(rate(utility.local))}{others}; {beyond} the "
-        f"untrained model on the same records ({gain.value:+.3f} {interval(gain)})."
+        f"; {beyond} the untrained model on the same records "
+        f"({gain.value:+.3f} {interval(gain)})"
     )
 
 

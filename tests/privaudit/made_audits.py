@@ -255,7 +255,7 @@ def make_writer(
     audit.run.__dict__["metrics"] = [line, {**line, "local_accuracy": 0.5}]
     metrics = {name: accuracy(0.4) for name in CAPTION_METRICS}
     utility = replace(
-        audit.utility,
+        audit.measured_utility,
         metric=metric,
         server=accuracy(0.31),
         everywhere=accuracy(0.47),

@@ -98,11 +98,10 @@ def table_of(
 def _ask(
     adversary: Adversary, records: Records, model: Tensors, wanted: str
 ) -> TokenTable:
-    if records.words is None:
+    if adversary.task.kind != "generation":
         raise AttackError(
-            "An attack on token distributions was requested, but these records hold no "
-            "words. Use a data set with questions or captions, and a model that "
-            "generates text."
+            "An attack on token distributions was requested, but these models classify. "
+            "Use a data set with questions or captions, and a model that generates text."
         )
     chunks = adversary.trainer.query(
         adversary.task, stack([model]), records, want=frozenset({wanted})

@@ -18,7 +18,6 @@ from privaudit.core.errors import (
     UnknownNameError,
 )
 from privaudit.core.storage import parse_json
-from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import AUDITS, Run
 
@@ -150,7 +149,8 @@ def _entries(contents: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _check(audit: StoredAudit) -> None:
     """Raise ValueError unless the scores fit the run, its configuration and truth."""
     # Parsed, so that a field added since then stands at its default.
-    if RunConfig(**audit.contents["config"]) != audit.run.config:
+    config = audit.run.config
+    if type(config)(**audit.contents["config"]) != config:
         raise ValueError("its configuration is another")
     ledger = audit.run.truth
     for attack in audit.attacks:

@@ -60,7 +60,7 @@ def _restore(stored: StoredAudit) -> Audit:
         run=stored.run,
         scenario=_scenario(stored, results),
         results=results,
-        utility=from_plain(Utility, contents["utility"]),
+        utility=from_plain(Utility | None, contents["utility"]),
         seed=int(contents["seed"]),
         parts={
             part.name: part.from_json(contents[part.entry], scored)
@@ -72,6 +72,8 @@ def _restore(stored: StoredAudit) -> Audit:
 def _refuse_unknown(contents: Json) -> None:
     """Refuse a threat model or a metric that no page could tell of."""
     find_threat(str(contents["threat"]))
+    if contents["utility"] is None:
+        return
     metric = contents["utility"]["metric"]
     if not isinstance(metric, str) or metric not in METRICS:
         raise ValueError(f"there is no metric {shown(metric)}")

@@ -73,6 +73,8 @@ class SweepPoint:
         """
         leak = audit.results[attack] if attack else audit.headline
         guesses = leak if attack else audit.guesses
+        utility = audit.measured_utility
+        assert utility.gain is not None  # a sweep's own runs have an untrained model
         groups = [client.groups for client in leak.clients]
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
@@ -81,14 +83,14 @@ class SweepPoint:
             seed=audit.run.config.seed,
             success=guesses.success,
             auroc=leak.auroc,
-            local=audit.utility.local,
-            neighbour=audit.utility.neighbour,
-            gain=audit.utility.gain,
+            local=utility.local,
+            neighbour=utility.neighbour,
+            gain=utility.gain,
             certified=audit.certified_epsilon,
             guarantee=guarantee_of(audit.certificate),
             attack=leak.attack,
             guesser=guesses.attack,
-            metric=audit.utility.metric,
+            metric=utility.metric,
             scores=(members, others),
         )
 

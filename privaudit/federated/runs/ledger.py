@@ -40,6 +40,11 @@ class Ledger:
             heads[:] = True
         return cls(split.owner, heads & (split.owner >= 0))
 
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients' names, by number."""
+        return tuple(f"client-{n}" for n in range(int(self.owner.max()) + 1))
+
     def members_of(self, client: int) -> Int[np.ndarray, " members"]:
         """Return the records that a client trains on."""
         return np.flatnonzero((self.owner == client) & self.is_member)

@@ -89,8 +89,8 @@ class Population:
         return self.records.pick(self._tests)
 
     @cached_property
-    def untrained_scores(self) -> Float[np.ndarray, " tests"]:
-        """What the model as it comes scores on each test record."""
+    def untrained_scores(self) -> Float[np.ndarray, " tests"] | None:
+        """What the model as it comes scores on each test record; None without one."""
         return RUN_TASKS[self.task.kind].untrained(self.task, self.tests)
 
     def own_records(self, client: ClientId) -> Bool[Tensor, " tests"]:

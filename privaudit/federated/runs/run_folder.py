@@ -21,7 +21,7 @@ _NAME = r"[^/]+"
 _WRITTEN = re.compile(
     "|".join(
         (
-            r"run\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key",
+            r"run\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key|bundle\.json",
             r"transcript/(manifest\.jsonl|round-\d{4,}\.safetensors)",
             r"kept/(after-\d{4,}|personal|server)\.safetensors",
             r"kept/(mask|run)\.key",

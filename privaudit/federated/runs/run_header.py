@@ -47,6 +47,7 @@ class _Header(BaseModel):
     """What run.json must hold besides the format."""
 
     privaudit: str
+    origin: str = ""
     libraries: dict[str, str]
     threads: int
     device: dict[str, Any] = {}

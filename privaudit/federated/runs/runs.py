@@ -25,6 +25,7 @@ from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.limits import limit_of
 from privaudit.core.parameters import readable
+from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import Signer
 from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
@@ -310,6 +311,16 @@ class Run:
         return self.path.name
 
     @property
+    def has_utility(self) -> bool:
+        """Whether anybody can say what its models are good for."""
+        return True
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers of its models depend on besides what run.json says."""
+        return ""
+
+    @property
     def is_complete(self) -> bool:
         """Whether every round was trained."""
         return self.header["progress"]["rounds"] == self.config.rounds
@@ -329,6 +340,12 @@ class Run:
         return self
 
 
+RUN_ORIGINS: Registry[Callable[[Path], Run]] = Registry(
+    "origin of a run", "privaudit.recording"
+)
+"""By the origin that a header names: runs that `privaudit train` did not make."""
+
+
 def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
     """Load a run from disk, and verify its signature.
 
@@ -338,12 +355,13 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
 
     Raises:
         MissingFileError: There is no such run.
+        UnknownNameError: Another version, or another program, made it.
     """
     if run is None:
         return latest_runs(folder)[-1]
     loaded = Run(find_place(run, folder))
-    _ = loaded.header
-    return loaded
+    origin = loaded.header.get("origin")
+    return loaded if origin is None else RUN_ORIGINS.find(str(origin))(loaded.path)
 
 
 def chosen_runs(

@@ -18,7 +18,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.query import as_writer, ask_each, write, write_untuned
 from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.models.interfaces import TaskKind
+from privaudit.models.interfaces import OwnersModel, TaskKind
 from privaudit.statistics.captions.exact_match import exact_matches
 from privaudit.statistics.captions.scores import caption_scores, mean_estimates
 from privaudit.statistics.captions.token_f1 import (
@@ -60,14 +60,14 @@ class RunTask:
 
     Attributes:
         measure: Scores models on records.
-        untrained: Scores of the model as it comes, on records.
+        untrained: Scores of the model as it comes, on records; None where there is none.
         own_model: The server's own model, from its state; None where nobody asks.
         defaults: Fields of a run that are not those of :class:`RunFields`.
         libraries: Whose versions a run records beside the common ones.
     """
 
     measure: Callable[[Trainer, Task, Sequence[Tensors], Records], TaskScores]
-    untrained: Callable[[Task, Records], Float[np.ndarray, " records"]]
+    untrained: Callable[[Task, Records], Float[np.ndarray, " records"] | None]
     own_model: Callable[[Trainer, Tensors], Tensors | None]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     libraries: tuple[str, ...] = ()
@@ -82,7 +82,11 @@ def _measure_classes(
     return TaskScores("accuracy", right, macro_f1=macro_f1(predicted, labels))
 
 
-def _zero_shot_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
+def _zero_shot_scores(
+    task: Task, records: Records
+) -> Float[np.ndarray, " records"] | None:
+    if isinstance(task.backbone, OwnersModel):
+        return None
     blind = (records.features @ task.zero_shot.T.cpu()).argmax(dim=-1)
     return (blind == records.labels).numpy().astype(float)
 
@@ -119,8 +123,12 @@ def _score_short(
     return TaskScores(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
 
 
-def untuned_scores(task: Task, records: Records) -> Float[np.ndarray, " records"]:
-    """Return the scores of the model as it comes."""
+def untuned_scores(
+    task: Task, records: Records
+) -> Float[np.ndarray, " records"] | None:
+    """Return the scores of the model as it comes; None where only its owner has it."""
+    if isinstance(task.backbone, OwnersModel):
+        return None
     return score_writing(write_untuned(task, records), records).scores[0]
 
 

@@ -15,13 +15,15 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
 from privaudit.federated.trainer import ClientId, Trainer
+from privaudit.federated.trainer_abilities import MeasuresItself
 from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width, weighted_means
 
 _MEAN = phrase("method", "mean over clients, linearised over test records")
 
-METRICS = ("accuracy", EXACT, F1, LIKENESS)
+OWNERS = "utility"  # what an owner's own function measures
+METRICS = ("accuracy", EXACT, F1, LIKENESS, OWNERS)
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,9 @@ class Utility:
         neighbour: On all others; None if every client owns all.
         mix: On test records mixed as the client's candidates are, by class and domain:
             what tables on Dirichlet partitions report.
-        gain: Local score beyond the zero-shot model's, on the same records.
-        zero_shot: The zero-shot model's local score.
+        gain: Local score beyond the zero-shot model's, on the same records; None where
+            there is no model to compare with.
+        zero_shot: The zero-shot model's local score; None likewise.
         metric: What the scores are.
         server: The same as ``mix`` over all test records, of the server's own model;
             None where there is no such model, or nobody asked.
@@ -53,8 +56,8 @@ class Utility:
     local: Estimate
     neighbour: Estimate | None
     mix: Estimate
-    gain: Annotated[Estimate, Field(alias="gain_over_zero_shot")]
-    zero_shot: Estimate
+    gain: Annotated[Estimate | None, Field(alias="gain_over_zero_shot")]
+    zero_shot: Estimate | None
     metric: str = "accuracy"
     server: Estimate | None = None
     everywhere: Estimate | None = None
@@ -73,17 +76,22 @@ def measure_clients(
     models: Mapping[ClientId, Tensors],
     server: Tensors | None = None,
 ) -> Utility:
-    """Return the utility of each client's personal model, and of the server's."""
+    """Return the utility of each client's personal model, and of the server's.
+
+    Raises:
+        ConfigError: The models generate text, and only their owner can ask them.
+    """
     measured = measure_tests(trainer, population, list(models.values()))
     correct = measured.scores
-    plain = np.broadcast_to(population.untrained_scores, correct.shape)
+    untrained = population.untrained_scores
+    plain = None if untrained is None else np.broadcast_to(untrained, correct.shape)
     is_own = np.stack([population.own_records(client).numpy() for client in models])
     mix = np.stack([population.mix(client).numpy() for client in models])
     return Utility(
         local=mean_accuracy(correct, is_own),
         neighbour=mean_accuracy(correct, ~is_own) if (~is_own).any() else None,
-        gain=mean_accuracy(correct - plain, is_own),
-        zero_shot=mean_accuracy(plain, is_own),
+        gain=None if plain is None else mean_accuracy(correct - plain, is_own),
+        zero_shot=None if plain is None else mean_accuracy(plain, is_own),
         mix=mean_accuracy(correct, mix),
         all=mean_accuracy(correct, np.ones(correct.shape, dtype=bool)),
         metric=measured.metric,
@@ -120,6 +128,10 @@ def measure_tests(
 ) -> TaskScores:
     """Return how every model does on every test record."""
     task, tests = population.task, population.tests
+    if isinstance(trainer, MeasuresItself):
+        scores = trainer.measure(models, tests)
+        if scores is not None:
+            return TaskScores(OWNERS, scores)
     return RUN_TASKS[task.kind].measure(trainer, task, models, tests)
 
 

@@ -37,7 +37,7 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
     """Draw utility against leakage, one point with both intervals for each run.
 
     Args:
-        audits: At least one, under one scenario.
+        audits: At least one, under one scenario, with their utility.
     """
     with house_style():
         figure = new_figure(7.6, 4.6)
@@ -45,7 +45,7 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
         light_grid(axes)
         points, crosses = [], []
         for index, audit in enumerate(audits):
-            leak, local = audit.auroc, audit.utility.local
+            leak, local = audit.auroc, audit.measured_utility.local
             _cross(axes, leak, local, colour(index), _MARKERS[privacy_sort(audit)])
             points.append((leak.value, local.value))
             crosses.append((ends(leak), ends(local)))
@@ -61,8 +61,8 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
 def _told(audits: Sequence[Audit]) -> list[str]:
     pairs = zip(run_labels(audits), audits, strict=True)
     return [
-        f"{told(label, 'AUROC', audit.auroc)}; {audit.utility.metric} on own classes "
-        f"{audit.utility.local}"
+        f"{told(label, 'AUROC', audit.auroc)}; {audit.measured_utility.metric} on own "
+        f"classes {audit.measured_utility.local}"
         for label, audit in pairs
     ]
 
@@ -91,7 +91,8 @@ def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> Non
 def _tradeoff_axes(
     axes: Axes, audits: Sequence[Audit], crosses: Sequence[tuple[Ends, Ends]]
 ) -> None:
-    zero_shots = sorted({audit.utility.zero_shot.value for audit in audits})
+    untrained_rates = (audit.measured_utility.zero_shot for audit in audits)
+    zero_shots = sorted({rate.value for rate in untrained_rates if rate is not None})
     axes.set_xlim(*_room([0.48, 0.56, *(end for x, _ in crosses for end in x)]))
     axes.set_ylim(*_room([*zero_shots, *(end for _, y in crosses for end in y)]))
     axes.axvline(0.5, color=INK, linewidth=1, zorder=1)

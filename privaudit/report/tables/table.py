@@ -104,23 +104,36 @@ def tradeoff_rows(audits: Sequence[Audit]) -> list[TradeoffRow]:
 
 def _row(label: str, audit: Audit) -> TradeoffRow:
     leak, utility = audit.headline, audit.utility
+    local = neighbour = gain = TableCell("-")
+    if utility is not None:
+        local = TableCell.of(utility.local)
+        neighbour = _cell(utility.neighbour, "all own")
+        gain = _cell(utility.gain, "-", signed=True)
     return TradeoffRow(
         run=label,
         confidence=leak.auroc.confidence,
         verdict=decision(audit)[0].replace(", ", "\n"),
         attack=leak.attack,
         guesses=audit.guesses.attack,
-        local=TableCell.of(utility.local),
-        neighbour=TableCell.of(utility.neighbour)
-        if utility.neighbour
-        else TableCell("all own"),
-        gain=TableCell.of(utility.gain, signed=True),
+        local=local,
+        neighbour=neighbour,
+        gain=gain,
         auroc=TableCell.of(leak.auroc),
         tpr={percent(rate): TableCell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
         success=TableCell.of(audit.guesses.success),
         advantage=TableCell.of(audit.guesses.advantage, signed=True),
         claimed=epsilon(audit.claimed_epsilon),
         certified=certified(audit),
+    )
+
+
+def _cell(
+    estimate: Estimate | None, missing: str, *, signed: bool = False
+) -> TableCell:
+    return (
+        TableCell(missing)
+        if estimate is None
+        else TableCell.of(estimate, signed=signed)
     )
 
 

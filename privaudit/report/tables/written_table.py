@@ -58,7 +58,7 @@ def written_table(audits: Sequence[Audit], labels: Sequence[str]) -> WrittenTabl
 
 def _measured(audit: Audit) -> dict[str, Mapping[str, Estimate]]:
     """Return each metric on all test records, of the server's and clients' models."""
-    utility = audit.utility
+    utility = audit.measured_utility
     if utility.captions:
         return {who: utility.captions.get(who, {}) for who in ("server", "clients")}
     both = {"server": utility.server, "clients": utility.everywhere}

@@ -44,7 +44,7 @@ def test_a_row_has_its_numbers_and_a_relative_link(
 ) -> None:
     html, audit = written(audits, tmp_path), audits[1]
     text = Page(html).words
-    for number in (audit.auroc, audit.utility.local):
+    for number in (audit.auroc, audit.measured_utility.local):
         assert f"{number.value:.3f}[{number.low:.3f}, {number.high:.3f}]" in text
     assert f"n = {audit.auroc.n[0]} + {audit.auroc.n[1]}" in text
     assert f'href="{audit.run.name}/audits/s/report.html"' in html

@@ -35,7 +35,9 @@ def test_captions_and_answers_in_one_table_leave_each_others_cells_open() -> Non
 
 def test_without_a_servers_model_there_is_no_row_of_it() -> None:
     audit = make_writer(metric="exact match")
-    lone = replace(audit, utility=replace(audit.utility, server=None, everywhere=None))
+    lone = replace(
+        audit, utility=replace(audit.measured_utility, server=None, everywhere=None)
+    )
     assert written_table([lone], ["a"]).rows == ()
 
 

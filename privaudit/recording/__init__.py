@@ -1,0 +1,1 @@
+"""Federations that others trained: how they are recorded, and read as runs."""

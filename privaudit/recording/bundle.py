@@ -1,0 +1,153 @@
+"""bundle.json: what whoever recorded a federation declares of it.
+
+Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from privaudit.core.errors import ConfigError, TranscriptError, shown
+from privaudit.core.parameters import MOST, readable
+from privaudit.core.seeds import Randomness
+from privaudit.core.storage import read_json
+from privaudit.federated.transcript import GENESIS
+
+BUNDLE = "bundle.json"
+FORMAT = 1  # of bundle.json; raised when an older reader would misread it
+CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TAKEN = ("server", "public", "clients")  # parties that are no clients
+_HASH = r"[0-9a-f]{64}"
+
+Text = Annotated[str, Field(max_length=200)]
+ClientName = Annotated[str, Field(pattern=rf"^{CLIENT_NAME.pattern}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Aggregation(_Part):
+    """How the server makes one model of uploads."""
+
+    kind: Literal["mean", "sum", "individual"] = Field(
+        "mean",
+        description="mean: the weighted mean of uploads; sum: some function of their "
+        "sum, which is all that the server needs; individual: each upload by itself.",
+    )
+    weight: Text | None = Field(
+        None,
+        description="The tensor of an upload, one number, that weighs it in the mean. "
+        "None: all uploads weigh alike.",
+    )
+    uploads: Literal["models", "differences"] = Field(
+        "models",
+        description="models: tensors as the client trained them; differences: those "
+        "less what it had received in the round, under the same names.",
+    )
+
+
+class DeclaredClaim(_Part):
+    """The epsilon that the federation's method claims by a formula of its own."""
+
+    epsilon: float | None = Field(None, ge=0, allow_inf_nan=False)
+    delta: float = Field(1e-5, gt=0, lt=1)
+    source: Text = "none"
+
+
+class Bundle(_Part):
+    """The content of bundle.json."""
+
+    format: Literal[1] = 1
+    recorder: Text = Field(description="Which program recorded, and its version.")
+    rounds: int = Field(ge=0, le=MOST, description="Rounds that were recorded whole.")
+    clients: tuple[ClientName, ...] = Field(
+        description="Clients that sent or received something, in order of appearance."
+    )
+    aggregation: Aggregation = Aggregation()
+    trainer: Text = Field("recorded", description="The method, in the owner's words.")
+    model: Text = Field("", description="The model, in the owner's words.")
+    dataset: Text = Field("", description="The data, in the owner's words.")
+    settings: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Settings that a reader of the report needs."
+    )
+    model_hash: str = Field(
+        "", pattern=rf"^({_HASH})?$", description="SHA-256 of the frozen weights."
+    )
+    data_hash: str = Field(
+        "", pattern=rf"^({_HASH})?$", description="SHA-256 of the records."
+    )
+    libraries: dict[str, str] = Field(default_factory=dict, description="Versions.")
+    length: int = Field(ge=0, le=MOST, description="Messages in transcript/.")
+    head: str = Field(GENESIS, pattern=rf"^{_HASH}$", description="Of the hash chain.")
+    mechanisms: list[dict[str, JsonValue]] = Field(
+        default_factory=list,
+        description="Privacy mechanisms as they were applied: the fields of "
+        "privaudit.privacy.events.MechanismEvent, and the rounds of each.",
+    )
+    claimed: DeclaredClaim = DeclaredClaim()
+    randomness: Randomness = Field(
+        "system",
+        description="Where noise comes from: system, which nobody can repeat; or seed.",
+    )
+
+
+def check_client_name(name: str) -> str:
+    """Return a client's name.
+
+    Raises:
+        ConfigError: It is none: names stand in files, tables and on command lines.
+    """
+    if not CLIENT_NAME.fullmatch(name) or name in _TAKEN:
+        raise ConfigError(
+            f"{shown(name)} is no name of a client. Use up to 64 letters, digits, '.', "
+            f"'_' and '-', beginning with a letter or digit; {', '.join(_TAKEN)} are "
+            "taken."
+        )
+    return name
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Return what a recorded folder declares.
+
+    Raises:
+        MissingFileError: It has no bundle.json.
+        TranscriptError: A field is missing, unknown or out of range; the text says
+            which.
+    """
+    place = folder / BUNDLE
+    content = read_json(place)
+    if content.get("format") != FORMAT:
+        raise TranscriptError(
+            f"{place} is of format {shown(str(content.get('format')))}, and this version "
+            f"reads format {FORMAT}. Record again, or use the version that wrote it."
+        )
+    return bundle_of(content, place)
+
+
+def bundle_of(content: dict[str, Any], place: Path) -> Bundle:
+    """Return the bundle that a JSON object describes.
+
+    Raises:
+        TranscriptError: As :func:`read_bundle`.
+    """
+    try:  # JSON has lists where Python has tuples
+        bundle = Bundle.model_validate(content, strict=False)
+    except ValidationError as error:
+        raise TranscriptError(
+            f"{place} cannot be read: {readable(error, 'bundle')} docs/format.md says "
+            "what belongs there."
+        ) from None
+    for name in bundle.clients:
+        check_client_name(name)
+    return bundle
+
+
+def bundle_schema() -> dict[str, Any]:
+    """Return the JSON schema of bundle.json."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Bundle.model_json_schema(),
+    }

@@ -1,0 +1,212 @@
+"""How a recording becomes a run: transcript and truth are joined, checked and signed."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privaudit.core.errors import ConfigError, TooFewRecordsError, TranscriptError
+from privaudit.core.storage import file_hash, write_bytes, write_json
+from privaudit.datasets.partition import FEWEST_CANDIDATES
+from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.run_files import environment
+from privaudit.federated.runs.run_header import FORMAT, save_header
+from privaudit.federated.runs.run_lock import lock_run
+from privaudit.federated.runs.runs import Run, load_run
+from privaudit.federated.runs.utility import logged
+from privaudit.federated.transcript import (
+    UPLOAD_KINDS,
+    Message,
+    Transcript,
+    TranscriptFolder,
+    bytes_sent,
+)
+from privaudit.privacy.certificate import Claim
+from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.privacy_record import privacy_record
+from privaudit.recording.bundle import BUNDLE, Bundle, read_bundle
+from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
+
+
+def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
+    """Make a recorded folder a run that can be audited, and sign it.
+
+    Args:
+        folder: With transcript/ and bundle.json.
+        ledger: Who owned and who trained on which record, or its file.
+
+    Raises:
+        ConfigError: It is a run already, nothing was recorded, or the ledger knows
+            other clients than the transcript.
+        TooFewRecordsError: The ledger has too few records of some kind.
+        TranscriptError: A file was cut or altered.
+        MissingFileError: One is gone.
+    """
+    path = Path(folder)
+    truth = ledger if isinstance(ledger, Ledger) else Ledger.load(Path(ledger))
+    if (path / "run.json").exists():
+        raise ConfigError(
+            f"{path} is a run already. To join it with another ledger, record again."
+        )
+    bundle = read_bundle(path)
+    _check(path, bundle, truth)
+    with lock_run(path):
+        transcript = TranscriptFolder(path / "transcript").truncate(
+            head=bundle.head, length=bundle.length
+        )
+        lines = _metrics(path, bundle, transcript)
+        config = _config(bundle, truth, transcript, lines)
+        content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        write_bytes(path / "metrics.jsonl", content)
+        truth.save(path / "ledger.npz")
+        write_json(path / "privacy.json", _privacy(bundle, lines, transcript))
+        files = {name: file_hash(path / name) for name in (BUNDLE, "privacy.json")}
+        save_header(
+            path,
+            {
+                "format": FORMAT,
+                "origin": ORIGIN,
+                "privaudit": version("privaudit"),
+                **environment(("torch", "numpy")),
+                "config": config.model_dump(),
+                "model_hash": bundle.model_hash or _shape_hash(transcript),
+                "data_hash": bundle.data_hash or truth.hash,
+                "ledger_hash": truth.hash,
+                "progress": {
+                    "rounds": bundle.rounds,
+                    "length": bundle.length,
+                    "head": bundle.head,
+                    "metrics_hash": hashlib.sha256(content).hexdigest(),
+                    "checkpoint_hash": None,
+                },
+                "files": files,
+            },
+        )
+    return load_run(path)
+
+
+def _check(path: Path, bundle: Bundle, truth: Ledger) -> None:
+    """Refuse a recording and a ledger that do not go together."""
+    if not bundle.rounds:
+        raise ConfigError(
+            f"{path} holds no round: no client sent anything. Record at least one."
+        )
+    unknown = [name for name in bundle.clients if name not in truth.clients]
+    if unknown:
+        raise ConfigError(
+            f"{len(unknown)} of the {len(bundle.clients)} clients that were recorded are "
+            f"not in the ledger, such as {unknown[0]}: it knows "
+            f"{', '.join(truth.clients[:4])}{', ...' * (len(truth.clients) > 4)}. Use "
+            "the ledger that the federation was split by, and its names."
+        )
+    for owner, fewest, what, option in (
+        (TEST, 1, "test", "--test-share"),
+        (PUBLIC, FEWEST_PUBLIC, "reference", "--public-share"),
+    ):
+        if (count := int((truth.owner == owner).sum())) < fewest:
+            raise TooFewRecordsError(
+                f"The ledger has {count} {what} records, and an audit needs {fewest}: "
+                "they belong to no client. Make it with `privaudit split` and a larger "
+                f"{option}."
+            )
+    counts = np.bincount(truth.owner[truth.owner >= 0], minlength=len(truth.clients))
+    if counts.min() < FEWEST_CANDIDATES:
+        raise TooFewRecordsError(
+            f"{truth.clients[int(counts.argmin())]} has {int(counts.min())} candidates "
+            f"in the ledger, and {FEWEST_CANDIDATES} are needed to tell members from "
+            "others. Leave that client out of the audit, or give it more records."
+        )
+
+
+def _metrics(
+    path: Path, bundle: Bundle, transcript: Transcript
+) -> list[dict[str, Any]]:
+    """Return a line for each round, as a trained run has them."""
+    rounds: list[list[Message]] = [[] for _ in range(bundle.rounds)]
+    for message in transcript:
+        if message.round < bundle.rounds:
+            rounds[message.round].append(message)
+    lines = []
+    for index, messages in enumerate(rounds):
+        sent = bytes_sent(messages)
+        line = {
+            "round": index,
+            "participants": _participants(bundle, messages),
+            **logged(None),
+            "training_loss": None,
+            "bytes_up": sent["up"],
+            "bytes_down": sent["down"],
+            "seconds": None,
+            "mechanisms": _mechanisms(path, bundle, index),
+        }
+        lines.append(line)
+    return lines
+
+
+def _participants(bundle: Bundle, messages: Sequence[Message]) -> list[str]:
+    """Return who sent something; where sums say who, by number, all clients."""
+    if any(message.kind == "sum" for message in messages):
+        return list(bundle.clients)
+    senders = {m.sender for m in messages if m.kind in UPLOAD_KINDS}
+    return [client for client in bundle.clients if client in senders]
+
+
+def _mechanisms(path: Path, bundle: Bundle, index: int) -> list[dict[str, Any]]:
+    """Return the mechanisms of one round, checked."""
+    events = []
+    for group in bundle.mechanisms:
+        fields = dict(group)
+        rounds = fields.pop("rounds", None)
+        if not isinstance(rounds, list) or not all(type(r) is int for r in rounds):
+            raise TranscriptError(
+                f"{path / BUNDLE} has a mechanism without the list of its rounds. Give "
+                "each one, as docs/format.md says."
+            )
+        if index in rounds:
+            events.append(MechanismEvent.from_json(fields).to_json())
+    return events
+
+
+def _privacy(
+    bundle: Bundle, lines: Sequence[Mapping[str, Any]], transcript: Transcript
+) -> dict[str, Any]:
+    return privacy_record(
+        Claim(**bundle.claimed.model_dump()),
+        [line["mechanisms"] for line in lines],
+        sends_updates=any(m.kind in UPLOAD_KINDS | {"sum"} for m in transcript),
+        randomness=bundle.randomness,
+    )
+
+
+def _config(
+    bundle: Bundle,
+    truth: Ledger,
+    transcript: Transcript,
+    lines: Sequence[Mapping[str, Any]],
+) -> RecordedConfig:
+    masked = any(message.kind == "sum" for message in transcript)
+    taking_part = float(np.mean([len(line["participants"]) for line in lines]))
+    return RecordedConfig(
+        trainer=bundle.trainer,
+        model=bundle.model,
+        dataset=bundle.dataset,
+        settings=dict(bundle.settings),
+        clients=len(truth.clients),
+        rounds=bundle.rounds,
+        participation=min(1.0, max(taking_part, 1.0) / len(truth.clients)),
+        secure_aggregation="masked" if masked else "ideal",
+        randomness=bundle.randomness,
+        publish=any(message.kind == "release" for message in transcript),
+    )
+
+
+def _shape_hash(transcript: Transcript) -> str:
+    """Return a hash of what is sent, where the owner gave none of the frozen model."""
+    first = next(iter(transcript))
+    shapes = {name: [str(t.dtype), *t.shape] for name, t in first.tensors.items()}
+    return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,275 @@
+"""The owner's side: functions that say how a recorded federation's models are asked.
+
+They stand in one module, which the owner names: ``--owner theirs.py``, or
+:func:`use_owner`. Nothing in a recorded folder is ever executed or imported.
+
+==================  =================================================================
+``labels``          class of each record, [n]; of generation None
+``class_names``     optional, by class
+``task``            optional: "classification" (default) or "generation"
+``query``           what a model says of some records; needed by every attack
+``local_update``    optional: one client's training in one round; for attacks with
+                    shadow models, and those on updates
+``aggregate``       optional: the server's next model, where it is no weighted mean
+``reconstruct``     optional: the best model of a client that a view allows
+``utility``         optional: a score of each record, in [0, 1]
+==================  =================================================================
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, get_args, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.tensors import Tensors
+from privaudit.federated.threat_models import View
+from privaudit.models.interfaces import TaskKind
+
+Positions = Int[np.ndarray, " records"]
+
+
+@runtime_checkable
+class Query(Protocol):
+    """What one model says of some records.
+
+    Example:
+        >>> import torch
+        >>> pictures = torch.eye(3)
+        >>> def query(tensors, positions):
+        ...     return pictures[positions] @ tensors["weight"].T + tensors["bias"]
+        >>> model = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
+        >>> query(model, np.array([0, 2])).shape
+        torch.Size([2, 2])
+    """
+
+    def __call__(self, tensors: Tensors, positions: Positions) -> Any:
+        """Return logits, or log-probabilities.
+
+        Args:
+            tensors: A model, as clients send it: divided by weights, and with what was
+                received added to differences.
+            positions: Of the records, in the owner's order.
+
+        Returns:
+            [records, classes] of classification. Of generation a pair: logits [records,
+            length, vocabulary], and labels [records, length] as Hugging Face has them:
+            the token at each position, -100 where none is to be predicted.
+        """
+        ...
+
+
+@runtime_checkable
+class LocalUpdate(Protocol):
+    """One client's training in one round, as the federation's own clients do it."""
+
+    def __call__(
+        self, received: Tensors, positions: Positions, seed: int
+    ) -> Mapping[str, Tensor]:
+        """Return what the client sends, in the form in which it is recorded.
+
+        Args:
+            received: What the server sent.
+            positions: Of the records that the client trains on; any number above 0.
+            seed: For its randomness, from 0 to 2^31 - 1.
+        """
+        ...
+
+
+@runtime_checkable
+class Reconstruct(Protocol):
+    """The best model of a client that a view allows, where it is not the last upload."""
+
+    def __call__(self, view: View, client: str) -> Mapping[str, Tensor]:
+        """Return the model; uploads in the view are multiplied by their weight."""
+        ...
+
+
+@dataclass(frozen=True)
+class Owner:
+    """An owner's module, checked.
+
+    Attributes:
+        name: For errors.
+        code: SHA-256 of its file: what it answered before may be kept no longer than
+            it stays the same.
+        query: As in :class:`Query`.
+        labels: Class of each record; None for generation.
+        class_names: By class; () are numbers.
+        task: What the models do.
+        local_update: As in :class:`LocalUpdate`.
+        aggregate: (server's tensors, sum of uploads by name) -> server's tensors.
+        reconstruct: As in :class:`Reconstruct`.
+        utility: (tensors, positions) -> scores [records] in [0, 1].
+    """
+
+    name: str
+    code: str
+    query: Callable[..., Any]
+    labels: Int[np.ndarray, " n"] | None = None
+    class_names: tuple[str, ...] = ()
+    task: TaskKind = "classification"
+    local_update: Callable[..., Any] | None = None
+    aggregate: Callable[..., Any] | None = None
+    reconstruct: Callable[..., Any] | None = None
+    utility: Callable[..., Float[np.ndarray, " records"]] | None = None
+
+    @classmethod
+    def of(cls, given: object, name: str = "") -> "Owner":
+        """Return what a module, or any object with its names, gives.
+
+        Raises:
+            ConfigError: ``query`` or ``labels`` is missing, or something is no function.
+        """
+        if isinstance(given, Owner):
+            return given
+        name = name or str(getattr(given, "__name__", type(given).__name__))
+        task = _task(getattr(given, "task", "classification"), name)
+        functions: dict[str, Callable[..., Any]] = {}
+        for one in ("query", "local_update", "aggregate", "reconstruct", "utility"):
+            function = getattr(given, one, None)
+            if function is not None and not callable(function):
+                raise ConfigError(f"{one} of {name} is no function. Make it one.")
+            if function is not None:
+                functions[one] = function
+        if "query" not in functions:
+            raise ConfigError(
+                f"{name} has no function query(tensors, positions), which returns what "
+                "a model says of some records: logits [records, classes]. Add one."
+            )
+        labels = getattr(given, "labels", None)
+        return cls(
+            name=name,
+            code=_code_of(given),
+            labels=_labels(labels, name, task),
+            class_names=tuple(map(str, getattr(given, "class_names", ()))),
+            task=task,
+            **functions,
+        )
+
+
+def _task(given: object, name: str) -> TaskKind:
+    for task in get_args(TaskKind):
+        if task == given:
+            found: TaskKind = task
+            return found
+    raise ConfigError(
+        f"{name} says that its task is {shown(repr(given))}. Say classification or "
+        "generation."
+    )
+
+
+def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
+    if given is None and task == "generation":
+        return None
+    labels: Shaped[np.ndarray, ...] = np.asarray(given)
+    if given is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        found = "none" if given is None else f"{labels.dtype} of shape {labels.shape}"
+        raise ConfigError(
+            f"{name} should have labels: the class of each record, whole numbers in a "
+            f"row. There is {found}."
+        )
+    return labels.astype(np.int64)
+
+
+def _code_of(given: object) -> str:
+    """Return a hash of the file that a module or an object's class is of."""
+    module = (
+        given
+        if isinstance(given, ModuleType)
+        else sys.modules.get(type(given).__module__)
+    )
+    place = getattr(module, "__file__", None)
+    content = Path(place).read_bytes() if place and Path(place).exists() else b""
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_owner(place: str) -> Owner:
+    """Import the module that an owner names, and check it.
+
+    Args:
+        place: A file, ``theirs.py``, or a module, ``package.theirs``. Its folder is put
+            on the path, as ``python theirs.py`` does.
+
+    Raises:
+        MissingFileError: There is no such file or module.
+        ConfigError: It cannot be imported, or lacks something.
+    """
+    path = Path(place)
+    is_file = place.endswith(".py")
+    if is_file and not path.is_file():
+        raise MissingFileError(
+            f"There is no owner's module {shown(place)}. Name a file, or a module that "
+            "can be imported."
+        )
+    try:
+        module = _import_file(path) if is_file else _import_module(place)
+    except Exception as error:  # whatever the owner's code raises
+        raise ConfigError(
+            f"The owner's module {shown(place)} cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return Owner.of(module, place)
+
+
+def _import_module(name: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that what it defines knows where it is from
+    spec.loader.exec_module(module)
+    return module
+
+
+_chosen: ContextVar[Owner | None] = ContextVar("owner", default=None)
+
+
+@contextmanager
+def use_owner(owner: object) -> Iterator[None]:
+    """Ask the models of recorded federations through an owner's functions, within.
+
+    Args:
+        owner: A module, any object with the names above, or where ``load_owner`` finds
+            one; None leaves what was chosen.
+
+    Raises:
+        ConfigError: It lacks something.
+    """
+    found = load_owner(owner) if isinstance(owner, str) else owner
+    chosen = _chosen.get() if found is None else Owner.of(found)
+    token = _chosen.set(chosen)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def chosen_owner() -> Owner | None:
+    """Return the owner that was chosen, if any."""
+    return _chosen.get()
+
+
+def names_of_classes(owner: Owner, labels: Sequence[int]) -> tuple[str, ...]:
+    """Return a name for each class: the owner's, or its number."""
+    return owner.class_names or tuple(str(n) for n in range(max(labels, default=0) + 1))

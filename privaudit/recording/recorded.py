@@ -1,0 +1,215 @@
+"""A recorded federation as a run: everything that an audit asks of one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError, TranscriptError
+from privaudit.core.parameters import readable
+from privaudit.core.storage import parse_json
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.split import PUBLIC, Split
+from privaudit.federated.runs.population import Population
+from privaudit.federated.runs.runs import RUN_ORIGINS, Run
+from privaudit.federated.trainer import ClientId, Records, Task
+from privaudit.federated.transcript import SERVER, Message, Transcript
+from privaudit.federated.weighted_mean import WEIGHT
+from privaudit.models.interfaces import OwnersModel
+from privaudit.privacy.certificate import Claim
+from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
+from privaudit.recording.owner import Owner, chosen_owner, names_of_classes
+from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
+from privaudit.recording.recorded_trainer import (
+    IndividualRecordedTrainer,
+    RecordedTrainer,
+    as_summed,
+)
+
+
+@dataclass(frozen=True)
+class OwnersRecords:
+    """Records that only their owner has: nothing of them is known but their number.
+
+    Attributes:
+        count: How many.
+        digest: What the recording says is the data's hash.
+    """
+
+    count: int
+    digest: str
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Return no picture.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "A record of a recorded federation was to be shown, and its owner has it. "
+            "Leave pictures out of the report."
+        )
+
+    @property
+    def contents(self) -> Sequence[bytes]:
+        """Each record's position, which is all that tells records apart."""
+        return [n.to_bytes(8, "little") for n in range(self.count)]
+
+
+@RUN_ORIGINS.register(ORIGIN)
+@dataclass(frozen=True)
+class RecordedRun(Run):
+    """A federation that others trained; its models are asked by its owner's functions.
+
+    Attributes:
+        owner: The owner's functions; by default those that were chosen.
+    """
+
+    path: Path
+    owner: Owner | None = None
+
+    @cached_property
+    def asked(self) -> Owner | None:
+        """The owner's functions; None without any: then nothing can be asked."""
+        return self.owner or chosen_owner()
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        """What whoever recorded the federation declares of it."""
+        place = self.path / BUNDLE
+        return bundle_of(parse_json(self.read(BUNDLE), place), place)
+
+    @cached_property
+    def config(self) -> RecordedConfig:
+        """What is known of how the federation was made."""
+        try:
+            return RecordedConfig(**self.header["config"])
+        except (TypeError, ValidationError) as error:
+            reason = (
+                readable(error, "run")
+                if isinstance(error, ValidationError)
+                else repr(error)
+            )
+            raise TranscriptError(
+                f"{self.path / 'run.json'} holds no valid configuration ({reason}): it "
+                "was altered, or written by another version."
+            ) from None
+
+    @cached_property
+    def trainer(self) -> RecordedTrainer:
+        """The owner's functions behind the interface of a trainer."""
+        first = next(m for m in self.transcript if m.kind == "broadcast")
+        claimed = Claim(**self.bundle.claimed.model_dump())
+        declared = self.bundle.aggregation
+        alone = declared.kind == "individual"
+        made = IndividualRecordedTrainer if alone else RecordedTrainer
+        return made(declared, first.tensors, claimed, self.asked)
+
+    @cached_property
+    def population(self) -> Population:
+        """Positions in the owner's data, and who owns them.
+
+        Raises:
+            ConfigError: The owner's labels are not of the ledger's records.
+        """
+        truth, names = self.truth, self.truth.clients
+        count = len(truth.owner)
+        labels = self._labels(count)
+        split = Split(truth.owner)
+        records = Records(
+            features=torch.arange(count, dtype=torch.float64)[:, None],
+            labels=labels,
+        )
+        classes: tuple[str, ...] = ("-",)
+        if self.asked is not None and self.asked.labels is not None:
+            classes = names_of_classes(self.asked, labels.tolist())
+        owned = OwnersRecords(count, self.header["data_hash"])
+        candidates = {c: len(split.of(n)) for n, c in enumerate(names)}
+        kind = self.asked.task if self.asked else "classification"
+        return Population(
+            Dataset(owned, labels, classes),
+            records,
+            split,
+            Task(
+                backbone=OwnersModel(kind),
+                public=records.pick(torch.from_numpy(split.of(PUBLIC))),
+                candidates=candidates,
+                rounds=self.config.rounds,
+            ),
+            self.header["model_hash"],
+        )
+
+    def _labels(self, count: int) -> Tensor:
+        if self.asked is None or self.asked.labels is None:
+            return torch.zeros(count, dtype=torch.long)
+        if len(self.asked.labels) != count:
+            raise ConfigError(
+                f"{self.asked.name} has {len(self.asked.labels)} labels, and the ledger "
+                f"of {self.name} has {count} records. Give the class of each, in the "
+                "ledger's order."
+            )
+        return torch.from_numpy(self.asked.labels)
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """Everything that was sent; uploads as sums are made of them.
+
+        What is on disk is as it was sent, and checked as such.
+        """
+        received: dict[ClientId, Tensors] = {}
+        summed = Transcript()
+        recorded = super().transcript
+        for message in recorded:
+            if message.kind == "broadcast":
+                received[message.receiver] = message.tensors
+            summed.add(self._summed(message, received))
+        summed.head = recorded.head
+        return summed
+
+    def _summed(self, message: Message, received: dict[ClientId, Tensors]) -> Message:
+        declared = self.bundle.aggregation
+        if message.kind == "sum":
+            return replace(message, tensors=_renamed(message.tensors, declared.weight))
+        if not message.is_update or declared.kind == "individual":
+            return message
+        before = received.get(message.sender, {})
+        return replace(message, tensors=as_summed(message.tensors, before, declared))
+
+    @cached_property
+    def personal_models(self) -> dict[ClientId, Tensors]:
+        """Each client's model after the last round: what it released, or received."""
+        view = [m for m in self.transcript if m.kind in ("broadcast", "release")]
+        models: dict[ClientId, Tensors] = {}
+        for message in sorted(view, key=lambda m: m.kind == "release"):
+            who = message.receiver if message.sender == SERVER else message.sender
+            models[who] = message.tensors
+        return {c: models[c] for c in self.population.task.clients if c in models}
+
+    @property
+    def has_utility(self) -> bool:
+        """Whether the owner's functions say what a model is good for."""
+        asked = self.asked
+        if asked is None:
+            return False
+        return asked.utility is not None or asked.task == "classification"
+
+    @property
+    def fingerprint(self) -> str:
+        """What answers that are kept for later depend on besides the recording."""
+        return self.asked.code if self.asked else ""
+
+
+def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:
+    """Return a sum with its weight under the name that means it."""
+    named = {n: t for n, t in tensors.items() if n != weight}
+    if weight is not None and weight in tensors:
+        named[WEIGHT] = tensors[weight].reshape(()).float()
+    return named

@@ -1,0 +1,56 @@
+"""The settings of a recorded federation: those that its recording knows, and no others."""
+
+from typing import Any
+
+from pydantic import model_serializer
+
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.trainer import Trainer
+from privaudit.models.interfaces import TaskKind
+
+ORIGIN = "recorded"
+KNOWN = (
+    "trainer",
+    "settings",
+    "dataset",
+    "model",
+    "clients",
+    "rounds",
+    "participation",
+    "publish",
+    "secure_aggregation",
+    "randomness",
+)
+
+
+class RecordedConfig(RunConfig):
+    """A run's settings as its owner declared them; others are neither known nor stored.
+
+    ``trainer``, ``model`` and ``dataset`` are the owner's words, not names of this
+    tool. ``participation`` is the share of clients that took part in a round on average.
+    """
+
+    @model_serializer(mode="plain")
+    def _known(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in KNOWN}
+
+    @property
+    def task(self) -> TaskKind:
+        """Unknown: the owner's functions say what the model does."""
+        raise _no_recipe("its task")
+
+    def build_trainer(self) -> Trainer:
+        """Return no trainer: it is the owner's.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise _no_recipe("its trainer")
+
+
+def _no_recipe(what: str) -> ConfigError:
+    return ConfigError(
+        f"A recorded federation was asked for {what}, which is its owner's: this "
+        "command needs a run that `privaudit train` made."
+    )

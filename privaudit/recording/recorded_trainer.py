@@ -1,0 +1,284 @@
+"""The trainer of a recorded federation: it asks the owner's functions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.core.errors import AttackError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
+from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
+from privaudit.federated.base_trainer import BaseTrainer
+from privaudit.federated.threat_models import View
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Reconstruction,
+    Records,
+    Round,
+    Signal,
+    Signals,
+    Task,
+)
+from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, last_sent
+from privaudit.models.interfaces import AnyTask
+from privaudit.models.token_table import TOKENS, token_signals
+from privaudit.privacy.certificate import Claim
+from privaudit.recording.bundle import Aggregation
+from privaudit.recording.owner import Owner
+
+ROWS_AT_ONCE = 256  # records that an owner's function is asked about in one call
+IGNORED = -100  # a label that is not to be predicted, as Hugging Face has it
+
+
+def positions_of(features: Float[Tensor, "*n 1"]) -> np.ndarray:
+    """Return where records stand in the owner's data: that is all their features say."""
+    return features[..., 0].round().long().cpu().numpy()
+
+
+def as_summed(
+    sent: Tensors, received: Tensors, declared: Aggregation, records: int = 1
+) -> dict[str, Tensor]:
+    """Return an upload as sums are made of it: models times their weight, and that.
+
+    Args:
+        sent: As it was sent.
+        received: What the client had received in the round.
+        declared: How uploads are weighed, and what they are.
+        records: The weight, where uploads are weighed by a number that is not there.
+    """
+    upload = dict(sent)
+    weight = torch.tensor(float(records if declared.weight else 1))
+    if declared.weight in upload:
+        weight = upload.pop(declared.weight).reshape(()).to(torch.float64)
+    if declared.uploads == "differences":
+        upload = {
+            name: tensor + received[name] if name in received else tensor
+            for name, tensor in upload.items()
+        }
+    summed = {name: at_least_float32(t) * weight for name, t in upload.items()}
+    return {**_in_float32(summed), WEIGHT: weight.float()}
+
+
+def _in_float32(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors in float32: weights of float64 would make all of them that."""
+    return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
+
+
+@dataclass(frozen=True)
+class RecordedTrainer(BaseTrainer):
+    """What a recorded federation did, by its owner's functions.
+
+    Attributes:
+        declared: What the recording says of aggregation.
+        first: The first broadcast: where federations of the adversary's own begin.
+        claimed: The epsilon that the method claims.
+        owner: The functions; None refuses what needs them.
+    """
+
+    task: ClassVar[AnyTask] = "either"
+    usual_rounds: ClassVar[int] = 1
+
+    declared: Aggregation
+    first: Tensors = field(repr=False)
+    claimed: Claim
+    owner: Owner | None = field(repr=False)
+
+    def claim(self, task: Task) -> Claim:
+        """Return the epsilon that the method claims."""
+        return self.claimed
+
+    def single_step(self) -> "RecordedTrainer":
+        """Return itself: how one record moves a client is the owner's to say."""
+        return self
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return the first broadcast."""
+        return self.first
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        """Train each client of a cohort by the owner's function, one by one."""
+        update = self._function(
+            "local_update", "(received, positions, seed) -> tensors sent"
+        )
+        sent = []
+        for place, client in enumerate(cohort.clients):
+            down = {name: tensor[place] for name, tensor in received.items()}
+            positions = positions_of(cohort.features[place][cohort.mask[place]])
+            sent.append(self._train(update, client, down, positions, at))
+        return LocalResult(stack(sent), {}, torch.zeros(len(cohort)))
+
+    def _train(
+        self,
+        update: Callable[..., Any],
+        client: ClientId,
+        received: Tensors,
+        positions: np.ndarray,
+        at: Round,
+    ) -> dict[str, Tensor]:
+        if not len(positions):  # nothing to train on, and no weight
+            nothing = as_summed(received, received, Aggregation())
+            return {name: tensor * 0 for name, tensor in nothing.items()}
+        seed = int(at.stream("owner", client).words(1)[0] >> 33)
+        sent = self._call("local_update", update, dict(received), positions, seed)
+        if not isinstance(sent, Mapping) or not sent:
+            raise self._fault(
+                "local_update", f"returned a {type(sent).__name__}", "tensors by name"
+            )
+        held = {str(n): torch.as_tensor(t).detach().cpu() for n, t in sent.items()}
+        return as_summed(held, received, self.declared, len(positions))
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the weighted mean, or what the owner's function makes of the sum."""
+        if self.owner is not None and self.owner.aggregate is not None:
+            made = self._call("aggregate", self.owner.aggregate, server, inbox)
+            return dict(made), ()
+        if self.declared.kind == "mean":
+            return apply_mean(server, inbox), ()
+        raise self._missing("aggregate", "(server, summed) -> server")
+
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the owner's reconstruction, else the last upload, else the broadcast."""
+        if self.owner is not None and self.owner.reconstruct is not None:
+            return Reconstruction(
+                self._call("reconstruct", self.owner.reconstruct, view, client)
+            )
+        if view.has_release_of(client):
+            return Reconstruction(view.release_of(client).tensors)
+        sent = last_sent(view, client)
+        if sent is not None:
+            return Reconstruction(sent)
+        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
+
+    def query(
+        self,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield what the owner's function says of records, some at a time."""
+        ask = self._function("query", "(tensors, positions) -> logits")
+        positions = positions_of(records.features)
+        each = unstack(models, len(next(iter(models.values()))))
+        for first in range(0, len(positions), ROWS_AT_ONCE):
+            rows = positions[first : first + ROWS_AT_ONCE]
+            answers = [self._call("query", ask, model, rows) for model in each]
+            if task.kind == "generation":
+                yield stack(
+                    [self._tokens(answer, len(rows), want) for answer in answers]
+                )
+            else:
+                logits = [self._classes(answer, len(rows)) for answer in answers]
+                yield {"log_probabilities": torch.stack(logits)}
+
+    def measure(
+        self, models: Sequence[Tensors], records: Records
+    ) -> Float[np.ndarray, "models records"] | None:
+        """Return the owner's scores of each model on each record; None without them."""
+        if self.owner is None or self.owner.utility is None:
+            return None
+        positions, utility = positions_of(records.features), self.owner.utility
+        rows = [self._call("utility", utility, m, positions) for m in models]
+        scores = np.asarray(rows, dtype=float)
+        wanted = (len(models), len(positions))
+        if scores.shape != wanted or not ((scores >= 0) & (scores <= 1)).all():
+            raise self._fault(
+                "utility", f"gave scores of shape {scores.shape}",
+                f"a number from 0 to 1 for each of {wanted[1]} records",
+            )  # fmt: skip
+        return scores
+
+    def _classes(self, answer: Any, records: int) -> Float[Tensor, "records classes"]:
+        logits = torch.as_tensor(answer).detach().cpu()
+        if logits.ndim != 2 or len(logits) != records or logits.shape[1] < 2:
+            raise self._fault(
+                "query", f"returned logits of shape {tuple(logits.shape)}",
+                f"[{records}, classes], with two classes or more",
+            )  # fmt: skip
+        if not torch.isfinite(logits).any(dim=1).all() or torch.isnan(logits).any():
+            raise self._fault("query", "returned logits that are not finite", "numbers")
+        return at_least_float32(logits).log_softmax(dim=-1)
+
+    def _tokens(
+        self, answer: Any, records: int, want: frozenset[Signal]
+    ) -> dict[str, Tensor]:
+        is_pair = isinstance(answer, tuple) and len(answer) == 2
+        logits, labels = (
+            (torch.as_tensor(part).detach().cpu() for part in answer)
+            if is_pair
+            else (torch.zeros(0), torch.zeros(0))
+        )
+        if (
+            logits.ndim != 3
+            or labels.shape != logits.shape[:2]
+            or len(labels) != records
+        ):
+            raise self._fault(
+                "query", "returned something else",
+                f"a pair: logits [{records}, length, vocabulary], and labels "
+                f"[{records}, length] with {IGNORED} where nothing is predicted",
+            )  # fmt: skip
+        words = TokenSequences(labels.clamp(min=0), _kinds(labels))
+        return token_signals(at_least_float32(logits), words, want | {TOKENS})
+
+    def _function(self, name: str, form: str) -> Callable[..., Any]:
+        function = getattr(self.owner, name, None)
+        if function is None:
+            raise self._missing(name, form)
+        found: Callable[..., Any] = function
+        return found
+
+    def _missing(self, name: str, form: str) -> AttackError:
+        if self.owner is None:
+            return AttackError(
+                "How a recorded federation's models are asked is its owner's to say, "
+                "and nobody did. Name the owner's module: --owner theirs.py, or "
+                "privaudit.use_owner(...)."
+            )
+        return AttackError(
+            f"This needs {name}{form}, and {self.owner.name} has no such function. Add "
+            "it, or leave out what needs it (docs/recording.md says which attacks do)."
+        )
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call an owner's function; what it raises is told as its fault."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise self._fault(
+                name, f"raised {type(error).__name__}: {error}", "no error"
+            ) from error
+
+    def _fault(self, name: str, what: str, wanted: str) -> AttackError:
+        owner = self.owner.name if self.owner else "the owner's module"
+        return AttackError(f"{name} of {owner} {what}; wanted is {wanted}.")
+
+
+@dataclass(frozen=True)
+class IndividualRecordedTrainer(RecordedTrainer):
+    """The same, where the server uses each upload by itself."""
+
+    aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
+
+
+def _kinds(labels: Tensor) -> Tensor:
+    """Return what each token is: answer, or before it, or padding behind it."""
+    is_answer = labels != IGNORED
+    behind = is_answer.flip(-1).cumsum(dim=-1).flip(-1) == 0
+    kinds = torch.full_like(labels, INSTRUCTION)
+    kinds[is_answer] = ANSWER
+    kinds[behind] = PADDING
+    return kinds

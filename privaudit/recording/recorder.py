@@ -1,0 +1,380 @@
+"""The recorder: whoever runs a federation hands it every message as it is sent.
+
+Messages of one round are held until the next begins; then they are written, and
+bundle.json counts the round. So memory does not grow with the rounds, and what was
+recorded before a kill can be audited.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError, shown
+from privaudit.core.parameters import readable
+from privaudit.core.seeds import Randomness
+from privaudit.core.storage import make_private_folder, write_json
+from privaudit.core.tensors import Tensors, digest
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.run_folder import (
+    check_place,
+    clear_run,
+    remove_unfinished,
+)
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.transcript import (
+    GENESIS,
+    PUBLIC,
+    SERVER,
+    Kind,
+    Message,
+    TranscriptFolder,
+    chain,
+)
+from privaudit.privacy.certificate import Claim
+from privaudit.privacy.events import MechanismEvent
+from privaudit.recording.bundle import (
+    BUNDLE,
+    Aggregation,
+    Bundle,
+    DeclaredClaim,
+    check_client_name,
+)
+from privaudit.recording.importing import finish_recording
+
+
+class Recorder:
+    """Writes a federation down as a run folder that can be audited.
+
+    Rounds count from 0. The last model that the server sends bears the number of rounds.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from privaudit.datasets.split import PUBLIC, TEST
+        >>> from privaudit.federated.runs.ledger import Ledger
+        >>> owner = np.array([0, 0, 1, 1, *[PUBLIC] * 10, TEST])
+        >>> ledger = Ledger(owner, np.array([True, False] * 2 + [False] * 11))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Recorder(f"{folder}/run", ledger=ledger, weight="records") as recorder:
+        ...         for client in ("client-0", "client-1"):
+        ...             recorder.broadcast(0, client, {"w": torch.zeros(2)})
+        ...             recorder.update(0, client, {"w": torch.ones(2)}, weight=1)
+        ...             recorder.broadcast(1, client, {"w": torch.ones(2)})
+        ...     len(recorder.run.transcript)  # and two releases of the last model
+        8
+
+    Args:
+        folder: Of the run: new, or empty.
+        aggregation: What the server makes of uploads: their weighted "mean", a function
+            of their "sum", or it uses each, "individual".
+        weight: The name of the number that weighs an upload in the mean; it is recorded
+            beside the upload's tensors. None where all weigh alike.
+        uploads: Whether clients send "models", or "differences" from what they received.
+        ledger: The truth about members, or its file, if it may be kept with the run.
+            Without one ``privaudit import`` ends what is begun here.
+        trainer: The method, in your words; like ``model`` and ``dataset``.
+        model: Likewise.
+        dataset: Likewise.
+        settings: What a reader of the report should know besides.
+        claim: The epsilon that the method claims.
+        randomness: Where its noise comes from: "system", or "seed".
+        model_hash: SHA-256 of the frozen weights, if there are any.
+        data_hash: SHA-256 of the records.
+        publish: Whether the last broadcast model is given away, if no other is recorded.
+
+    Raises:
+        ConfigError: The folder holds something, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        aggregation: Literal["mean", "sum", "individual"] = "mean",
+        weight: str | None = None,
+        uploads: Literal["models", "differences"] = "models",
+        ledger: "Ledger | str | Path | None" = None,
+        trainer: str = "recorded",
+        model: str = "",
+        dataset: str = "",
+        settings: Mapping[str, Any] | None = None,
+        claim: Claim | None = None,
+        randomness: Randomness = "system",
+        model_hash: str = "",
+        data_hash: str = "",
+        publish: bool = True,
+    ) -> None:
+        self.folder, self.publish = Path(folder), publish
+        self.ledger = ledger if isinstance(ledger, Ledger | None) else _read(ledger)
+        claimed = claim or Claim()
+        try:
+            self._bundle = Bundle(
+                recorder=f"privaudit {version('privaudit')}",
+                rounds=0,
+                clients=(),
+                aggregation=Aggregation(
+                    kind=aggregation, weight=weight, uploads=uploads
+                ),
+                trainer=trainer,
+                model=model,
+                dataset=dataset,
+                settings=dict(settings or {}),
+                model_hash=model_hash,
+                data_hash=data_hash,
+                libraries={"torch": version("torch")},
+                length=0,
+                claimed=DeclaredClaim(
+                    epsilon=claimed.epsilon, delta=claimed.delta, source=claimed.source
+                ),
+                randomness=randomness,
+            )
+        except ValidationError as error:
+            raise ConfigError(readable(error, "recording")) from None
+        check_place(self.folder, fresh=False)
+        make_private_folder(self.folder)
+        clear_run(self.folder)
+        self._transcript = TranscriptFolder(self.folder / "transcript")
+        self._transcript.clear()
+        remove_unfinished(self.folder)
+        self._lock = threading.RLock()
+        self._round, self._buffer = 0, list[Message]()
+        self._clients: dict[str, None] = {}
+        self._seen: dict[str, Tensor] = {}  # tensors of this round, by digest
+        self._last: dict[str, Tensors] = {}  # broadcasts of the latest round, by client
+        self._mechanisms: list[dict[str, Any]] = []
+        self._length, self._head, self._uploads = 0, GENESIS, -1
+        self._has_released, self._is_closed = False, False
+        self.run: Run | None = None
+        self._note()
+
+    def broadcast(self, round: int, client: str, tensors: Mapping[str, Any]) -> None:
+        """Record what the server sent to a client; the same twice counts once.
+
+        Args:
+            round: From 0; the model that follows the last round bears their number.
+            client: Its name.
+            tensors: Tensors or arrays by name.
+
+        Raises:
+            ConfigError: An earlier round, a closed recorder, or nothing that is sent.
+        """
+        with self._lock:
+            sent = self._take(round, client, "broadcast", SERVER, client, tensors)
+            if round >= self._uploads:
+                self._last[client] = sent
+
+    def update(
+        self,
+        round: int,
+        client: str,
+        tensors: Mapping[str, Any],
+        weight: float | None = None,
+    ) -> None:
+        """Record what a client sent to the server, as it was sent.
+
+        Args:
+            round: From 0.
+            client: Its name.
+            tensors: Tensors or arrays by name, not multiplied by any weight.
+            weight: The number of that name, where it does not stand among the tensors.
+
+        Raises:
+            ConfigError: As :meth:`broadcast`; or the weight is missing, or none is
+                declared.
+        """
+        declared = self._bundle.aggregation
+        held = {**tensors}
+        if weight is not None and declared.weight is not None:
+            held[declared.weight] = torch.tensor(weight, dtype=torch.float64)
+        if (declared.weight is None) != (weight is None) and (
+            declared.weight is None or declared.weight not in held
+        ):
+            raise ConfigError(
+                f"The update of {client} in round {round} has the weight {weight}, and "
+                f"the recorder was told that weights are called {declared.weight!r}. "
+                "Give both, or neither."
+            )
+        alone = declared.kind == "individual"
+        kind: Kind = "individual-update" if alone else "update"
+        with self._lock:
+            self._take(round, client, kind, client, SERVER, held)
+            self._uploads = max(self._uploads, round)
+
+    def summed(
+        self, round: int, clients: Sequence[str], tensors: Mapping[str, Any]
+    ) -> None:
+        """Record the sum that a server learned by secure aggregation.
+
+        Args:
+            round: From 0.
+            clients: Who is in the sum.
+            tensors: The sum of what they sent, as the server learned it.
+
+        Raises:
+            ConfigError: As :meth:`broadcast`.
+        """
+        with self._lock:
+            order = torch.tensor([self._number(client) for client in clients])
+            who = {"clients": order}
+            self._take(round, "", "survivors", SERVER, "clients", who)
+            self._take(round, "", "sum", "clients", SERVER, tensors)
+            self._uploads = max(self._uploads, round)
+
+    def masked(self, round: int, client: str, tensors: Mapping[str, Any]) -> None:
+        """Record a client's masked upload, of which the server learns nothing alone.
+
+        Raises:
+            ConfigError: As :meth:`broadcast`.
+        """
+        with self._lock:
+            self._take(round, client, "masked", client, SERVER, tensors)
+
+    def release(self, client: str, tensors: Mapping[str, Any]) -> None:
+        """Record the model of a client that is given away, after the last round.
+
+        Raises:
+            ConfigError: As :meth:`broadcast`.
+        """
+        with self._lock:
+            after = max(self._round, self._uploads + 1)
+            self._take(after, client, "release", client, PUBLIC, tensors)
+            self._has_released = True
+
+    def mechanism(self, round: int, event: MechanismEvent) -> None:
+        """Record a privacy mechanism as it was applied in a round."""
+        with self._lock:
+            entry = event.to_json()
+            for group in self._mechanisms:
+                if {**group, "rounds": None} == {**entry, "rounds": None}:
+                    group["rounds"].append(round)
+                    return
+            self._mechanisms.append({**entry, "rounds": [round]})
+
+    def close(self) -> Run | None:
+        """Write what is left, and end the run if there is a ledger.
+
+        Returns:
+            The run; None without a ledger.
+
+        Raises:
+            ConfigError: Nothing was sent, or the ledger knows other clients.
+        """
+        with self._lock:
+            if not self._is_closed:
+                if self.publish and not self._has_released:
+                    self._publish()
+                self._write_round()
+                self._is_closed = True
+                if self.ledger is not None:
+                    self.run = finish_recording(self.folder, self.ledger)
+            return self.run
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an error only the rounds count that were written by then."""
+        if kind is None:
+            self.close()
+        self._is_closed = True
+
+    def _publish(self) -> None:
+        """Give away the model that follows the last round, if it was broadcast."""
+        if self._round > self._uploads >= 0:
+            for client, tensors in self._last.items():
+                self._take(self._round, client, "release", client, PUBLIC, tensors)
+
+    def _take(
+        self,
+        round: int,
+        client: str,
+        kind: Kind,
+        sender: str,
+        receiver: str,
+        tensors: Mapping[str, Any],
+    ) -> Tensors:
+        """Buffer a message; where another round begins, write the one before."""
+        if self._is_closed or round < self._round or not tensors:
+            reason = "nothing is in it"
+            if self._is_closed or round < self._round:
+                reason = "that round is written already"
+            raise ConfigError(
+                f"A {kind} of round {round} was to be recorded, but {reason}. Record "
+                "messages round by round, as they are sent."
+            )
+        if client:
+            self._number(client)
+        if round > self._round:
+            self._write_round()
+            self._round = round
+        held = {str(name): self._hold(name, one) for name, one in tensors.items()}
+        message = Message(round, sender, receiver, kind, held)
+        twice = kind == "broadcast" and any(
+            m.kind == kind and m.receiver == receiver and _same(m.tensors, held)
+            for m in self._buffer
+        )
+        if not twice:
+            self._buffer.append(message)
+        return held
+
+    def _number(self, client: str) -> int:
+        self._clients.setdefault(check_client_name(client))
+        return list(self._clients).index(client)
+
+    def _hold(self, name: str, value: Any) -> Tensor:
+        """Return a tensor as it is now: the federation may go on to change it."""
+        try:
+            tensor = torch.as_tensor(value).detach().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
+                "Give tensors or numeric arrays by name."
+            ) from None
+        key = digest(tensor)
+        if key not in self._seen:
+            self._seen[key] = tensor.clone()
+        return self._seen[key]
+
+    def _write_round(self) -> None:
+        """Write the messages of one round, and let bundle.json count them."""
+        if self._buffer:
+            lines = []
+            for message in self._buffer:
+                entry = message.describe()
+                self._head = chain(self._head, entry)
+                lines.append({**entry, "hash": self._head})
+            self._transcript.write(self._round, self._buffer, lines)
+            self._length += len(lines)
+        self._buffer, self._seen = [], {}
+        self._note()
+
+    def _note(self) -> None:
+        changed = {
+            "rounds": self._uploads + 1,
+            "clients": tuple(self._clients),
+            "length": self._length,
+            "head": self._head,
+            "mechanisms": self._mechanisms,
+        }
+        self._bundle = self._bundle.model_copy(update=changed)
+        write_json(self.folder / BUNDLE, self._bundle.model_dump(mode="json"))
+
+
+def _read(place: str | Path) -> Ledger:
+    return Ledger.load(Path(place))
+
+
+def _same(one: Tensors, other: Tensors) -> bool:
+    """Say whether two messages hold the same tensors: equal ones are held once."""
+    return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
