@@ -23,6 +23,7 @@ from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate
 from privaudit.cli.commands.lint import lint
 from privaudit.cli.commands.pretrain import app as pretrain_app
+from privaudit.cli.commands.recording import import_recording
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.selftest import selftest
 from privaudit.cli.commands.shift import shift
@@ -30,7 +31,7 @@ from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
-from privaudit.cli.options import with_computing, with_trust
+from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
@@ -116,12 +117,17 @@ app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-for _computes in (train, attack, tradeoff, table, shift, compare, claim, gate, costs):
+for _computes in (train, tradeoff, table, shift, claim):
     app.command()(with_computing(_computes))
+for _asks in (attack, compare, gate, costs):
+    app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
-    app.command()(with_trust(_loads))
+    app.command()(with_owner(with_trust(_loads)))
 for _reads in (figure, selftest, export, report):
     app.command()(_reads)
+
+
+app.command(name="import")(import_recording)
 
 
 @app.command(name="list")

@@ -121,6 +121,14 @@ TrustRemoteCode = Annotated[
         "rights. The run says so, and attacks on it need the option again.",
     ),
 ]
+OwnersModule = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PRIVAUDIT_OWNER",
+        help="For a recorded federation: the Python file or module that says how its "
+        "models are asked. It is imported, and nothing of the run's folder ever is.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
 JsonLines = Annotated[
     bool,
@@ -215,6 +223,18 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
 
     trust = _option("trust_remote_code", False, TrustRemoteCode)
     return _offered(command, compute, trust)
+
+
+def with_owner(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with ``--owner``, for one that asks models of runs."""
+
+    def compute(owner: str | None = None, **named: Any) -> None:
+        from privaudit.recording.owner import use_owner
+
+        with use_owner(owner):
+            command(**named)
+
+    return _offered(command, compute, _option("owner", None, OwnersModule))
 
 
 def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
