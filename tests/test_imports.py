@@ -89,7 +89,7 @@ def test_an_upward_import_is_found(line: str) -> None:
     assert not list(upward("models", "from privaudit.core.errors import ConfigError"))
 
 
-@pytest.mark.parametrize("folder", ["auditing", "tuning"])
+@pytest.mark.parametrize("folder", ["auditing", "recording", "tuning"])
 def test_auditing_and_tuning_do_not_know_each_other(folder: str) -> None:
     assert list(upward("auditing", "import privaudit.tuning"))
     assert list(upward("tuning", "import privaudit.auditing"))
@@ -136,7 +136,8 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
 def test_only_the_federation_makes_messages() -> None:
     """In its name, the exchange of messages does, and the protocol of masked sums.
 
-    Shadows and views make some too: of an adversary's own, or derived.
+    Shadows and views make some too: of an adversary's own, or derived. The recorder
+    writes down what others sent.
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
@@ -144,6 +145,7 @@ def test_only_the_federation_makes_messages() -> None:
     assert makers <= {
         *(f"privaudit.federated.{name}" for name in sending),
         "privaudit.auditing.shadow_models.training",
+        "privaudit.recording.recorder",
     }
 
 

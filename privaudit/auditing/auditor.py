@@ -99,7 +99,7 @@ class Auditor:
         with watching(self.run.name, watcher):
             task = self.run.population.task
         if shadows is None:
-            shadows = USUAL_SHADOWS[task.kind]
+            shadows = USUAL_SHADOWS[task.kind] if self.run.trains_shadows else 0
         named = named_attacks(attacks, shadows)
         plan = find_scenario(scenario, shadows).besides(named)
         plan = self._as_seen(plan.for_task(task.kind))

@@ -69,7 +69,7 @@ def measure_costs(
         run: A finished one.
         target: What local accuracy, or the metric in its place, is to reach.
         probe: Whether one client's round is run again, in a process of its own, to
-            count its operations and its memory.
+            count its operations and its memory; not of a recorded federation.
 
     Raises:
         ConfigError: The run is not finished, or the target is no rate.
@@ -98,7 +98,7 @@ def measure_costs(
         seen_every_round=_measured_until(run.metrics, reached),
         target=target,
         fairness=measure_fairness(run),
-        local=_probe(run) if probe else None,
+        local=_probe(run) if probe and not run.origin else None,
     )
 
 

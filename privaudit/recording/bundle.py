@@ -25,11 +25,11 @@ Text = Annotated[str, Field(max_length=200)]
 ClientName = Annotated[str, Field(pattern=rf"^{CLIENT_NAME.pattern}$")]
 
 
-class _Part(BaseModel):
+class _Declared(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Aggregation(_Part):
+class Aggregation(_Declared):
     """How the server makes one model of uploads."""
 
     kind: Literal["mean", "sum", "individual"] = Field(
@@ -49,7 +49,7 @@ class Aggregation(_Part):
     )
 
 
-class DeclaredClaim(_Part):
+class DeclaredClaim(_Declared):
     """The epsilon that the federation's method claims by a formula of its own."""
 
     epsilon: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -57,7 +57,7 @@ class DeclaredClaim(_Part):
     source: Text = "none"
 
 
-class Bundle(_Part):
+class Bundle(_Declared):
     """The content of bundle.json."""
 
     format: Literal[1] = 1
@@ -80,6 +80,9 @@ class Bundle(_Part):
         "", pattern=rf"^({_HASH})?$", description="SHA-256 of the records."
     )
     libraries: dict[str, str] = Field(default_factory=dict, description="Versions.")
+    seconds: tuple[float, ...] = Field(
+        (), description="Of each round, from its first message to its last."
+    )
     length: int = Field(ge=0, le=MOST, description="Messages in transcript/.")
     head: str = Field(GENESIS, pattern=rf"^{_HASH}$", description="Of the hash chain.")
     mechanisms: list[dict[str, JsonValue]] = Field(

@@ -141,7 +141,7 @@ def _metrics(
             "training_loss": None,
             "bytes_up": sent["up"],
             "bytes_down": sent["down"],
-            "seconds": None,
+            "seconds": bundle.seconds[index] if index < len(bundle.seconds) else 0.0,
             "mechanisms": _mechanisms(path, bundle, index),
         }
         lines.append(line)

@@ -202,6 +202,11 @@ class RecordedRun(Run):
         return asked.utility is not None or asked.task == "classification"
 
     @property
+    def trains_shadows(self) -> bool:
+        """Whether the owner's functions say how a client trains."""
+        return self.asked is not None and self.asked.local_update is not None
+
+    @property
     def fingerprint(self) -> str:
         """What answers that are kept for later depend on besides the recording."""
         return self.asked.code if self.asked else ""

@@ -6,6 +6,7 @@ recorded before a kill can be audited.
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -148,6 +149,7 @@ class Recorder:
         self._seen: dict[str, Tensor] = {}  # tensors of this round, by digest
         self._last: dict[str, Tensors] = {}  # broadcasts of the latest round, by client
         self._mechanisms: list[dict[str, Any]] = []
+        self._began, self._seconds = 0.0, list[float]()
         self._length, self._head, self._uploads = 0, GENESIS, -1
         self._has_released, self._is_closed = False, False
         self.run: Run | None = None
@@ -318,6 +320,8 @@ class Recorder:
         if round > self._round:
             self._write_round()
             self._round = round
+        if not self._buffer:
+            self._began = time.perf_counter()
         held = {str(name): self._hold(name, one) for name, one in tensors.items()}
         message = Message(round, sender, receiver, kind, held)
         twice = kind == "broadcast" and any(
@@ -349,6 +353,7 @@ class Recorder:
     def _write_round(self) -> None:
         """Write the messages of one round, and let bundle.json count them."""
         if self._buffer:
+            self._seconds.append(round(time.perf_counter() - self._began, 4))
             lines = []
             for message in self._buffer:
                 entry = message.describe()
@@ -363,6 +368,7 @@ class Recorder:
         changed = {
             "rounds": self._uploads + 1,
             "clients": tuple(self._clients),
+            "seconds": tuple(self._seconds[: self._uploads + 1]),
             "length": self._length,
             "head": self._head,
             "mechanisms": self._mechanisms,

@@ -5,7 +5,13 @@ import re
 from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
-from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    TranscriptError,
+    shown,
+)
+from privaudit.core.storage import read_bytes
 
 LATEST = "latest"  # the file beside the runs that names those last trained
 NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
@@ -34,6 +40,31 @@ def check_name(name: str) -> str:
             "taken. Choose another --name; --runs says in which folder it is kept."
         )
     return name
+
+
+def latest_places(folder: str | Path | None = None) -> list[Path]:
+    """Return where the runs lie that the last ``train`` command made.
+
+    Raises:
+        MissingFileError: Nothing was trained yet.
+        TranscriptError: What remembers it was altered.
+    """
+    marker = runs_folder(folder) / LATEST
+    names = []
+    if marker.exists():
+        names = read_bytes(marker).decode(errors="replace").splitlines()
+    if not names:
+        raise MissingFileError(
+            f"There is no run in {marker.parent}. Train one with "
+            "`privaudit train`, or name a run."
+        )
+    for name in names:
+        if not is_name(name):
+            raise TranscriptError(
+                f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
+                "and name the run."
+            )
+    return [marker.parent.resolve() / name for name in names]
 
 
 def find_place(name: str | Path, folder: str | Path | None = None) -> Path:

@@ -44,7 +44,7 @@ from privaudit.federated.runs.run_files import (
 )
 from privaudit.federated.runs.run_header import SignedHeader, add_files, read_header
 from privaudit.federated.runs.run_key import RUN_KEY, masking_of, secrets_of
-from privaudit.federated.runs.run_names import LATEST, find_place, is_name, runs_folder
+from privaudit.federated.runs.run_names import LATEST, find_place, latest_places
 from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.federated.transcript import Transcript, TranscriptFolder
 from privaudit.privacy.trace import RoundTrace
@@ -311,8 +311,18 @@ class Run:
         return self.path.name
 
     @property
+    def origin(self) -> str:
+        """Where it is from, if it was not trained here: a name in ``RUN_ORIGINS``."""
+        return str(self.header.get("origin", ""))
+
+    @property
     def has_utility(self) -> bool:
         """Whether anybody can say what its models are good for."""
+        return True
+
+    @property
+    def trains_shadows(self) -> bool:
+        """Whether an adversary can train models as its clients do."""
         return True
 
     @property
@@ -360,8 +370,8 @@ def load_run(run: str | Path | None = None, *, folder: str | Path | None = None)
     if run is None:
         return latest_runs(folder)[-1]
     loaded = Run(find_place(run, folder))
-    origin = loaded.header.get("origin")
-    return loaded if origin is None else RUN_ORIGINS.find(str(origin))(loaded.path)
+    origin = loaded.origin
+    return RUN_ORIGINS.find(origin)(loaded.path) if origin else loaded
 
 
 def chosen_runs(
@@ -378,25 +388,7 @@ def latest_runs(folder: str | Path | None = None) -> list[Run]:
         MissingFileError: Nothing was trained yet.
         TranscriptError: What remembers it was altered.
     """
-    marker = runs_folder(folder) / LATEST
-    names = _read_names(marker) if marker.exists() else []
-    if not names:
-        raise MissingFileError(
-            f"There is no run in {marker.parent}. Train one with "
-            "`privaudit train`, or name a run."
-        )
-    return [load_run(marker.parent.resolve() / name) for name in names]
-
-
-def _read_names(marker: Path) -> list[str]:
-    names = read_bytes(marker).decode(errors="replace").splitlines()
-    for name in names:
-        if not is_name(name):
-            raise TranscriptError(
-                f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
-                "and name the run."
-            )
-    return names
+    return [load_run(place) for place in latest_places(folder)]
 
 
 def mark_latest(runs: Sequence[Run]) -> None:

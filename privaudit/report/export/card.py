@@ -73,7 +73,8 @@ def _data(run: Run, key: Callable[[], bytes]) -> dict[str, str]:
     that one against a plain hash.
     """
     digest = run.header["data_hash"]
-    if isinstance(DATASETS.find(run.config.dataset), OnDisk):
+    # Where a run is from elsewhere, its data set is none of this tool's.
+    if run.origin or isinstance(DATASETS.find(run.config.dataset), OnDisk):
         return {"sealed": seal(key(), "data", digest)}
     return {_OWN_HASH: digest}
 

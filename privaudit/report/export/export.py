@@ -90,7 +90,12 @@ def export_public(
     texts = {CARD: render(card), README: readme(card, sieve, files)}
     _refuse_secrets("".join(texts.values()), loaded)
     _write(place, texts)
-    return Export(place, card, sieve, files, loaded.config.seed < GUESSABLE)
+    return Export(place, card, sieve, files, _is_guessable(loaded))
+
+
+def _is_guessable(run: Run) -> bool:
+    """Say whether the run's seed is one that others may try."""
+    return not run.origin and run.config.seed < GUESSABLE
 
 
 def _check_free(place: Path, run: Run) -> None:
@@ -126,6 +131,7 @@ def _head_in(card: Path) -> str | None:
 
 _KINDS = {
     r"run\.json": "header, of which a part is in the card",
+    r"bundle\.json": "what the recording declares",
     r"privacy\.json": "privacy record, of which most is in the card",
     r"transcript/.*": "transcript: what was sent",
     r"kept/run\.key": "secret key of the run",

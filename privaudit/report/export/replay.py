@@ -19,7 +19,7 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.runs import Run, load_run
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, recorded
 from privaudit.statistics.progress import Watcher
@@ -82,7 +82,7 @@ def _play(
         for path in run.path.iterdir():
             if path.name != "audits":
                 (bare / path.name).symlink_to(path.resolve())
-        audit = Auditor(Run(bare)).attack(
+        audit = Auditor(load_run(bare)).attack(
             stored.scenario,
             attacks=_named(stored),
             clients=_attacked(run, stored),

@@ -152,6 +152,7 @@ HEADER = entries(
     {
         "format": number,
         "privaudit": VERSION,
+        "origin": text("recorded|scores"),
         "libraries": each(
             "torch|open-clip-torch|numpy|opacus|dp-accounting|transformers|tokenizers",
             VERSION,

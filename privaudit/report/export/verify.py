@@ -132,7 +132,7 @@ def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
     """Return the runs whose transcript ends as the card's."""
     head, runs, refused = card["run"]["progress"]["head"], [], []
     for path in sorted(folder.glob("*/run.json")):
-        run = Run(path.parent)
+        run = load_run(path.parent)
         try:
             if run.header["progress"]["head"] == head:
                 runs.append(run)
