@@ -182,9 +182,14 @@ class Auditor:
         ]
         return adversary, link_targets(adversary, targets)
 
-    def _store(self, scenario: Scenario, seed: int) -> SignalStore:
-        """Return where signals of shadow models are kept: beside the run."""
+    def _store(self, scenario: Scenario, seed: int) -> SignalStore | None:
+        """Return where signals of shadow models are kept: beside the run.
+
+        None where nobody knows whether models would still answer the same.
+        """
         header = self.run.header
+        if self.run.origin and not self.run.fingerprint:
+            return None
         return SignalStore(
             self.run.path / _SIGNALS,
             {

@@ -3,6 +3,7 @@
 Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -136,8 +137,8 @@ def bundle_of(content: dict[str, Any], place: Path) -> Bundle:
     Raises:
         TranscriptError: As :func:`read_bundle`.
     """
-    try:  # JSON has lists where Python has tuples
-        bundle = Bundle.model_validate(content, strict=False)
+    try:  # as JSON, which has lists where Python has tuples
+        bundle = Bundle.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise TranscriptError(
             f"{place} cannot be read: {readable(error, 'bundle')} docs/format.md says "

@@ -102,8 +102,8 @@ class Owner:
 
     Attributes:
         name: For errors.
-        code: SHA-256 of its file: what it answered before may be kept no longer than
-            it stays the same.
+        code: SHA-256 of its code: what it answered may be kept while that stays the
+            same. Empty where it is not known: then nothing is kept.
         query: As in :class:`Query`.
         labels: Class of each record; None for generation.
         class_names: By class; () are numbers.
@@ -184,15 +184,21 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
 
 
 def _code_of(given: object) -> str:
-    """Return a hash of the file that a module or an object's class is of."""
-    module = (
-        given
-        if isinstance(given, ModuleType)
-        else sys.modules.get(type(given).__module__)
-    )
-    place = getattr(module, "__file__", None)
-    content = Path(place).read_bytes() if place and Path(place).exists() else b""
-    return hashlib.sha256(content).hexdigest()
+    """Return a hash of a module's code, and of what it imports from its own folder.
+
+    Empty for other objects: what they hold besides their code is not known.
+    """
+    place = getattr(given, "__file__", None)
+    if not isinstance(given, ModuleType) or not place:
+        return ""
+    folder = Path(place).resolve().parent
+    files = {Path(place).resolve()}
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if name and folder in Path(name).resolve().parents:
+            files.add(Path(name).resolve())
+    hashes = [hashlib.sha256(file.read_bytes()).digest() for file in sorted(files)]
+    return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
 def load_owner(place: str) -> Owner:

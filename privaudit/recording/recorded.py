@@ -18,7 +18,7 @@ from privaudit.datasets.split import PUBLIC, Split
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.runs import RUN_ORIGINS, Run
 from privaudit.federated.trainer import ClientId, Records, Task
-from privaudit.federated.transcript import SERVER, Message, Transcript
+from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message, Transcript
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import Claim
@@ -29,6 +29,7 @@ from privaudit.recording.recorded_trainer import (
     IndividualRecordedTrainer,
     RecordedTrainer,
     as_summed,
+    escaped,
 )
 
 
@@ -170,18 +171,21 @@ class RecordedRun(Run):
         for message in recorded:
             if message.kind == "broadcast":
                 received[message.receiver] = message.tensors
-            summed.add(self._summed(message, received))
+            summed.add(replace(message, tensors=self._summed(message, received)))
         summed.head = recorded.head
         return summed
 
-    def _summed(self, message: Message, received: dict[ClientId, Tensors]) -> Message:
+    def _summed(self, message: Message, received: dict[ClientId, Tensors]) -> Tensors:
+        """Return what a message holds under names, and as sums, that mean it here."""
         declared = self.bundle.aggregation
         if message.kind == "sum":
-            return replace(message, tensors=_renamed(message.tensors, declared.weight))
+            return _renamed(message.tensors, declared.weight)
+        if message.kind in MASKED_KINDS:
+            return message.tensors
         if not message.is_update or declared.kind == "individual":
-            return message
+            return escaped(message.tensors)
         before = received.get(message.sender, {})
-        return replace(message, tensors=as_summed(message.tensors, before, declared))
+        return as_summed(message.tensors, before, declared)
 
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
@@ -214,7 +218,7 @@ class RecordedRun(Run):
 
 def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:
     """Return a sum with its weight under the name that means it."""
-    named = {n: t for n, t in tensors.items() if n != weight}
+    named = escaped({n: t for n, t in tensors.items() if n != weight})
     if weight is not None and weight in tensors:
         named[WEIGHT] = tensors[weight].reshape(()).float()
     return named

@@ -28,13 +28,20 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, last_sent
+from privaudit.federated.weighted_mean import (
+    UNTRAINED,
+    WEIGHT,
+    apply_mean,
+    last_sent,
+    role_of,
+)
 from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.privacy.certificate import Claim
 from privaudit.recording.bundle import Aggregation
 from privaudit.recording.owner import Owner
 
+OWNERS = "owner's "  # before a tensor's name that would mean something here
 ROWS_AT_ONCE = 256  # records that an owner's function is asked about in one call
 IGNORED = -100  # a label that is not to be predicted, as Hugging Face has it
 
@@ -44,14 +51,31 @@ def positions_of(features: Float[Tensor, "*n 1"]) -> np.ndarray:
     return features[..., 0].round().long().cpu().numpy()
 
 
+def escaped(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors under names that mean nothing here: an owner's may be "weight"."""
+    return {
+        name
+        if role_of(name) == "model" and not name.startswith(OWNERS)
+        else OWNERS + name: t
+        for name, t in tensors.items()
+    }
+
+
+def unescaped(tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors under the names that their owner knows."""
+    return {name.removeprefix(OWNERS): t for name, t in tensors.items()}
+
+
 def as_summed(
     sent: Tensors, received: Tensors, declared: Aggregation, records: int = 1
 ) -> dict[str, Tensor]:
     """Return an upload as sums are made of it: models times their weight, and that.
 
+    Names are escaped.
+
     Args:
-        sent: As it was sent.
-        received: What the client had received in the round.
+        sent: As it was sent, under its owner's names.
+        received: What the client had received in the round, under those.
         declared: How uploads are weighed, and what they are.
         records: The weight, where uploads are weighed by a number that is not there.
     """
@@ -65,7 +89,7 @@ def as_summed(
             for name, tensor in upload.items()
         }
     summed = {name: at_least_float32(t) * weight for name, t in upload.items()}
-    return {**_in_float32(summed), WEIGHT: weight.float()}
+    return {**escaped(_in_float32(summed)), WEIGHT: weight.float()}
 
 
 def _in_float32(tensors: Tensors) -> dict[str, Tensor]:
@@ -127,10 +151,11 @@ class RecordedTrainer(BaseTrainer):
         at: Round,
     ) -> dict[str, Tensor]:
         if not len(positions):  # nothing to train on, and no weight
-            nothing = as_summed(received, received, Aggregation())
+            nothing = as_summed(unescaped(received), {}, Aggregation())
             return {name: tensor * 0 for name, tensor in nothing.items()}
         seed = int(at.stream("owner", client).words(1)[0] >> 33)
-        sent = self._call("local_update", update, dict(received), positions, seed)
+        received = unescaped(received)
+        sent = self._call("local_update", update, received, positions, seed)
         if not isinstance(sent, Mapping) or not sent:
             raise self._fault(
                 "local_update", f"returned a {type(sent).__name__}", "tensors by name"
@@ -143,8 +168,9 @@ class RecordedTrainer(BaseTrainer):
     ) -> tuple[Tensors, Events]:
         """Return the weighted mean, or what the owner's function makes of the sum."""
         if self.owner is not None and self.owner.aggregate is not None:
-            made = self._call("aggregate", self.owner.aggregate, server, inbox)
-            return dict(made), ()
+            known = unescaped(server), unescaped(inbox)
+            made = self._call("aggregate", self.owner.aggregate, *known)
+            return escaped(made), ()
         if self.declared.kind == "mean":
             return apply_mean(server, inbox), ()
         raise self._missing("aggregate", "(server, summed) -> server")
@@ -152,9 +178,8 @@ class RecordedTrainer(BaseTrainer):
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the owner's reconstruction, else the last upload, else the broadcast."""
         if self.owner is not None and self.owner.reconstruct is not None:
-            return Reconstruction(
-                self._call("reconstruct", self.owner.reconstruct, view, client)
-            )
+            model = self._call("reconstruct", self.owner.reconstruct, view, client)
+            return Reconstruction(escaped(unescaped(model)))
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
         sent = last_sent(view, client)
@@ -172,7 +197,7 @@ class RecordedTrainer(BaseTrainer):
         """Yield what the owner's function says of records, some at a time."""
         ask = self._function("query", "(tensors, positions) -> logits")
         positions = positions_of(records.features)
-        each = unstack(models, len(next(iter(models.values()))))
+        each = unstack(unescaped(models), len(next(iter(models.values()))))
         for first in range(0, len(positions), ROWS_AT_ONCE):
             rows = positions[first : first + ROWS_AT_ONCE]
             answers = [self._call("query", ask, model, rows) for model in each]
@@ -191,7 +216,10 @@ class RecordedTrainer(BaseTrainer):
         if self.owner is None or self.owner.utility is None:
             return None
         positions, utility = positions_of(records.features), self.owner.utility
-        rows = [self._call("utility", utility, m, positions) for m in models]
+        rows = [
+            self._call("utility", utility, unescaped(model), positions)
+            for model in models
+        ]
         scores = np.asarray(rows, dtype=float)
         wanted = (len(models), len(positions))
         if scores.shape != wanted or not ((scores >= 0) & (scores <= 1)).all():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import torch
 from pydantic import ValidationError
@@ -28,6 +28,7 @@ from privaudit.federated.runs.run_folder import (
     clear_run,
     remove_unfinished,
 )
+from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcript import (
     GENESIS,
@@ -137,6 +138,12 @@ class Recorder:
             )
         except ValidationError as error:
             raise ConfigError(readable(error, "recording")) from None
+        for name in (HEADER, BUNDLE):
+            if (self.folder / name).exists():
+                raise ConfigError(
+                    f"{self.folder} holds a {name}: a federation is recorded there "
+                    "already. Take another folder, or remove that one."
+                )
         check_place(self.folder, fresh=False)
         make_private_folder(self.folder)
         clear_run(self.folder)
@@ -176,7 +183,7 @@ class Recorder:
         round: int,
         client: str,
         tensors: Mapping[str, Any],
-        weight: float | None = None,
+        weight: SupportsFloat | None = None,
     ) -> None:
         """Record what a client sent to the server, as it was sent.
 
@@ -191,16 +198,14 @@ class Recorder:
                 declared.
         """
         declared = self._bundle.aggregation
-        held = {**tensors}
-        if weight is not None and declared.weight is not None:
-            held[declared.weight] = torch.tensor(weight, dtype=torch.float64)
-        if (declared.weight is None) != (weight is None) and (
-            declared.weight is None or declared.weight not in held
-        ):
+        held, name = {**tensors}, declared.weight
+        if name is not None and weight is not None:
+            held[name] = torch.tensor(float(weight), dtype=torch.float64)
+        if (name is None and weight is not None) or (name and name not in held):
             raise ConfigError(
                 f"The update of {client} in round {round} has the weight {weight}, and "
-                f"the recorder was told that weights are called {declared.weight!r}. "
-                "Give both, or neither."
+                f"the recorder was told that weights are called {name!r}. Give both, or "
+                "neither."
             )
         alone = declared.kind == "individual"
         kind: Kind = "individual-update" if alone else "update"

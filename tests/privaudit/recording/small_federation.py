@@ -1,0 +1,119 @@
+"""A federation of somebody else's: linear models that learn their records by heart."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privaudit.core.tensors import Tensors
+from privaudit.datasets.split import PUBLIC, TEST
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.recording.recorder import Recorder
+
+CLIENTS, CANDIDATES, REFERENCE, TESTS = 3, 24, 40, 12
+FEATURES, CLASSES, ROUNDS = 192, 4, 2
+COUNT = CLIENTS * CANDIDATES + REFERENCE + TESTS
+NAMES = tuple(f"client-{n}" for n in range(CLIENTS))
+
+
+def data() -> tuple[Tensor, Tensor]:
+    """Features without a pattern, and classes that only memory can know."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(COUNT, FEATURES, generator=generator)
+    return features, torch.randint(0, CLASSES, (COUNT,), generator=generator)
+
+
+X, Y = data()
+
+
+@dataclass
+class Linear:
+    """The owner's side; ``members`` False trains on reference records only."""
+
+    learns: bool = True
+    labels = Y.numpy()
+    class_names = ("oak", "elm", "ash", "yew")
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        return X[positions] @ tensors["weight"].T + tensors["bias"]
+
+    def local_update(
+        self, received: Tensors, positions: np.ndarray, seed: int
+    ) -> dict[str, Tensor]:
+        if not self.learns:
+            positions = np.flatnonzero(owners() == PUBLIC)
+        model = {n: t.clone().requires_grad_() for n, t in received.items()}
+        for _ in range(40):
+            logits = self.query(model, positions)
+            loss = torch.nn.functional.cross_entropy(logits, Y[positions])
+            grads = torch.autograd.grad(loss, list(model.values()))
+            with torch.no_grad():
+                for tensor, grad in zip(model.values(), grads, strict=True):
+                    tensor -= 0.5 * grad
+        return {n: t.detach() for n, t in model.items()}
+
+
+def owners() -> np.ndarray:
+    parts = [np.full(CANDIDATES, n) for n in range(CLIENTS)]
+    parts += [np.full(REFERENCE, PUBLIC), np.full(TESTS, TEST)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def toss(seed: int = 0) -> Ledger:
+    owner = owners()
+    coin = np.random.default_rng(seed).random(COUNT) < 0.5
+    return Ledger(owner, coin & (owner >= 0))
+
+
+def start() -> dict[str, Tensor]:
+    return {"weight": torch.zeros(CLASSES, FEATURES), "bias": torch.zeros(CLASSES)}
+
+
+Say = Callable[[Recorder, int, str, Tensors, int], None]
+
+
+def say_update(
+    recorder: Recorder, round: int, client: str, sent: Tensors, count: int
+) -> None:
+    recorder.update(round, client, sent, weight=count)
+
+
+def run_federation(
+    recorder: Recorder,
+    ledger: Ledger,
+    owner: Linear,
+    *,
+    rounds: int = ROUNDS,
+    say: Say = say_update,
+    names: Sequence[str] = NAMES,
+) -> dict[str, Tensor]:
+    """Average models by records, as anybody's loop does, and tell the recorder."""
+    server = start()
+    for index in range(rounds):
+        sums, total = {n: torch.zeros_like(t) for n, t in server.items()}, 0
+        for number, client in enumerate(names):
+            members = ledger.members_of(number)
+            recorder.broadcast(index, client, server)
+            sent = owner.local_update(server, members, index)
+            say(recorder, index, client, sent, len(members))
+            sums = {n: sums[n] + t * len(members) for n, t in sent.items()}
+            total += len(members)
+        server = {n: t / total for n, t in sums.items()}
+    for client in names:
+        recorder.broadcast(rounds, client, server)
+    return server
+
+
+def record(
+    folder: Path, ledger: Ledger | None = None, owner: Linear | None = None, **more: Any
+) -> Recorder:
+    """Record the federation whole, and end the run."""
+    ledger = ledger or toss()
+    settings = {"weight": "num-examples", "trainer": "FedAvg, a loop", **more}
+    with Recorder(folder, ledger=ledger, **settings) as recorder:
+        run_federation(recorder, ledger, owner or Linear())
+    return recorder

@@ -1,0 +1,175 @@
+"""A recording and a ledger become a run, or say why not; damage is found."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from privaudit import load_run
+from privaudit.core.errors import PrivauditError
+from privaudit.datasets.split import PUBLIC, TEST
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.recording.bundle import BUNDLE, bundle_schema
+from privaudit.recording.importing import finish_recording
+from tests.conftest import Cli
+from tests.places import ROOT
+from tests.privaudit.recording.small_federation import (
+    NAMES,
+    Linear,
+    owners,
+    run_federation,
+    toss,
+)
+
+SCHEMA = ROOT / "docs" / "bundle.schema.json"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording that nobody has joined with a ledger."""
+    from privaudit.recording.recorder import Recorder
+
+    place = tmp_path_factory.mktemp("recorded") / "run"
+    with Recorder(place, weight="num-examples") as recorder:
+        run_federation(recorder, toss(), Linear())
+    return place
+
+
+@pytest.fixture
+def copy(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "run"))
+
+
+def change(folder: Path, **fields: Any) -> None:
+    content = json.loads((folder / BUNDLE).read_bytes())
+    (folder / BUNDLE).write_text(json.dumps({**content, **fields}))
+
+
+def test_the_command_makes_a_run(copy: Path, tmp_path: Path, cli: Cli) -> None:
+    toss().save(tmp_path / "ledger.npz")
+    code, out, _ = cli("import", copy, "--ledger", tmp_path / "ledger.npz", "--json")
+    assert code == 0
+    assert json.loads(out)["messages"] == len(load_run(copy).transcript) == 18
+    code, _, err = cli("import", copy, "--ledger", tmp_path / "ledger.npz")
+    assert code == 2
+    assert "is a run already" in err
+
+
+def test_a_bundle_is_what_its_schema_says(copy: Path) -> None:
+    schema = json.loads(SCHEMA.read_bytes())
+    assert schema == bundle_schema()
+    jsonschema.validate(json.loads((copy / BUNDLE).read_bytes()), schema)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"format": 2}, "reads format 1"),
+        ({"rounds": -1}, "rounds"),
+        ({"rounds": 0}, "holds no round"),
+        ({"rounds": "2"}, "rounds"),
+        ({"clients": ["../../etc"]}, "clients"),
+        ({"aggregation": {"kind": "median"}}, "aggregation.kind"),
+        ({"more": 1}, "more"),
+        ({"head": "0" * 64}, "replaced"),
+        ({"length": 500}, "cut"),
+        ({"claimed": {"epsilon": float("nan")}}, "finite"),
+        ({"mechanisms": [{"release": "upload"}]}, "rounds"),
+        ({"mechanisms": [{"release": "upload", "rounds": [0]}]}, "mechanism"),
+        ({"trainer": "x" * 1000}, "trainer"),
+    ],
+)
+def test_a_bundle_that_is_wrong_says_where(
+    copy: Path, fields: dict[str, Any], says: str
+) -> None:
+    change(copy, **fields)
+    with pytest.raises(PrivauditError, match=says):
+        finish_recording(copy, toss())
+    assert not (copy / "run.json").exists()
+
+
+def drop(kind: int, keep: int) -> Callable[[], Ledger]:
+    def make() -> Ledger:
+        owner = owners()
+        owner[np.flatnonzero(owner == kind)[keep:]] = -3
+        return Ledger(owner, toss().is_member & (owner >= 0))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("ledger", "says"),
+    [
+        (drop(TEST, 0), "0 test records"),
+        (drop(PUBLIC, 5), "5 reference records"),
+        (drop(2, 1), "client-2 has 1 candidates"),
+        (drop(2, 0), "not in the ledger, such as client-2"),
+    ],
+)
+def test_a_ledger_that_does_not_fit_is_refused(
+    copy: Path, ledger: Callable[[], Ledger], says: str
+) -> None:
+    with pytest.raises(PrivauditError, match=says):
+        finish_recording(copy, ledger())
+    assert not (copy / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["bundle.json", "ledger.npz", "privacy.json", "metrics.jsonl"]
+)
+def test_a_changed_file_of_a_run_is_found(copy: Path, name: str) -> None:
+    finish_recording(copy, toss())
+    place = copy / name
+    content = bytearray(place.read_bytes())
+    content[len(content) // 2] ^= 1
+    place.write_bytes(content)
+    run = load_run(copy)
+    with pytest.raises(PrivauditError):
+        _ = (run.transcript, run.truth, run.privacy, run.metrics)
+
+
+def test_a_changed_message_is_found_before_anything_is_written(copy: Path) -> None:
+    shard = copy / "transcript" / "round-0001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(PrivauditError, match="altered"):
+        finish_recording(copy, toss())
+    assert not (copy / "run.json").exists()
+
+
+def test_a_pickle_is_never_read(copy: Path) -> None:
+    """An npz with an object in it runs code when numpy unpickles it."""
+    marker = copy.parent / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (marker,)
+
+    evil = np.array([Evil()], dtype=object)
+    np.savez(copy.parent / "evil.npz", owner=evil, is_member=evil)
+    with pytest.raises(PrivauditError):
+        finish_recording(copy, copy.parent / "evil.npz")
+    assert not marker.exists()
+
+
+def test_nothing_in_the_folder_is_imported(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that lies in a foreign folder, even one with an owner's usual name."""
+    marker = copy.parent / "ran"
+    for name in ("theirs.py", "sitecustomize.py", "numpy.py"):
+        (copy / name).write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.chdir(copy)
+    finish_recording(copy, toss())
+    _ = load_run(copy).transcript
+    assert not marker.exists()
+
+
+def test_names_of_all_clients_are_known(copy: Path) -> None:
+    assert finish_recording(copy, toss()).population.task.clients == NAMES

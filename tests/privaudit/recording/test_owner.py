@@ -1,0 +1,118 @@
+"""The owner's module: how it is found, checked, and blamed."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit import Auditor, load_run
+from privaudit.core.errors import AttackError, PrivauditError
+from privaudit.recording.owner import Owner, load_owner, use_owner
+from tests.conftest import Cli
+from tests.privaudit.recording.small_federation import Linear, record
+
+CODE = """
+from small import answer
+labels = [0, 1, 2]
+def query(tensors, positions):
+    return answer
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("recorded") / "run"
+    record(place)
+    return place
+
+
+def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text("answer = 41")
+    (tmp_path / "owner_of_three.py").write_text(CODE)
+    owner = load_owner(str(tmp_path / "owner_of_three.py"))
+    assert owner.query({}, np.array([0])) == 41
+    assert owner.labels is not None
+    assert owner.labels.tolist() == [0, 1, 2]
+
+
+def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
+    """Also code that the owner's module imports from its own folder."""
+    import sys
+
+    codes = []
+    for answer in (1, 2):
+        (tmp_path / "small.py").write_text(f"answer = {answer}")
+        (tmp_path / "owner_of_three.py").write_text(CODE)
+        sys.modules.pop("small", None)
+        codes.append(load_owner(str(tmp_path / "owner_of_three.py")).code)
+    assert codes[0] != codes[1]
+    assert not Owner.of(Linear()).code  # nothing is kept of what may change unseen
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "no function query"),
+        ({"query": 3}, "query of .* is no function"),
+        ({"query": len}, "should have labels"),
+        ({"query": len, "labels": [0.5]}, "whole numbers"),
+        ({"query": len, "labels": [[0]]}, "whole numbers"),
+        ({"query": len, "labels": [0], "task": "regression"}, "regression"),
+        ({"query": len, "labels": [0], "utility": 1}, "utility of"),
+    ],
+)
+def test_what_an_owner_lacks_is_said(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(PrivauditError, match=says):
+        Owner.of(SimpleNamespace(**given))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("1 / 0", "ZeroDivisionError"), ("def (", "SyntaxError"), ("", "no function")],
+)
+def test_a_module_that_cannot_be_used_exits_with_2(
+    folder: Path, tmp_path: Path, cli: Cli, content: str, says: str
+) -> None:
+    (tmp_path / "broken.py").write_text(content)
+    code, _, err = cli("attack", folder, "--owner", tmp_path / "broken.py")
+    assert code == 2
+    assert says in err
+
+
+def test_a_module_that_is_not_there_exits_with_2(folder: Path, cli: Cli) -> None:
+    for name in ("nowhere.py", "no_such_module_at_all"):
+        code, _, err = cli("attack", folder, "--owner", name)
+        assert code == 2
+        assert name in err
+
+
+def raising(*_: object) -> None:
+    raise ValueError("their own fault")
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (raising, "query of .* raised ValueError: their own fault"),
+        (lambda t, p: torch.zeros(3), "shape"),
+        (lambda t, p: torch.zeros(len(p) - 1, 4), "shape"),
+        (lambda t, p: torch.zeros(len(p), 1), "two classes"),
+        (lambda t, p: torch.full((len(p), 4), torch.nan), "not finite"),
+    ],
+)
+def test_a_query_that_answers_wrongly_is_named(
+    folder: Path, query: Any, says: str
+) -> None:
+    owner = Owner(**{**vars(Owner.of(Linear())), "query": query})
+    with use_owner(owner), pytest.raises(AttackError, match=says):
+        Auditor(load_run(folder)).attack(shadows=0)
+
+
+@pytest.mark.parametrize("update", [raising, lambda r, p, s: 3, lambda r, p, s: {}])
+def test_a_local_update_that_sends_nothing_is_named(folder: Path, update: Any) -> None:
+    owner = Owner(**{**vars(Owner.of(Linear())), "local_update": update})
+    with use_owner(owner), pytest.raises(AttackError, match="local_update of"):
+        Auditor(load_run(folder)).attack("update-watch")

@@ -1,0 +1,259 @@
+"""Audits of federations that others trained, where the truth is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit import Auditor, load_run
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.lint import lint
+from privaudit.core.errors import AttackError, ConfigError
+from privaudit.recording.owner import Owner, use_owner
+from privaudit.recording.recorded import RecordedRun
+from privaudit.report.export.export import export_public
+from privaudit.report.page import render_report
+from privaudit.statistics.roc import pooled_auroc
+from tests.privaudit.recording.small_federation import (
+    CANDIDATES,
+    CLIENTS,
+    NAMES,
+    ROUNDS,
+    Linear,
+    owners,
+    record,
+    start,
+    toss,
+)
+
+SCENARIOS = (
+    "server-reconstruct",
+    "server-aggregate",
+    "prompt-release",
+    "black-box",
+    "update-watch",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("recorded") / "run"
+    record(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def blind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation that never looks at a candidate."""
+    place = tmp_path_factory.mktemp("blind") / "run"
+    record(place, owner=Linear(learns=False))
+    return place
+
+
+@pytest.fixture(scope="module")
+def audits(folder: Path) -> dict[str, Audit]:
+    with use_owner(Linear()):
+        run = load_run(folder)
+        return {name: Auditor(run).attack(name, shadows=0) for name in SCENARIOS}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_is_learned_by_heart_is_found(
+    audits: dict[str, Audit], scenario: str
+) -> None:
+    audit = audits[scenario]
+    assert audit.auroc.value > 0.95
+    assert audit.headline.verdict.kind == "leaks"
+    assert sum(audit.auroc.n) == CLIENTS * CANDIDATES
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_was_never_seen_is_not(blind: Path, scenario: str) -> None:
+    """Of 100 coins, whatever a model that saw no candidate says covers chance in 95."""
+    with use_owner(Linear(learns=False)):
+        audit = Auditor(load_run(blind)).attack(scenario, shadows=0)
+    clients = audit.headline.clients
+    covered = 0
+    for seed in range(100):
+        truth = np.random.default_rng(seed)
+        groups = []
+        for client in clients:
+            coin = truth.random(len(client.scores)) < 0.5
+            groups.append((client.scores[coin], client.scores[~coin]))
+        estimate = pooled_auroc(groups)
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered >= 90  # 95 expected; fewer than 90 have a chance of 1 %
+
+
+def test_shadows_are_trained_by_the_owners_function(folder: Path) -> None:
+    with use_owner(Linear()):
+        audit = Auditor(load_run(folder)).attack(
+            "server-reconstruct",
+            attacks=["lira:mode=online"],
+            shadows=8,
+            clients=1,
+        )
+    lira = audit.results["lira:mode=online"]
+    assert lira.auroc.value > 0.95
+    assert sum(lira.auroc.n) == CANDIDATES
+
+
+def test_utility_is_the_owners_accuracy(audits: dict[str, Audit]) -> None:
+    """Classes of the test records are random, and nothing is compared with."""
+    utility = audits["server-aggregate"].measured_utility
+    assert utility.metric == "accuracy"
+    assert utility.local.value < 0.6
+    assert utility.gain is None
+    assert utility.zero_shot is None
+
+
+def test_an_owners_measure_of_utility_is_taken(folder: Path) -> None:
+    class Measured(Linear):
+        def utility(self, tensors: object, positions: np.ndarray) -> np.ndarray:
+            return np.full(len(positions), 0.25)
+
+    with use_owner(Measured()):
+        audit = Auditor(load_run(folder)).attack("prompt-release", shadows=0)
+    assert audit.measured_utility.local.value == 0.25
+    assert audit.measured_utility.metric == "utility"
+
+
+def test_participants_are_read_from_the_transcript(folder: Path) -> None:
+    run = load_run(folder)
+    assert isinstance(run, RecordedRun)
+    assert run.participants == [NAMES] * ROUNDS
+    assert run.config.model_dump()["trainer"] == "FedAvg, a loop"
+    assert "alpha" not in run.config.model_dump()
+
+
+def test_uploads_lie_on_disk_as_they_were_sent(folder: Path) -> None:
+    from privaudit.federated.transcript import TranscriptFolder
+
+    run = load_run(folder)
+    progress = run.header["progress"]
+    stored = TranscriptFolder(folder / "transcript").read(
+        head=progress["head"], length=progress["length"]
+    )
+    sent = next(m for m in stored if m.is_update).tensors
+    members = toss().members_of(0)
+    expected = Linear().local_update(start(), members, 0)
+    assert torch.equal(sent["weight"], expected["weight"])
+    assert sent["num-examples"] == len(members)
+    weighted = next(m for m in run.transcript if m.is_update)
+    torch.testing.assert_close(
+        weighted.tensors["owner's weight"], expected["weight"] * len(members)
+    )
+
+
+def test_an_audit_is_stored_and_shown_without_the_owner(folder: Path) -> None:
+    with use_owner(Linear()):
+        audit = Auditor(load_run(folder)).attack("server-reconstruct", shadows=0)
+        save_audit(audit)
+    stored = read_audit(load_run(folder), "server-reconstruct")
+    assert stored.class_names == Linear.class_names
+    again = restore_audit(stored)
+    assert again.auroc == audit.auroc
+    assert "FedAvg, a loop" in render_report([again])
+
+
+def test_an_export_names_no_word_of_the_owner(folder: Path, tmp_path: Path) -> None:
+    found = export_public(load_run(folder), tmp_path / "out")
+    text = "".join(p.read_text() for p in (tmp_path / "out").iterdir())
+    assert "FedAvg, a loop" not in text
+    assert set(found.card["data"]) == {"sealed"}
+
+
+def test_lint_speaks_about_a_recorded_federation(folder: Path) -> None:
+    assert [finding.rule for finding in lint(load_run(folder))] == ["nothing-claimed"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "asked", "says"),
+    [
+        ("local_update", {"shadows": 5}, "local_update(received, positions, seed)"),
+        ("local_update", {"scenario": "update-watch"}, "local_update"),
+    ],
+)
+def test_what_cannot_be_done_says_which_function_is_missing(
+    folder: Path, missing: str, asked: dict[str, object], says: str
+) -> None:
+    owner = Owner.of(Linear())
+    cut = Owner(**{**vars(owner), missing: None})
+    with use_owner(cut), pytest.raises(AttackError, match="needs") as raised:
+        Auditor(load_run(folder)).attack(**asked)  # type: ignore[arg-type]
+    assert says in str(raised.value)
+
+
+def test_without_local_update_no_shadows_are_trained_by_default(folder: Path) -> None:
+    owner = Owner(**{**vars(Owner.of(Linear())), "local_update": None})
+    with use_owner(owner):
+        audit = Auditor(load_run(folder)).attack("server-reconstruct")
+    assert "lira" not in audit.results
+    assert audit.auroc.value > 0.95
+
+
+def test_without_an_owner_nothing_is_asked(folder: Path) -> None:
+    with pytest.raises(AttackError, match="--owner"):
+        Auditor(load_run(folder)).attack("server-reconstruct", shadows=0)
+
+
+def test_labels_of_other_records_are_refused(folder: Path) -> None:
+    owner = Owner(**{**vars(Owner.of(Linear())), "labels": np.zeros(7, dtype=int)})
+    with use_owner(owner), pytest.raises(ConfigError, match="7 labels"):
+        Auditor(load_run(folder)).attack(shadows=0)
+
+
+def test_differences_are_models_again(tmp_path: Path) -> None:
+    """NVFlare's clients send what they changed: the audit is the same."""
+    from privaudit.recording.recorder import Recorder
+    from tests.privaudit.recording.small_federation import run_federation
+
+    def say(recorder: Recorder, index: int, client: str, sent, count: int) -> None:  # type: ignore[no-untyped-def]
+        before = recorder._last[client]
+        changed = {n: t - before[n] for n, t in sent.items()}
+        recorder.update(index, client, changed, weight=count)
+
+    with Recorder(
+        tmp_path / "run", ledger=toss(), weight="n", uploads="differences"
+    ) as recorder:
+        run_federation(recorder, toss(), Linear(), say=say)
+    with use_owner(Linear()):
+        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    assert audit.auroc.value > 0.95
+
+
+def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(
+    tmp_path: Path,
+) -> None:
+    from privaudit.recording.recorder import Recorder
+
+    ledger, owner = toss(), Linear()
+    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
+        server = start()
+        for name in NAMES:
+            recorder.broadcast(0, name, server)
+            recorder.masked(0, name, {"masked": torch.randint(0, 2**31, (9,))})
+        sent = [owner.local_update(server, ledger.members_of(n), 0) for n in range(3)]
+        counts = [len(ledger.members_of(n)) for n in range(3)]
+        pairs = list(zip(sent, counts, strict=True))
+        total = {k: sum(one[k] * n for one, n in pairs) for k in server}
+        recorder.summed(0, NAMES, {**total, "n": torch.tensor(float(sum(counts)))})
+        mean = {k: t / sum(counts) for k, t in total.items()}
+        for name in NAMES:
+            recorder.broadcast(1, name, mean)
+    run = load_run(tmp_path / "run")
+    assert run.config.is_masked
+    with use_owner(owner):
+        audit = Auditor(run).attack("server-reconstruct", shadows=0)
+        assert audit.scenario.threat == "server-aggregate"
+        assert audit.auroc.value > 0.95
+        with pytest.raises(Exception, match="masked"):
+            Auditor(run).attack("update-watch")
+
+
+def test_owner_counts_agree() -> None:
+    assert (owners() >= 0).sum() == CLIENTS * CANDIDATES

@@ -1,0 +1,184 @@
+"""The recorder: what is written when, what is refused, and what a kill leaves."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit import load_run
+from privaudit.core.errors import ConfigError, PrivauditError
+from privaudit.federated.transcript import TranscriptFolder
+from privaudit.privacy.certificate import Claim
+from privaudit.privacy.events import MechanismEvent
+from privaudit.recording.bundle import BUNDLE, read_bundle
+from privaudit.recording.importing import finish_recording
+from privaudit.recording.recorder import Recorder
+from tests.privaudit.recording.small_federation import (
+    NAMES,
+    ROUNDS,
+    Linear,
+    record,
+    run_federation,
+    toss,
+)
+
+
+def test_what_a_killed_recorder_wrote_can_be_audited(tmp_path: Path) -> None:
+    """Rounds count when the next begins; the one that was cut does not."""
+
+    def run() -> None:
+        with Recorder(tmp_path / "run", weight="num-examples") as recorder:
+            run_federation(recorder, toss(), Linear(), rounds=2)
+            recorder.update(2, "client-0", {"weight": torch.ones(1)}, weight=1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    bundle = read_bundle(tmp_path / "run")
+    assert bundle.rounds == 2
+    ended = finish_recording(tmp_path / "run", toss())
+    assert ended.config.rounds == 2
+    assert max(m.round for m in ended.transcript) == 1
+
+
+def test_lines_beyond_the_last_count_are_dropped(tmp_path: Path) -> None:
+    """A kill between a round's messages and its count."""
+    recorder = Recorder(tmp_path / "run", weight="num-examples")
+    run_federation(recorder, toss(), Linear(), rounds=1)
+    counted = (tmp_path / "run" / BUNDLE).read_bytes()
+    recorder.close()
+    (tmp_path / "run" / BUNDLE).write_bytes(counted)
+    run = finish_recording(tmp_path / "run", toss())
+    assert {m.round for m in run.transcript} == {0}
+
+
+def test_the_last_model_is_given_away(tmp_path: Path) -> None:
+    run = record(tmp_path / "run").run
+    assert run is not None
+    released = {m.sender: m for m in run.transcript if m.kind == "release"}
+    assert set(released) == set(NAMES)
+    assert all(m.round == ROUNDS for m in released.values())
+    assert load_run(tmp_path / "run").config.publish
+
+
+def test_nothing_is_given_away_if_that_is_not_so(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", publish=False).run
+    assert run is not None
+    assert "release" not in {m.kind for m in run.transcript}
+
+
+def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
+    """The federation's own code goes on to change it in place."""
+    recorder = Recorder(tmp_path / "run")
+    weight = torch.zeros(3)
+    for client in NAMES:
+        recorder.broadcast(0, client, {"w": weight})
+    weight += 1
+    for client in NAMES:
+        recorder.update(0, client, {"w": weight.numpy()})
+    weight += 1
+    recorder.close()
+    folder = TranscriptFolder(tmp_path / "run" / "transcript")
+    bundle = read_bundle(tmp_path / "run")
+    stored = list(folder.read(head=bundle.head, length=bundle.length))
+    assert [m.tensors["w"].sum().item() for m in stored] == [0, 0, 0, 3, 3, 3]
+
+
+def test_a_broadcast_that_is_repeated_counts_once(tmp_path: Path) -> None:
+    """Flower sends the same model to be evaluated and to be trained on."""
+    recorder = Recorder(tmp_path / "run")
+    for _ in range(2):
+        recorder.broadcast(0, "a", {"w": torch.zeros(3)})
+    recorder.broadcast(0, "b", {"w": torch.zeros(3)})
+    recorder.close()
+    assert read_bundle(tmp_path / "run").length == 2
+
+
+def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+
+    def one(round: int) -> int:
+        sent = {"w": np.full(100_000, float(round))}
+        recorder.broadcast(round, "a", sent)
+        recorder.update(round, "a", sent)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    taken = [one(round) for round in range(12)]
+    tracemalloc.stop()
+    assert taken[-1] - taken[3] < 200_000  # one round's tensors take 800,000
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda r: r.broadcast(0, "a", {}), "nothing is in it"),
+        (lambda r: r.broadcast(0, "a/b", {"w": torch.ones(1)}), "no name of a client"),
+        (lambda r: r.broadcast(0, "server", {"w": torch.ones(1)}), "taken"),
+        (lambda r: r.broadcast(0, "a", {"w": "text"}), "no tensor"),
+        (lambda r: r.update(0, "a", {"w": torch.ones(1)}), "Give both, or neither"),
+    ],
+)
+def test_what_is_no_message_is_refused(tmp_path: Path, spoil: Any, says: str) -> None:
+    recorder = Recorder(tmp_path / "run", weight="n")
+    with pytest.raises(ConfigError, match=says):
+        spoil(recorder)
+
+
+def test_a_weight_that_nobody_declared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="None"):
+        Recorder(tmp_path / "run").update(0, "a", {"w": torch.ones(1)}, weight=3)
+
+
+def test_a_round_that_is_written_is_not_added_to(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    recorder.broadcast(0, "a", {"w": torch.ones(1)})
+    recorder.broadcast(1, "a", {"w": torch.ones(1)})
+    with pytest.raises(ConfigError, match="written already"):
+        recorder.update(0, "a", {"w": torch.ones(1)})
+    recorder.close()
+    with pytest.raises(ConfigError, match="written already"):
+        recorder.update(1, "a", {"w": torch.ones(1)})
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "theirs.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="no run"):
+        Recorder(tmp_path)
+    record(tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(PrivauditError):
+        Recorder(tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_mechanisms_are_certified(tmp_path: Path) -> None:
+    """Noise of 0.01 clip norms a round proves next to nothing, and lint says so."""
+    from privaudit.checks.lint import lint
+
+    event = MechanismEvent(
+        release="upload", noise_multiplier=0.01, sensitivity=1.0, clip_norm=1.0,
+        sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
+        unit="client",
+    )  # fmt: skip
+    with Recorder(
+        tmp_path / "run",
+        ledger=toss(),
+        weight="num-examples",
+        claim=Claim(8.0, 1e-5, "the paper's formula"),
+    ) as recorder:
+        for round in range(ROUNDS):
+            recorder.mechanism(round, event)
+        run_federation(recorder, toss(), Linear())
+    run = load_run(tmp_path / "run")
+    groups = json.loads((tmp_path / "run" / BUNDLE).read_bytes())["mechanisms"]
+    assert [group["rounds"] for group in groups] == [[0, 1]]
+    certificate = run.privacy["certified"]["server"]
+    assert certificate["unit"] == "client"
+    assert certificate["epsilon"] > 1000
+    found = {finding.rule: finding.severity for finding in lint(run)}
+    assert found["claim-covers-certificate"] == "error"
