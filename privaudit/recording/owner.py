@@ -6,6 +6,8 @@ They stand in one module, which the owner names: ``--owner theirs.py``, or
 ==================  =================================================================
 ``labels``          class of each record, [n]; of generation None
 ``class_names``     optional, by class
+``contents``        optional: bytes of each record, or hashes of them, uint8 [n, bytes]:
+                    copies of one record are then known as such
 ``task``            optional: "classification" (default) or "generation"
 ``query``           what a model says of some records; needed by every attack
 ``local_update``    optional: one client's training in one round; for attacks with
@@ -29,7 +31,7 @@ from types import ModuleType
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError, shown
@@ -107,6 +109,7 @@ class Owner:
         query: As in :class:`Query`.
         labels: Class of each record; None for generation.
         class_names: By class; () are numbers.
+        contents: A hash of each record; None takes each for another one.
         task: What the models do.
         local_update: As in :class:`LocalUpdate`.
         aggregate: (server's tensors, sum of uploads by name) -> server's tensors.
@@ -119,6 +122,7 @@ class Owner:
     query: Callable[..., Any]
     labels: Int[np.ndarray, " n"] | None = None
     class_names: tuple[str, ...] = ()
+    contents: UInt8[np.ndarray, "n bytes"] | None = None
     task: TaskKind = "classification"
     local_update: Callable[..., Any] | None = None
     aggregate: Callable[..., Any] | None = None
@@ -154,6 +158,7 @@ class Owner:
             code=_code_of(given),
             labels=_labels(labels, name, task),
             class_names=tuple(map(str, getattr(given, "class_names", ()))),
+            contents=_contents(getattr(given, "contents", None)),
             task=task,
             **functions,
         )
@@ -181,6 +186,15 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
             f"row. There is {found}."
         )
     return labels.astype(np.int64)
+
+
+def _contents(given: Any) -> UInt8[np.ndarray, "n bytes"] | None:
+    if given is None:
+        return None
+    if isinstance(given, np.ndarray) and given.dtype == np.uint8 and given.ndim == 2:
+        return given
+    hashes = [hashlib.sha256(bytes(one)).digest() for one in given]
+    return np.frombuffer(b"".join(hashes), dtype=np.uint8).reshape(-1, 32)
 
 
 def _code_of(given: object) -> str:

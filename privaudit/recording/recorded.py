@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -40,10 +42,12 @@ class OwnersRecords:
     Attributes:
         count: How many.
         digest: What the recording says is the data's hash.
+        hashes: Of each record, where the owner has them.
     """
 
     count: int
     digest: str
+    hashes: UInt8[np.ndarray, "n bytes"] | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -61,7 +65,9 @@ class OwnersRecords:
 
     @property
     def contents(self) -> Sequence[bytes]:
-        """Each record's position, which is all that tells records apart."""
+        """The owner's hash of each record, or else its position."""
+        if self.hashes is not None:
+            return [row.tobytes() for row in self.hashes]
         return [n.to_bytes(8, "little") for n in range(self.count)]
 
 
@@ -123,16 +129,17 @@ class RecordedRun(Run):
         """
         truth, names = self.truth, self.truth.clients
         count = len(truth.owner)
-        labels = self._labels(count)
+        labels, hashes = self._labels(count), self._hashes(count)
         split = Split(truth.owner)
         records = Records(
             features=torch.arange(count, dtype=torch.float64)[:, None],
             labels=labels,
+            contents=None if hashes is None else torch.from_numpy(hashes),
         )
         classes: tuple[str, ...] = ("-",)
         if self.asked is not None and self.asked.labels is not None:
             classes = names_of_classes(self.asked, labels.tolist())
-        owned = OwnersRecords(count, self.header["data_hash"])
+        owned = OwnersRecords(count, self.header["data_hash"], hashes)
         candidates = {c: len(split.of(n)) for n, c in enumerate(names)}
         kind = self.asked.task if self.asked else "classification"
         return Population(
@@ -158,6 +165,15 @@ class RecordedRun(Run):
                 "ledger's order."
             )
         return torch.from_numpy(self.asked.labels)
+
+    def _hashes(self, count: int) -> UInt8[np.ndarray, "n bytes"] | None:
+        hashes = None if self.asked is None else self.asked.contents
+        if hashes is not None and len(hashes) != count:
+            raise ConfigError(
+                f"The owner's module has the contents of {len(hashes)} records, and the "
+                f"ledger of {self.name} has {count}. Give each, in the ledger's order."
+            )
+        return None if hashes is None else hashes.copy()
 
     @cached_property
     def transcript(self) -> Transcript:
