@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from privaudit.federated.runs.runs import Run, load_run
     from privaudit.federated.runs.training import train
     from privaudit.models.remote_code import trust_remote_code
+    from privaudit.recording.importing import finish_recording
+    from privaudit.recording.owner import use_owner
+    from privaudit.recording.recorder import Recorder
     from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries
@@ -43,10 +46,12 @@ __all__ = [
     "Guarantee",
     "OneRunCanaries",
     "OneRunGuesses",
+    "Recorder",
     "Run",
     "blind_baseline",
     "claim",
     "compare",
+    "finish_recording",
     "gate",
     "judge_claim",
     "judge_leak",
@@ -62,6 +67,7 @@ __all__ = [
     "use_checkpointing",
     "use_device",
     "use_memory",
+    "use_owner",
     "write_tradeoff",
 ]
 
@@ -72,10 +78,12 @@ _HOMES = {
     "Guarantee": "privaudit.statistics.claim:Guarantee",
     "OneRunCanaries": "privaudit.statistics.epsilon.designs:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
+    "Recorder": "privaudit.recording.recorder:Recorder",
     "Run": "privaudit.federated.runs.runs:Run",
     "blind_baseline": "privaudit.evaluation.blind_baseline:blind_baseline",
     "claim": "privaudit.checks.dp_claim_audit:audit_claim",
     "compare": "privaudit.evaluation.compare.compare:compare",
+    "finish_recording": "privaudit.recording.importing:finish_recording",
     "gate": "privaudit.checks.gate.gate:gate",
     "judge_claim": "privaudit.statistics.claim:judge_claim",
     "judge_leak": "privaudit.statistics.verdict:judge_leak",
@@ -91,6 +99,7 @@ _HOMES = {
     "use_checkpointing": "privaudit.core.memory:use_checkpointing",
     "use_device": "privaudit.core.devices:use_device",
     "use_memory": "privaudit.core.memory:use_memory",
+    "use_owner": "privaudit.recording.owner:use_owner",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 

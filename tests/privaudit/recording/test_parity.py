@@ -59,7 +59,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
         name="ours",
         rounds=2,
         clients=2,
-        shots=8,
+        shots=4,
         public_share=0.06,
         seed=3,
         context_tokens=2,
