@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
+    from privaudit.federated.runs.ledger import Ledger
     from privaudit.federated.runs.runs import Run, load_run
     from privaudit.federated.runs.training import train
     from privaudit.models.remote_code import trust_remote_code
     from privaudit.recording.importing import finish_recording
     from privaudit.recording.owner import use_owner
     from privaudit.recording.recorder import Recorder
+    from privaudit.recording.membership_split import split_membership
     from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries
@@ -44,6 +46,7 @@ __all__ = [
     "Auditor",
     "Estimate",
     "Guarantee",
+    "Ledger",
     "OneRunCanaries",
     "OneRunGuesses",
     "Recorder",
@@ -60,6 +63,7 @@ __all__ = [
     "shadow_scores",
     "shift",
     "signals_of_logits",
+    "split_membership",
     "tokens_of_logits",
     "tradeoff",
     "train",
@@ -76,6 +80,7 @@ _HOMES = {
     "Auditor": "privaudit.auditing.auditor:Auditor",
     "Estimate": "privaudit.statistics.estimate:Estimate",
     "Guarantee": "privaudit.statistics.claim:Guarantee",
+    "Ledger": "privaudit.federated.runs.ledger:Ledger",
     "OneRunCanaries": "privaudit.statistics.epsilon.designs:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Recorder": "privaudit.recording.recorder:Recorder",
@@ -92,6 +97,7 @@ _HOMES = {
     "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
     "shift": "privaudit.evaluation.distribution_shift:measure_shift",
     "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",
+    "split_membership": "privaudit.recording.membership_split:split_membership",
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
     "train": "privaudit.federated.runs.training:train",

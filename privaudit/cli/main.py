@@ -27,6 +27,7 @@ from privaudit.cli.commands.recording import import_recording
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.selftest import selftest
 from privaudit.cli.commands.shift import shift
+from privaudit.cli.commands.split import split
 from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
@@ -123,7 +124,7 @@ for _asks in (attack, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
     app.command()(with_owner(with_trust(_loads)))
-for _reads in (figure, selftest, export, report):
+for _reads in (figure, selftest, split, export, report):
     app.command()(_reads)
 
 

@@ -1,1 +1,1 @@
-"""Federations that others trained: how they are recorded, and read as runs."""
+"""Federations that others train: the coin before, the record, and their runs."""

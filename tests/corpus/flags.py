@@ -14,6 +14,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "table": ("table", "plan.toml"),
     "figure": ("figure", "roc", "one"),
     "shift": ("shift", "one"),
+    "split": ("split", "--records", "100", "--clients", "2", "--out", "new.npz"),
     "lint": ("lint", "one"),
     "compare": ("compare", "one", "two"),
     "selftest": ("selftest", "--only", "auroc"),

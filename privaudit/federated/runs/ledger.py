@@ -1,23 +1,79 @@
 """The truth about membership. It meets an attack's scores in the audit, nowhere else.
 
 Each candidate is a member by a fair coin of its own, so members and non-members of a
-shard come from one distribution. Where all candidates are trained on, there is no coin
-and nothing to audit.
+shard come from one distribution. Records of a group share its coin, and are then one
+unit of the audit. Where all candidates are trained on, there is no coin and nothing to
+audit.
 """
 
 import hashlib
 import io
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.core.arrays import DAMAGE, read_npz
-from privaudit.core.errors import LimitError, TranscriptError
+from privaudit.core.errors import (
+    ConfigError,
+    LimitError,
+    TranscriptError,
+    UnknownNameError,
+    shown,
+)
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
-from privaudit.datasets.split import Split
+from privaudit.datasets.split import PUBLIC, TEST, Split
+
+LONGEST_NAME = 64
+_NAME = re.compile(rf"(?=.{{1,{LONGEST_NAME}}}\Z)[^\W_][\w.-]*(?: [\w.-]+)*")
+_PARTIES = ("server", "public")  # of a transcript, besides clients
+
+Draw = Literal["seed", "system", "none"]
+
+
+@dataclass(frozen=True)
+class Coin:
+    """How it was decided who is a member.
+
+    Attributes:
+        randomness: "seed": tossed with a seed, and who can guess that knows the truth;
+            "system": tossed with a key of the system's that nobody kept; "none": no
+            coin was tossed, so members and others may differ by more than training.
+        seed: The seed, if there was one.
+    """
+
+    randomness: Draw
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class CoinUnits:
+    """Which of some records share a coin.
+
+    Attributes:
+        first: Place of each unit's first record among the records.
+        unit: Number of each record's unit, in the order of their first records.
+    """
+
+    first: Int[np.ndarray, " units"]
+    unit: Int[np.ndarray, " records"]
+
+    def mean(
+        self, values: Shaped[np.ndarray, "*models records"]
+    ) -> Shaped[np.ndarray, "*models units"]:
+        """Return the mean over each unit's records; as it is, where each is alone."""
+        if len(self.first) == len(self.unit):
+            return values
+        sums = np.apply_along_axis(lambda row: np.bincount(self.unit, row), -1, values)
+        means: Float[np.ndarray, "*models units"] = sums / np.bincount(self.unit)
+        return means
 
 
 @dataclass(frozen=True)
@@ -27,46 +83,126 @@ class Ledger:
     Attributes:
         owner: As in :class:`Split`.
         is_member: True where the owner trained on it; never for public and test.
+        names: Of the clients, by number; none stands for client-0, client-1 and so on.
+        group: For each record the position of the first one of its group, which shares
+            its coin and its owner; None where each record is alone.
+        coin: How members were chosen; None where the run's configuration says it.
     """
 
     owner: Int[np.ndarray, " n"]
     is_member: Bool[np.ndarray, " n"]
+    names: tuple[str, ...] = ()
+    group: Int[np.ndarray, " n"] | None = None
+    coin: Coin | None = None
 
     @classmethod
     def toss(cls, split: Split, seeds: Seeds) -> "Ledger":
         """Toss a fair coin for each candidate, if the deal's rule is the coin."""
-        heads = seeds.stream("membership").coins(0.5, len(split.owner))
+        heads = toss_coins(len(split.owner), seeds)
         if split.members == "all":
             heads[:] = True
         return cls(split.owner, heads & (split.owner >= 0))
 
     @property
+    def tossed(self) -> bool:
+        """Whether a coin decided; else an audit tells of no membership."""
+        return self.coin is None or self.coin.randomness != "none"
+
+    @cached_property
     def clients(self) -> tuple[str, ...]:
         """The clients' names, by number."""
-        return tuple(f"client-{n}" for n in range(int(self.owner.max()) + 1))
+        count = int(self.owner.max(initial=-1)) + 1
+        return self.names or tuple(f"client-{number}" for number in range(count))
 
-    def members_of(self, client: int) -> Int[np.ndarray, " members"]:
-        """Return the records that a client trains on."""
-        return np.flatnonzero((self.owner == client) & self.is_member)
+    def candidates_of(self, client: int | str) -> Int[np.ndarray, " candidates"]:
+        """Return the records of a client, trained on or not.
+
+        Raises:
+            UnknownNameError: There is no client of that name or number.
+        """
+        return np.flatnonzero(self.owner == self._number(client))
+
+    def members_of(self, client: int | str) -> Int[np.ndarray, " members"]:
+        """Return the records that a client trains on, and no others.
+
+        Args:
+            client: Its name, or its place in ``clients``.
+
+        Raises:
+            UnknownNameError: There is no such client.
+        """
+        return np.flatnonzero((self.owner == self._number(client)) & self.is_member)
+
+    @property
+    def tests(self) -> Int[np.ndarray, " tests"]:
+        """Records to measure utility on."""
+        return np.flatnonzero(self.owner == TEST)
+
+    @property
+    def public(self) -> Int[np.ndarray, " public"]:
+        """Records that belong to nobody: the adversary's for reference."""
+        return np.flatnonzero(self.owner == PUBLIC)
+
+    def _number(self, client: int | str) -> int:
+        if isinstance(client, str) and client in self.clients:
+            return self.clients.index(client)
+        if isinstance(client, str) or not 0 <= client < len(self.clients):
+            raise UnknownNameError("client", str(client), self.clients)
+        return int(client)
+
+    def units(self, records: Int[np.ndarray, " records"]) -> CoinUnits:
+        """Return which of some records share a coin."""
+        if self.group is None:
+            return CoinUnits(np.arange(len(records)), np.arange(len(records)))
+        _, first, unit = np.unique(
+            self.group[records], return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        return CoinUnits(first[order], np.argsort(order)[unit])
 
     @property
     def hash(self) -> str:
-        """The SHA-256 of owners and members."""
+        """The SHA-256 of owners and members; of names, groups and coin where noted."""
         content = self.owner.astype("<i8").tobytes() + self.is_member.tobytes()
+        noted = self._noted()
+        if noted:  # as text, so that no list of members ends like it
+            plain = {name: array.tolist() for name, array in noted.items()}
+            content += json.dumps(plain, sort_keys=True).encode()
         return hashlib.sha256(content).hexdigest()
+
+    def _noted(self) -> dict[str, np.ndarray]:
+        """Return the arrays that ledgers of trained runs do without."""
+        noted: dict[str, np.ndarray] = {}
+        if self.names:
+            noted["clients"] = np.array(self.names)
+        if self.group is not None:
+            noted["group"] = self.group
+        if self.coin is not None:
+            noted["randomness"] = np.array(self.coin.randomness)
+            if self.coin.seed is not None:
+                noted["seed"] = np.array(self.coin.seed, dtype=np.uint64)
+        return noted
 
     def fits(self, split: Split) -> bool:
         """Say whether the records belong to whom they were dealt."""
         return np.array_equal(self.owner, split.owner)
 
-    def save(self, path: Path) -> None:
-        """Write the ledger as an npz file without objects."""
+    def save(self, path: str | Path) -> None:
+        """Write the ledger as an npz file without objects, for its owner's eyes only.
+
+        The arrays ``owner`` and ``is_member`` are always there, and ``clients``,
+        ``group``, ``randomness`` and ``seed`` where they are noted.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
         buffer = io.BytesIO()
-        np.savez(buffer, owner=self.owner, is_member=self.is_member)
-        write_bytes(path, buffer.getvalue())
+        arrays = {"owner": self.owner, "is_member": self.is_member, **self._noted()}
+        np.savez(buffer, allow_pickle=False, **arrays)
+        write_bytes(Path(path), buffer.getvalue())
 
     @classmethod
-    def load(cls, path: Path) -> "Ledger":
+    def load(cls, path: str | Path) -> "Ledger":
         """Read a ledger.
 
         Raises:
@@ -74,10 +210,9 @@ class Ledger:
             LimitError: It is larger than a bound.
             TranscriptError: It was cut or altered.
         """
-        content = read_bytes(path, "arrays")
+        content = read_bytes(Path(path), "arrays")
         try:
-            stored = read_npz(content, str(path))
-            return cls(*_checked(stored["owner"], stored["is_member"]))
+            return _checked(read_npz(content, str(path)))
         except LimitError:
             raise
         except DAMAGE as error:
@@ -87,9 +222,69 @@ class Ledger:
             ) from None
 
 
-def _checked(owner: np.ndarray, is_member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def toss_coins(records: int, seeds: Seeds) -> Bool[np.ndarray, " records"]:
+    """Toss a fair coin for each record; who owns it makes no difference."""
+    return seeds.stream("membership").coins(0.5, records)
+
+
+def check_client_name(name: str) -> str:
+    """Return a client's name, which goes into files, pages and the names of threats.
+
+    Raises:
+        ConfigError: It is too long, holds other signs, or is the name of another party.
+    """
+    if not _NAME.fullmatch(name) or name in _PARTIES:
+        raise ConfigError(
+            f"A client cannot be called {shown(name)}: up to {LONGEST_NAME} letters, "
+            "digits, '.', '_' and '-' make a name, with single spaces between, and a "
+            "letter or digit in front; 'server' and 'public' are taken. Rename it."
+        )
+    return name
+
+
+def _checked(stored: Mapping[str, np.ndarray]) -> Ledger:
+    """Return a ledger of arrays that are of the right form and agree with one another.
+
+    Raises:
+        ValueError: They do not.
+    """
+    owner, is_member = stored["owner"], stored["is_member"]
     if owner.ndim != 1 or owner.dtype.kind != "i":
         raise ValueError(f"owner is {owner.dtype} of shape {owner.shape}")
     if is_member.shape != owner.shape or is_member.dtype != bool:
         raise ValueError(f"is_member is {is_member.dtype} of shape {is_member.shape}")
-    return owner, is_member
+    names = _names(stored["clients"], owner) if "clients" in stored else ()
+    group = stored.get("group")
+    if group is not None:
+        _check_groups(group, owner, is_member)
+    return Ledger(owner, is_member, names, group, _coin(stored))
+
+
+def _names(stored: np.ndarray, owner: np.ndarray) -> tuple[str, ...]:
+    if stored.ndim != 1 or stored.dtype.kind != "U":
+        raise ValueError(f"clients is {stored.dtype} of shape {stored.shape}")
+    names = tuple(map(check_client_name, stored.tolist()))
+    if len(set(names)) < len(names) or owner.max(initial=-1) >= len(names):
+        raise ValueError(f"{len(names)} clients' names do not fit its owners")
+    return names
+
+
+def _check_groups(group: np.ndarray, owner: np.ndarray, is_member: np.ndarray) -> None:
+    """Hold groups against owners and members: all of a group are alike."""
+    if group.shape != owner.shape or group.dtype.kind != "i":
+        raise ValueError(f"group is {group.dtype} of shape {group.shape}")
+    if (group < 0).any() or (group > np.arange(len(group))).any():
+        raise ValueError("group names a record that is not the first of its group")
+    if not all(np.array_equal(of[group], of) for of in (group, owner, is_member)):
+        raise ValueError("records of one group differ in their owner or membership")
+
+
+def _coin(stored: Mapping[str, np.ndarray]) -> Coin | None:
+    if "randomness" not in stored:
+        return None
+    said = stored["randomness"].item()
+    for known in get_args(Draw):
+        if said == known:
+            seed = stored.get("seed")
+            return Coin(known, None if seed is None else int(seed.item()))
+    raise ValueError(f"randomness is {shown(said)}")

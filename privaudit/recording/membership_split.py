@@ -1,0 +1,370 @@
+"""The coin before training: who owns which record, and who may train on it.
+
+For federations that are trained elsewhere. Records are set apart for tests and as the
+adversary's public ones, the rest are candidates of one client each, and a fair coin makes
+each candidate a member. Records of a group, such as one patient's pictures, share their
+place and their coin.
+"""
+
+import heapq
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from privaudit.core.errors import ConfigError, TooFewRecordsError, shown
+from privaudit.core.limits import check_limit
+from privaudit.core.seeds import Seeds
+from privaudit.core.streams import KEY
+from privaudit.datasets.partition import FEWEST_CANDIDATES
+from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
+from privaudit.federated.runs.ledger import Coin, Ledger, check_client_name, toss_coins
+from privaudit.recording.record_columns import RecordColumn, Values, number_values
+
+TESTS, REFERENCES = 0.1, 0.2  # shares where nothing else is said
+
+
+def split_membership(
+    records: int | None = None,
+    clients: int | None = None,
+    *,
+    owners: Values | None = None,
+    groups: Values | None = None,
+    labels: Values | None = None,
+    members: Values | None = None,
+    test_share: float = TESTS,
+    public_share: float = REFERENCES,
+    seed: int | None = None,
+) -> Ledger:
+    """Decide who owns each record and who trains on it, before anybody trains.
+
+    Each client trains on ``ledger.members_of(client)`` alone; its other candidates are
+    used for nothing. The coin of a record depends on its position and the seed, not on
+    owners, labels or other records' groups.
+
+    Args:
+        records: How many there are; may be left out where a column says it.
+        clients: How many get equal numbers of candidates at random, in place of owners.
+        owners: For each record whose it is, such as a hospital or a writer: a name, or a
+            whole number n, which names client-n. Clients are numbered in the order of
+            their names. Tests and public records are taken from every owner alike.
+        groups: For each record a name or number that records share which stay together,
+            such as a patient's: all of a group are members, or none is. The audit then
+            counts groups. Shares are shares of groups.
+        labels: For each record its class: each class is then spread over clients, tests
+            and public records in equal shares. The coin is fair whatever the class.
+        members: Where training has been, and no coin was tossed: 0 or 1 for each record,
+            or the positions of those trained on. Tests and public records are taken from
+            the others. An audit of it gives no verdict of membership.
+        test_share: Of the records that may be set apart, in [0, 1): kept for utility.
+        public_share: Likewise in (0, 1): the adversary's reference records, at least 10.
+        seed: Repeats the split and the coins. Who can guess it knows the truth: by
+            default both come of a key of the system's, which is not kept.
+
+    Raises:
+        ConfigError: Columns are not of the records' number, a value is missing or no
+            name, records of one group have several owners, or options do not fit.
+        TooFewRecordsError: A client would have fewer than two candidates, or two groups,
+            a group is larger than a client's share, or too few public ones are left.
+        LimitError: There are more records than the bound.
+
+    Example:
+        >>> ledger = split_membership(1000, 4, seed=7)
+        >>> ledger.clients
+        ('client-0', 'client-1', 'client-2', 'client-3')
+        >>> len(ledger.candidates_of("client-3")), len(ledger.members_of("client-3"))
+        (175, 86)
+    """
+    numbered = _numbered(owners=owners, groups=groups, labels=labels)
+    count = _count(records, numbered, members)
+    trained = None if members is None else _trained(members, count)
+    dealt = _client_count(clients, count, "owners" in numbered, members is not None)
+    shares, draw = _checked_shares(test_share, public_share), _seeds(seed)
+    units = _units(count, numbered, trained)
+    places = _place(units, dealt, shares, draw.stream("split").numpy())
+    owner, names, group = places[units.of], _names(numbered), _group(numbered)
+    _refuse_few(units, places, names, len(names) or dealt)
+    if trained is not None:
+        _refuse_one_sided(trained, owner)
+        return Ledger(owner, trained, names, group, Coin("none"))
+    heads = toss_coins(count, draw)
+    is_member = (heads if group is None else heads[group]) & (owner >= 0)
+    coin = Coin("system") if seed is None else Coin("seed", seed)
+    return Ledger(owner, is_member, names, group, coin)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What is placed as one: a record, or a group of them.
+
+    Attributes:
+        of: The unit of each record.
+        size: How many records each has.
+        owner: Whose each is; None where clients get them at random.
+        label: Class of its first record; 0 where there are no classes.
+        free: Whether it may be set apart: nobody trained on it.
+    """
+
+    of: Int[np.ndarray, " records"]
+    size: Int[np.ndarray, " units"]
+    owner: Int[np.ndarray, " units"] | None
+    label: Int[np.ndarray, " units"]
+    free: Bool[np.ndarray, " units"]
+
+
+def _units(
+    count: int,
+    numbered: Mapping[str, RecordColumn],
+    trained: Bool[np.ndarray, " records"] | None,
+) -> _Units:
+    """Return groups, or records as units of their own.
+
+    Raises:
+        ConfigError: Records of one group differ in their owner, or in membership.
+    """
+    first = np.arange(count)
+    owner = numbered["owners"].number if "owners" in numbered else None
+    if "groups" in numbered:
+        first = numbered["groups"].first
+        for what, values in (("owners", owner), ("members", trained)):
+            if values is not None and (torn := values[first] != values).any():
+                record = int(torn.argmax())
+                group = numbered["groups"].distinct[numbered["groups"].number[record]]
+                raise ConfigError(
+                    f"Records {int(first[record])} and {record} are of the group "
+                    f"{shown(group)}, and differ in their {what}. A group is one "
+                    "client's, and in training as a whole or not at all: correct the "
+                    "columns, or give smaller groups."
+                )
+    firsts, of, size = np.unique(first, return_inverse=True, return_counts=True)
+    label = numbered["labels"].number if "labels" in numbered else np.zeros_like(first)
+    free = np.ones(count, bool) if trained is None else ~trained
+    own = None if owner is None else owner[firsts]
+    return _Units(of, size, own, label[firsts], free[firsts])
+
+
+def _place(
+    units: _Units, clients: int, shares: tuple[float, float], rng: np.random.Generator
+) -> Int[np.ndarray, " units"]:
+    """Return each unit's place: a client's number, ``TEST`` or ``PUBLIC``.
+
+    Units are put in order by owner and class, and at random within, so that every n-th
+    of them is one of equal shares of all owners and classes.
+    """
+    count, (tests, public) = len(units.size), shares
+    owner = np.zeros(count, int) if units.owner is None else units.owner
+    order = np.lexsort((rng.permutation(count), units.label, owner))
+    places = owner.copy()
+    free = order[units.free[order]]
+    is_test = _every(tests, len(free), rng)
+    places[free[is_test]] = TEST
+    rest = free[~is_test]
+    places[rest[_every(public / (1 - tests), len(rest), rng)]] = PUBLIC
+    if units.owner is None and clients > 1:
+        candidates = order[places[order] >= 0]
+        places[candidates] = _deal(units.size[candidates], clients)
+    return places
+
+
+def _every(
+    share: float, count: int, rng: np.random.Generator
+) -> Bool[np.ndarray, " count"]:
+    """Choose a share of what stands in order, evenly along it, from a random start.
+
+    Source: Madow and Madow, "On the theory of systematic sampling", Annals of
+    Mathematical Statistics 15 (1944).
+    """
+    steps = np.floor(np.arange(count + 1) * share + rng.random())
+    chosen: Bool[np.ndarray, " count"] = np.diff(steps) > 0
+    return chosen
+
+
+def _deal(sizes: Int[np.ndarray, " units"], clients: int) -> Int[np.ndarray, " units"]:
+    """Deal units in their order, each to the client with the fewest records so far.
+
+    Raises:
+        TooFewRecordsError: One is larger than a client's share, so that its client would
+            have more than others.
+    """
+    if (sizes == 1).all():
+        return np.arange(len(sizes)) % clients
+    share = -(-int(sizes.sum()) // clients)
+    if sizes.max() > share:
+        raise TooFewRecordsError(
+            f"A group has {int(sizes.max()):,} records, and the {int(sizes.sum()):,} "
+            f"candidates of {clients:,} clients are {share:,} for each. Take fewer "
+            "clients or smaller groups, or say whose records they are (owners)."
+        )
+    held = [(0, client) for client in range(clients)]
+    dealt = np.empty(len(sizes), int)
+    for unit, size in enumerate(sizes.tolist()):
+        records, dealt[unit] = held[0]
+        heapq.heapreplace(held, (records + size, int(dealt[unit])))
+    return dealt
+
+
+def _numbered(**columns: Values | None) -> dict[str, RecordColumn]:
+    return {
+        name: number_values(name, values)
+        for name, values in columns.items()
+        if values is not None
+    }
+
+
+def _count(
+    records: int | None, numbered: Mapping[str, RecordColumn], members: Values | None
+) -> int:
+    """Return how many records there are.
+
+    Raises:
+        ConfigError: Nothing says it, or two columns say another number.
+        LimitError: They are more than the bound.
+    """
+    said = {"records": records} if records is not None else {}
+    said |= {name: len(column) for name, column in numbered.items()}
+    if not said and members is not None:
+        said["members"] = len(number_values("members", members))
+    if not said:
+        raise ConfigError(
+            "How many records there are was not said. Give records, or a column of them."
+        )
+    if len(set(said.values())) > 1:
+        listed = ", ".join(f"{name} {count:,}" for name, count in said.items())
+        raise ConfigError(
+            f"The numbers of records differ: {listed}. Give a value for each record."
+        )
+    count = next(iter(said.values()))
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"{shown(count)} records were given. Give 1 at least.")
+    check_limit("records", count, "The data set")
+    return count
+
+
+def _trained(members: Values, count: int) -> Bool[np.ndarray, " records"]:
+    """Return who was trained on, of 0 and 1 for each record, or of positions.
+
+    Raises:
+        ConfigError: They are neither.
+    """
+    column = number_values("members", members)
+    words = {"True": 1, "False": 0}
+    values = [words.get(str(one), one) for one in column.distinct]
+    if len(column) == count and set(values) <= {0, 1}:
+        return np.array(values)[column.number] == 1
+    odd = [v for v in values if not (isinstance(v, int) and 0 <= v < count)]
+    if odd or len(values) < len(column):
+        what = shown(odd[0]) if odd else "a position twice"
+        raise ConfigError(
+            f"The members hold {what}. Give 0 or 1 for each of the {count:,} records, or "
+            f"positions from 0 to {count - 1:,}, each once."
+        )
+    trained = np.zeros(count, bool)
+    trained[np.array(values, int)] = True
+    return trained
+
+
+def _client_count(clients: int | None, records: int, owned: bool, known: bool) -> int:
+    """Return among how many clients records are dealt at random; 1 for none.
+
+    Raises:
+        ConfigError: They are no number of clients, or do not go with owners or members.
+        TooFewRecordsError: There are fewer records than they need.
+    """
+    if owned and clients is not None:
+        raise ConfigError(
+            "Owners and a number of clients were given, and each owner is a client. Give "
+            "one of both."
+        )
+    if clients is None and (owned or known):
+        return 1
+    if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
+        raise ConfigError(
+            f"{shown(clients)} clients were given. Give a number from 1 on, or owners: "
+            "for each record whose it is."
+        )
+    if known and clients > 1:
+        raise ConfigError(
+            f"Members of {clients:,} clients were given, and not who trained on which "
+            "record. Give owners: for each record whose it is."
+        )
+    if clients * FEWEST_CANDIDATES > records:  # before anything is drawn for each
+        raise TooFewRecordsError(
+            f"{clients:,} clients were given, and the {records:,} records are fewer than "
+            f"{FEWEST_CANDIDATES} for each. Take fewer clients."
+        )
+    return clients
+
+
+def _checked_shares(tests: float, public: float) -> tuple[float, float]:
+    if not (0 <= tests < 1 and 0 < public < 1 and tests + public < 1):
+        raise ConfigError(
+            f"A test share of {tests:g} and a public share of {public:g} were given. Use "
+            "0 or more for tests, more than 0 for public records, and less than 1 for "
+            "both."
+        )
+    return tests, public
+
+
+def _seeds(seed: int | None) -> Seeds:
+    """Return where coins come from: a seed, or a key of the system's."""
+    if seed is None:
+        return Seeds.of_key(secrets.token_bytes(KEY))
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ConfigError(
+            f"The seed {shown(seed)} was given. Use a whole number from 0 to 2^64 - 1, "
+            "or none."
+        )
+    return Seeds(seed)
+
+
+def _names(numbered: Mapping[str, RecordColumn]) -> tuple[str, ...]:
+    """Return what owners are called: 3 is client-3."""
+    if "owners" not in numbered:
+        return ()
+    return tuple(
+        check_client_name(f"client-{one}" if isinstance(one, int) else one)
+        for one in numbered["owners"].distinct
+    )
+
+
+def _group(numbered: Mapping[str, RecordColumn]) -> Int[np.ndarray, " records"] | None:
+    return numbered["groups"].first if "groups" in numbered else None
+
+
+def _refuse_few(
+    units: _Units,
+    places: Int[np.ndarray, " units"],
+    names: Sequence[str],
+    clients: int,
+) -> None:
+    """Refuse clients without enough candidates, and too few public records."""
+    kind = "candidates" if len(units.size) == len(units.of) else "groups of candidates"
+    counts = np.bincount(places[places >= 0], minlength=clients)
+    fewest = int(counts.argmin())
+    if counts[fewest] < FEWEST_CANDIDATES:
+        raise TooFewRecordsError(
+            f"{names[fewest] if names else f'client-{fewest}'} of {clients:,} clients got "
+            f"{int(counts[fewest])} {kind}, and at least {FEWEST_CANDIDATES} are needed to "
+            "tell members from others. Take fewer clients or smaller shares, join small "
+            "owners, or leave them out."
+        )
+    public = int(units.size[places == PUBLIC].sum())
+    if public < FEWEST_PUBLIC:
+        raise TooFewRecordsError(
+            f"{public} public records are left, and {FEWEST_PUBLIC} are needed at least: "
+            "thresholds and shadow models come from them. Raise the public share, or "
+            "bring more records."
+        )
+
+
+def _refuse_one_sided(
+    is_member: Bool[np.ndarray, " records"], owner: Int[np.ndarray, " records"]
+) -> None:
+    if is_member[owner >= 0].all() or not is_member.any():
+        raise ConfigError(
+            f"{int(is_member.sum()):,} of {int((owner >= 0).sum()):,} candidates were "
+            "trained on, so that none are left to compare with. Give records of both "
+            "kinds, or smaller shares."
+        )
