@@ -20,9 +20,12 @@ FPRS = (0.1, 0.01, 0.001)
 class ClientScores:
     """One client's scores beside the truth.
 
+    Where records share a coin, each candidate is a group: its score is the mean of its
+    records' scores, and more than half of them must be guessed to be members.
+
     Attributes:
         client: Its name.
-        records: Positions of the candidates in the data set.
+        records: Positions of the candidates in the data set; of a group, its first.
         labels: Classes of the candidates.
         scores: Higher means more likely a member.
         guesses: By a threshold fixed elsewhere.

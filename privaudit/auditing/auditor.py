@@ -145,9 +145,17 @@ class Auditor:
         Raises:
             UnknownNameError: No threat model, or no client, has that name.
             ViewError: The threat model does not fit the run.
+            AttackError: There is nobody to attack, or a scenario about epsilon meets
+                groups of records that share a coin.
         """
         run, population = self.run, self.run.population
         scenario = self._as_seen(scenario)
+        if scenario.one_run and run.ledger.group is not None:
+            raise AttackError(
+                f"{scenario.name} was requested, and {run.name} has groups of records "
+                "that share a coin: what they show of epsilon is a group's, and a claim "
+                "is about one record. Choose another scenario, or split without groups."
+            )
         threat = find_threat(scenario.threat)
         who = scenario.threat.partition(":")[2]  # a peer does not attack itself
         if who and who not in population.task.clients:

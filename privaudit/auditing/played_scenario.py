@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
@@ -36,10 +36,24 @@ class PlayedScenario:
     results: Mapping[str, AttackResult] = field(default_factory=dict)
 
     @property
-    def truth(self) -> dict[str, Bool[np.ndarray, " candidates"]]:
-        """By client, which of its candidates were trained on."""
-        is_member = self.run.ledger.is_member
-        return {t.client: is_member[self._records(t.client)] for t in self.targets}
+    def truth(self) -> dict[str, Bool[np.ndarray, " units"]]:
+        """By client, which of its units were trained on: candidates, or groups."""
+        ledger = self.run.ledger
+        records = {t.client: self._records(t.client) for t in self.targets}
+        return {
+            client: ledger.is_member[of[ledger.units(of).first]]
+            for client, of in records.items()
+        }
+
+    def by_unit(
+        self, client: str, values: Shaped[np.ndarray, "*models candidates"]
+    ) -> Shaped[np.ndarray, "*models units"]:
+        """Return the means over records that share a coin; without groups, as they are.
+
+        All that is set beside the truth is counted by these units: records of a group
+        are members or none together, so that they are one trial and not many.
+        """
+        return self.run.ledger.units(self._records(client)).mean(values)
 
     def attack(
         self, scenario: Scenario, targets: Sequence[Target]
@@ -91,13 +105,14 @@ class PlayedScenario:
 
     def _beside_truth(self, target: Target, scores: Scores) -> ClientScores:
         records = self._records(target.client)
+        units = self.run.ledger.units(records)
         return ClientScores(
             client=target.client,
-            records=records,
-            labels=target.candidates.labels.numpy(),
-            scores=scores.scores.astype(np.float64),
-            guesses=scores.guesses,
-            is_member=self.run.ledger.is_member[records],
+            records=records[units.first],
+            labels=target.candidates.labels.numpy()[units.first],
+            scores=units.mean(scores.scores.astype(np.float64)),
+            guesses=units.mean(scores.guesses) > 0.5,
+            is_member=self.run.ledger.is_member[records[units.first]],
         )
 
 

@@ -1,6 +1,6 @@
 """When did it leak? What single rounds, or all up to one, tell about members."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,9 @@ from privaudit.statistics.roc import pooled_auroc
 _ALONE = phrase("round", "this round's uploads alone")
 _SO_FAR = phrase("round", "clients as rebuilt from the uploads so far")
 
-Truth = Mapping[str, np.ndarray]  # by client, which of its candidates are members
+Truth = Mapping[str, np.ndarray]  # by client, which of its units are members
+ByUnit = Callable[[str, np.ndarray], np.ndarray]
+"""Returns the means of a client's values over records that share a coin."""
 Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
 
 
@@ -46,6 +48,7 @@ def leakage_by_round(
     adversary: Adversary,
     targets: Sequence[Target],
     truth: Truth,
+    by_unit: ByUnit = lambda _, values: values,
 ) -> tuple[LeakageByRound, ...]:
     """Return what rounds tell each attack that trains no shadows.
 
@@ -63,7 +66,9 @@ def leakage_by_round(
             round_scores = _so_far(attack, adversary, targets)
             meaning = _SO_FAR
         leakages.append(
-            LeakageByRound(name, meaning, _by_round(targets, round_scores, truth))
+            LeakageByRound(
+                name, meaning, _by_round(targets, round_scores, truth, by_unit)
+            )
         )
     return tuple(leakages)
 
@@ -98,15 +103,16 @@ def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:
 
 
 def _by_round(
-    targets: Sequence[Target], told: Sequence[Told], truth: Truth
+    targets: Sequence[Target], told: Sequence[Told], truth: Truth, by_unit: ByUnit
 ) -> dict[int, Estimate]:
     estimates = {}
     for index in sorted({index for scores in told for index in scores}):
-        groups = [
-            (scores[index][truth[t.client]], scores[index][~truth[t.client]])
+        counted = [
+            (by_unit(t.client, scores[index]), truth[t.client])
             for t, scores in zip(targets, told, strict=True)
             if index in scores
         ]
+        groups = [(scores[member], scores[~member]) for scores, member in counted]
         if any(len(members) and len(others) for members, others in groups):
             estimates[index] = pooled_auroc(groups)
     return estimates
@@ -117,7 +123,11 @@ LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = AuditPart(
     tuple[LeakageByRound, ...],
     applies=lambda played: played.scenario.by_round,
     compute=lambda played: leakage_by_round(
-        played.scenario.attacks, played.adversary, played.targets, played.truth
+        played.scenario.attacks,
+        played.adversary,
+        played.targets,
+        played.truth,
+        played.by_unit,
     ),
     nothing=(),
     title="By round",

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.parts.leakage_by_round import Truth
+from privaudit.auditing.parts.leakage_by_round import ByUnit, Truth
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.signals import measure_signals
 from privaudit.statistics.estimate import Estimate, two_proportions
@@ -45,15 +45,18 @@ class SourceInference:
 
 
 def infer_sources(
-    adversary: Adversary, targets: Sequence[Target], truth: Truth
+    adversary: Adversary,
+    targets: Sequence[Target],
+    truth: Truth,
+    by_unit: ByUnit = lambda _, values: values,
 ) -> SourceInference | None:
-    """Name each candidate's client by the smallest loss.
+    """Name each candidate's client by the smallest loss, or each group's by the mean.
 
     None with fewer than two clients, or where all or none were trained on.
     """
     if len(targets) < 2:
         return None
-    guesses = enumerate(_guesses(adversary, targets))
+    guesses = enumerate(_guesses(adversary, targets, by_unit))
     right = np.concatenate([guessed == place for place, guessed in guesses])
     member = np.concatenate([truth[target.client] for target in targets])
     if not member.any() or member.all():
@@ -80,7 +83,7 @@ def _sentence(beyond: Estimate) -> str:
 
 
 def _guesses(
-    adversary: Adversary, targets: Sequence[Target]
+    adversary: Adversary, targets: Sequence[Target], by_unit: ByUnit
 ) -> list[Int[np.ndarray, " _"]]:
     """Return which target's model likes each target's records best.
 
@@ -98,7 +101,7 @@ def _guesses(
             class_medians(r.numpy(), others, labels) for r in public.log_likelihood
         ]
         relative = signals.log_likelihood.numpy() - np.stack(usual)
-        guesses.append(relative.argmax(axis=0))
+        guesses.append(by_unit(target.client, relative).argmax(axis=0))
     return guesses
 
 
@@ -111,7 +114,7 @@ SOURCE_INFERENCE = AuditPart(
     SourceInference | None,
     applies=lambda played: played.scenario.by_round,
     compute=lambda played: infer_sources(
-        played.adversary, played.targets, played.truth
+        played.adversary, played.targets, played.truth, played.by_unit
     ),
     nothing=None,
     title="Source inference",

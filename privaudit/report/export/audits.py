@@ -140,10 +140,12 @@ def _words(
 def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
     """Return members and others among trained clients' candidates not attacked.
 
-    Nothing if all were.
+    Groups that share a coin count once, as in the audit. Nothing if all were.
     """
     ledger = stored.run.truth
     rest = np.isin(ledger.owner, _trained(stored.run))
+    if ledger.group is not None:
+        rest &= ledger.group == np.arange(len(rest))
     rest[stored.columns[attack]["records"]] = False
     members = int(ledger.is_member[rest].sum())
     return [[members, int(rest.sum()) - members]] if rest.any() else []
