@@ -320,13 +320,21 @@ def _seeds(seed: int | None) -> Seeds:
 
 
 def _names(numbered: Mapping[str, RecordColumn]) -> tuple[str, ...]:
-    """Return what owners are called: 3 is client-3."""
-    if "owners" not in numbered:
-        return ()
-    return tuple(
-        check_client_name(f"client-{one}" if isinstance(one, int) else one)
-        for one in numbered["owners"].distinct
-    )
+    """Return what owners are called: 3 is client-3.
+
+    Raises:
+        ConfigError: One is below 0, or no name.
+    """
+    owners = numbered["owners"].distinct if "owners" in numbered else ()
+    names = []
+    for one in owners:
+        if isinstance(one, int) and one < 0:
+            raise ConfigError(
+                f"The owners hold {one}, and every record has one, from 0 on. Take out "
+                "records that are nobody's: tests and public ones are drawn here."
+            )
+        names.append(f"client-{one}" if isinstance(one, int) else one)
+    return tuple(map(check_client_name, names))
 
 
 def _group(numbered: Mapping[str, RecordColumn]) -> Int[np.ndarray, " records"] | None:
