@@ -23,11 +23,10 @@ from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate
 from privaudit.cli.commands.lint import lint
 from privaudit.cli.commands.pretrain import app as pretrain_app
-from privaudit.cli.commands.recording import import_recording
+from privaudit.cli.commands.recording import import_recording, split
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.selftest import selftest
 from privaudit.cli.commands.shift import shift
-from privaudit.cli.commands.split import split
 from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train

@@ -4,22 +4,20 @@ Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from privaudit.core.errors import ConfigError, TranscriptError, shown
+from privaudit.core.errors import TranscriptError, shown
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_json
+from privaudit.federated.runs.ledger import CLIENT_NAME, check_client_name
 from privaudit.federated.transcript import GENESIS
 
 BUNDLE = "bundle.json"
 FORMAT = 1  # of bundle.json; raised when an older reader would misread it
-CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TAKEN = ("server", "public", "clients")  # parties that are no clients
 _HASH = r"[0-9a-f]{64}"
 
 Text = Annotated[str, Field(max_length=200)]
@@ -96,21 +94,6 @@ class Bundle(_Declared):
         "system",
         description="Where noise comes from: system, which nobody can repeat; or seed.",
     )
-
-
-def check_client_name(name: str) -> str:
-    """Return a client's name.
-
-    Raises:
-        ConfigError: It is none: names stand in files, tables and on command lines.
-    """
-    if not CLIENT_NAME.fullmatch(name) or name in _TAKEN:
-        raise ConfigError(
-            f"{shown(name)} is no name of a client. Use up to 64 letters, digits, '.', "
-            f"'_' and '-', beginning with a letter or digit; {', '.join(_TAKEN)} are "
-            "taken."
-        )
-    return name
 
 
 def read_bundle(folder: Path) -> Bundle:

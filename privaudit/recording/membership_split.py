@@ -58,7 +58,7 @@ def split_membership(
         members: Where training has been, and no coin was tossed: 0 or 1 for each record,
             or the positions of those trained on. Tests and public records are taken from
             the others. An audit of it gives no verdict of membership.
-        test_share: Of the records that may be set apart, in [0, 1): kept for utility.
+        test_share: Of the records that may be set apart, in (0, 1): kept for utility.
         public_share: Likewise in (0, 1): the adversary's reference records, at least 10.
         seed: Repeats the split and the coins. Who can guess it knows the truth: by
             default both come of a key of the system's, which is not kept.
@@ -75,7 +75,7 @@ def split_membership(
         >>> ledger.clients
         ('client-0', 'client-1', 'client-2', 'client-3')
         >>> len(ledger.candidates_of("client-3")), len(ledger.members_of("client-3"))
-        (175, 86)
+        (175, 80)
     """
     numbered = _numbered(owners=owners, groups=groups, labels=labels)
     count = _count(records, numbered, members)
@@ -298,11 +298,10 @@ def _client_count(clients: int | None, records: int, owned: bool, known: bool) -
 
 
 def _checked_shares(tests: float, public: float) -> tuple[float, float]:
-    if not (0 <= tests < 1 and 0 < public < 1 and tests + public < 1):
+    if not (0 < tests < 1 and 0 < public < 1 and tests + public < 1):
         raise ConfigError(
             f"A test share of {tests:g} and a public share of {public:g} were given. Use "
-            "0 or more for tests, more than 0 for public records, and less than 1 for "
-            "both."
+            "shares above 0 whose sum is below 1."
         )
     return tests, public
 
@@ -347,7 +346,7 @@ def _refuse_few(
     names: Sequence[str],
     clients: int,
 ) -> None:
-    """Refuse clients without enough candidates, and too few public records."""
+    """Refuse clients without enough candidates, and too few tests or public records."""
     kind = "candidates" if len(units.size) == len(units.of) else "groups of candidates"
     counts = np.bincount(places[places >= 0], minlength=clients)
     fewest = int(counts.argmin())
@@ -358,12 +357,12 @@ def _refuse_few(
             "tell members from others. Take fewer clients or smaller shares, join small "
             "owners, or leave them out."
         )
-    public = int(units.size[places == PUBLIC].sum())
-    if public < FEWEST_PUBLIC:
+    tests, public = (int(units.size[places == one].sum()) for one in (TEST, PUBLIC))
+    if tests < 1 or public < FEWEST_PUBLIC:
         raise TooFewRecordsError(
-            f"{public} public records are left, and {FEWEST_PUBLIC} are needed at least: "
-            "thresholds and shadow models come from them. Raise the public share, or "
-            "bring more records."
+            f"{tests} records are left for tests and {public} public ones, and 1 and "
+            f"{FEWEST_PUBLIC} are needed at least. Raise the shares, or bring more "
+            "records."
         )
 
 

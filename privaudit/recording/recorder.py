@@ -22,7 +22,7 @@ from privaudit.core.parameters import readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import make_private_folder, write_json
 from privaudit.core.tensors import Tensors, digest
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Ledger, check_client_name
 from privaudit.federated.runs.run_folder import (
     check_place,
     clear_run,
@@ -46,7 +46,6 @@ from privaudit.recording.bundle import (
     Aggregation,
     Bundle,
     DeclaredClaim,
-    check_client_name,
 )
 from privaudit.recording.importing import finish_recording
 

@@ -31,9 +31,8 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.datasets.split import PUBLIC, TEST, Split
 
-LONGEST_NAME = 64
-_NAME = re.compile(rf"(?=.{{1,{LONGEST_NAME}}}\Z)[^\W_][\w.-]*(?: [\w.-]+)*")
-_PARTIES = ("server", "public")  # of a transcript, besides clients
+CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TAKEN = ("server", "public", "clients")  # parties that are no clients
 
 Draw = Literal["seed", "system", "none"]
 
@@ -228,16 +227,16 @@ def toss_coins(records: int, seeds: Seeds) -> Bool[np.ndarray, " records"]:
 
 
 def check_client_name(name: str) -> str:
-    """Return a client's name, which goes into files, pages and the names of threats.
+    """Return a client's name.
 
     Raises:
-        ConfigError: It is too long, holds other signs, or is the name of another party.
+        ConfigError: It is none: names stand in files, tables and on command lines.
     """
-    if not _NAME.fullmatch(name) or name in _PARTIES:
+    if not CLIENT_NAME.fullmatch(name) or name in _TAKEN:
         raise ConfigError(
-            f"A client cannot be called {shown(name)}: up to {LONGEST_NAME} letters, "
-            "digits, '.', '_' and '-' make a name, with single spaces between, and a "
-            "letter or digit in front; 'server' and 'public' are taken. Rename it."
+            f"{shown(name)} is no name of a client. Use up to 64 letters, digits, '.', "
+            f"'_' and '-', beginning with a letter or digit; {', '.join(_TAKEN)} are "
+            "taken."
         )
     return name
 

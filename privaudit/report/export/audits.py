@@ -154,7 +154,7 @@ def _counts_of_rest(stored: StoredAudit, attack: str) -> list[list[int]]:
 def _trained(run: Run) -> list[int]:
     """Return the clients that took part in a round, by number."""
     seen = {client for clients in run.participants for client in clients}
-    return [n for n in range(run.config.clients) if f"client-{n}" in seen]
+    return [n for n, client in enumerate(run.truth.clients) if client in seen]
 
 
 def _by_client_may_leave(leak: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from privaudit.federated.runs.ledger import Coin, CoinUnits, Ledger, check_clien
 OWNER = np.array([0, 0, 1, 1, -1, -2, 0])
 MEMBER = np.array([True, True, False, True, False, False, False])
 GROUP = np.array([0, 0, 2, 3, 4, 5, 6])
-NAMED = Ledger(OWNER, MEMBER, ("St. Anna", "Ward 3"), GROUP, Coin("seed", 2**64 - 1))
+NAMED = Ledger(OWNER, MEMBER, ("St.-Anna", "Ward-3"), GROUP, Coin("seed", 2**64 - 1))
 
 
 def test_a_ledger_of_owners_and_members_alone_has_the_hash_it_had(
@@ -37,10 +37,10 @@ def test_all_that_is_noted_survives_the_disk_and_is_part_of_the_hash(
     assert (again.names, again.coin) == (NAMED.names, NAMED.coin)
     assert (tmp_path / "ledger.npz").stat().st_mode & 0o77 == 0
     assert (
-        again.members_of("St. Anna").tolist() == again.members_of(0).tolist() == [0, 1]
+        again.members_of("St.-Anna").tolist() == again.members_of(0).tolist() == [0, 1]
     )
     others = [
-        replace(NAMED, names=("St. Anna", "Ward 4")),
+        replace(NAMED, names=("St.-Anna", "Ward-4")),
         replace(NAMED, group=None),
         replace(NAMED, coin=Coin("system")),
         replace(NAMED, coin=None),
@@ -50,8 +50,8 @@ def test_all_that_is_noted_survives_the_disk_and_is_part_of_the_hash(
 
 
 def test_an_unknown_client_is_refused() -> None:
-    for wrong in ("ward 3", 2, -1):
-        with pytest.raises(ConfigError, match=r"No client is called .*St\. Anna"):
+    for wrong in ("ward-3", 2, -1):
+        with pytest.raises(ConfigError, match=r"No client is called .*St\.-Anna"):
             NAMED.members_of(wrong)
 
 
@@ -83,18 +83,18 @@ def test_what_does_not_fit_together_is_refused(
         Ledger.load(tmp_path / "other.npz")
 
 
-@pytest.mark.parametrize("name", ["a", "client-0", "St. Anna", "Zürich_2", "x" * 64])
+@pytest.mark.parametrize("name", ["a", "client-0", "St.-Anna_2", "x" * 64])
 def test_names_are_letters_digits_and_few_signs(name: str) -> None:
     assert check_client_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", " a", "a ", "a  b", "-a", ".a", "a/b", "a:b", "a,b", "a\n", "a\0", "<a>",
-     "x" * 65, "server", "public"],
+    ["", " a", "a b", "é", "-a", ".a", "a/b", "a:b", "a,b", "a\n", "a\0", "<a>",
+     "x" * 65, "server", "public", "clients"],
 )  # fmt: skip
 def test_names_that_files_and_pages_could_not_bear_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be called"):
+    with pytest.raises(ConfigError, match="is no name of a client"):
         check_client_name(name)
 
 

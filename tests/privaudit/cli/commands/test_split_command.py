@@ -9,7 +9,7 @@ from privaudit.federated.runs.ledger import Ledger
 from tests.conftest import Cli
 
 TABLE = "picture,patient,hospital\n" + "".join(
-    f"{n}.png,p{n // 4},{('Anna', 'St. Mary')[n // 4 % 2]}\n" for n in range(400)
+    f"{n}.png,p{n // 4},{('Anna', 'St-Mary')[n // 4 % 2]}\n" for n in range(400)
 )
 
 
@@ -25,7 +25,7 @@ def test_hospitals_and_patients_of_a_table(table: Path, cli: Cli) -> None:
     code, out, err = cli("split", *words)
     assert (code, err) == (0, "")
     ledger = Ledger.load(table / "ledger.npz")
-    assert ledger.clients == ("Anna", "St. Mary")
+    assert ledger.clients == ("Anna", "St-Mary")
     assert ledger.group is not None
     assert "groups of one coin each" in out
     assert "a key of the system's, which nobody kept" in out
