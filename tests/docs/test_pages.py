@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from tests.places import ROOT
 
-PAGES = ("own-model.md", "api.md")
+PAGES = ("own-model.md", "api.md", "split.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 TOLERANCE = 0.05  # of an AUROC: other machines round, and so train, otherwise
@@ -52,7 +53,10 @@ def assert_says(printed: str, said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_prints_what_it_says(page: str) -> None:
+def test_a_page_prints_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a page may write files
     declare_missing_operators()  # before transformers looks for torchvision
     names: dict[str, Any] = {"__name__": "page"}
     blocks = blocks_of((ROOT / "docs" / page).read_text())
