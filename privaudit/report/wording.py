@@ -11,6 +11,7 @@ from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.statistics.estimate import Estimate
 
+GROUPS = "groups of records that share a coin"
 ADVERSARIES: Mapping[str, str] = {
     "server": (
         "an honest-but-curious server, which follows the protocol and records all that "
@@ -184,7 +185,13 @@ def attacked(audit: Audit) -> str:
     these, everyone = len(audit.headline.clients), audit.run.config.clients
     whom = f"{these} of {everyone} clients" if these < everyone else "all clients"
     members, others = audit.auroc.n
-    return f"{members} members and {others} non-members of {whom}"
+    unit = f" ({GROUPS})" if counts_groups(audit) else ""
+    return f"{members} members and {others} non-members{unit} of {whom}"
+
+
+def counts_groups(audit: Audit) -> bool:
+    """Say whether n counts groups of records in place of records."""
+    return audit.run.truth.group is not None
 
 
 def remote_code(audit: Audit) -> str:

@@ -14,7 +14,9 @@ from privaudit.report.labels import run_labels
 from privaudit.report.tables.other_attacks import others_sentence, same_columns
 from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
+    GROUPS,
     certified,
+    counts_groups,
     decision,
     guarantee,
     heading,
@@ -158,6 +160,7 @@ def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
     remarks = [
         audit.scenario.note,
+        f"n counts {GROUPS}." if counts_groups(audit) else "",
         remote_code(audit),
         repeatable(audit),
         others_sentence(audit),

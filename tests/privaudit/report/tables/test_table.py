@@ -1,10 +1,13 @@
 import io
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.report.tables.table import print_table, tradeoff_rows
+from privaudit.report.wording import attacked
 from tests.privaudit.made_audits import make_audit, make_writer
 
 
@@ -30,6 +33,14 @@ def test_a_row_holds_the_estimates_of_its_audit(audits: list[Audit]) -> None:
     assert str(row.local) == "0.800 [0.770, 0.830]"
     assert (row.claimed, row.certified) == ("none", "none")
     assert row.verdict == "Leaks"
+
+
+def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
+    assert "groups of records" not in printed(audits[:1], 120) + attacked(audits[0])
+    audits[0].run.__dict__["truth"] = SimpleNamespace(group=np.arange(9))
+    said = "groups of records that share a coin"
+    assert f"n counts {said}." in printed(audits[:1], 120)
+    assert f"non-members ({said}) of 3 of 5" in attacked(audits[0])
 
 
 def test_what_is_proved_stands_beside_what_is_claimed(audits: list[Audit]) -> None:
