@@ -1,5 +1,6 @@
 """The coin before training: fair, independent, and of whole groups."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from privaudit import Ledger, split_membership
+from privaudit import Auditor, Ledger, load_run, split_membership
 from privaudit.core.errors import ConfigError, LimitError, TooFewRecordsError
 from privaudit.datasets.split import PUBLIC, TEST
+from privaudit.recording.owner import use_owner
+from privaudit.recording.recorder import Recorder
+from tests.privaudit.recording.small_federation import COUNT, Linear, run_federation
 
 HOSPITALS = np.array(["Zurich", "St.-Anna", "Ward_3"])
 
@@ -221,3 +225,22 @@ def test_a_group_as_large_as_a_clients_share_is_dealt() -> None:
         split_membership(clients=5, groups=groups, seed=0)
     ledger = split_membership(clients=2, groups=groups, seed=0)
     assert len(ledger.clients) == 2
+
+
+def test_a_recorded_federation_of_hospitals_is_audited_by_patient(
+    tmp_path: Path,
+) -> None:
+    patients = np.arange(COUNT) // 2
+    hospitals = np.array(["North", "South", "West"])[patients % 3]
+    file = tmp_path / "ledger.npz"
+    split_membership(owners=hospitals, groups=patients, seed=0).save(file)
+    ledger = Ledger.load(file)
+    with Recorder(tmp_path / "run", ledger=file, weight="num-examples") as recorder:
+        run_federation(recorder, ledger, Linear(), names=ledger.clients)
+    with use_owner(Linear()):
+        audit = Auditor(load_run(tmp_path / "run")).attack("black-box", shadows=0)
+    candidates = np.flatnonzero(ledger.owner >= 0)
+    assert sum(audit.auroc.n) == len(candidates) // 2
+    assert audit.auroc.value > 0.95
+    assert audit.headline.verdict.kind == "leaks"
+    assert [one.client for one in audit.headline.clients] == ["North", "South", "West"]
