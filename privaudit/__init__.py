@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from privaudit.federated.runs.training import train
     from privaudit.models.remote_code import trust_remote_code
     from privaudit.recording.importing import finish_recording
+    from privaudit.recording.membership_split import split_membership
     from privaudit.recording.owner import use_owner
     from privaudit.recording.recorder import Recorder
-    from privaudit.recording.membership_split import split_membership
     from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.designs import OneRunCanaries

@@ -13,7 +13,7 @@ import torch
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from tests.places import ROOT
 
-PAGES = ("own-model.md", "api.md", "split.md")
+PAGES = ("own-model.md", "api.md", "split.md", "recording.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
 TOLERANCE = 0.05  # of an AUROC: other machines round, and so train, otherwise

@@ -13,6 +13,7 @@ from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
+from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
 from privaudit.core.formatting import p_value
 from privaudit.report.tables.one_run_table import one_run_sentences
 from privaudit.report.tables.other_attacks import ALPHA
@@ -204,11 +205,30 @@ def gain_of_rebuilding(audit: Audit) -> Estimate | None:
     return pooled_paired_auroc_difference(groups).estimate
 
 
+def control_sentences(audit: Audit) -> list[str]:
+    """Say what the attack finds before any training; nothing where a coin was tossed."""
+    control = audit.part(UNTRAINED_CONTROL)
+    if control is None:
+        return []
+    differ = control.before.excludes(0.5)
+    found = (
+        "members and others differ before any training" if differ else "no difference"
+    )
+    return [
+        f"No coin chose the members. On the model before training “{control.attack}” has "
+        f"an AUROC of {point(control.before)} {interval(control.before)}: {found}"
+        f"{'' if differ else ' is found there, which does not rule one out'}. Training "
+        f"changes it by {point(control.change, signed=True)} {interval(control.change)}: "
+        "that may be membership, or a difference that training sharpens."
+    ]
+
+
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
     SERVER_MODEL.name: rebuilding,
     LINKAGE_GAIN.name: linkage_sentences,
     LEAKAGE_BY_ROUND.name: round_sentences,
     SOURCE_INFERENCE.name: source_sentences,
+    UNTRAINED_CONTROL.name: control_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }
