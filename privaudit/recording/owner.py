@@ -206,13 +206,20 @@ def _code_of(given: object) -> str:
     if not isinstance(given, ModuleType) or not place:
         return ""
     folder = Path(place).resolve().parent
-    files = {Path(place).resolve()}
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__file__", None)
-        if name and folder in Path(name).resolve().parents:
-            files.add(Path(name).resolve())
-    hashes = [hashlib.sha256(file.read_bytes()).digest() for file in sorted(files)]
+    names = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+    files = {Path(place).resolve(), *(Path(name).resolve() for name in names if name)}
+    own = [f for f in sorted(files) if _is_own(f, folder)]
+    hashes = [hashlib.sha256(file.read_bytes()).digest() for file in own]
     return hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Say whether a file is code below a folder, and not an installed library's.
+
+    Some libraries' modules name files that are not there.
+    """
+    below = folder in file.parents and "site-packages" not in file.parts
+    return below and file.suffix == ".py" and file.is_file()
 
 
 def load_owner(place: str) -> Owner:

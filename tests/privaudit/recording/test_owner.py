@@ -29,7 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_file_is_imported_with_what_lies_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_imported_with_what_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # torch.classes says that it is a file in this folder
     (tmp_path / "small.py").write_text("answer = 41")
     (tmp_path / "owner_of_three.py").write_text(CODE)
     owner = load_owner(str(tmp_path / "owner_of_three.py"))
