@@ -20,7 +20,8 @@ BUNDLE = "bundle.json"
 FORMAT = 1  # of bundle.json; raised when an older reader would misread it
 _HASH = r"[0-9a-f]{64}"
 
-Text = Annotated[str, Field(max_length=200)]
+Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""A line of words: nothing that a terminal would obey."""
 ClientName = Annotated[str, Field(pattern=rf"^{CLIENT_NAME.pattern}$")]
 
 

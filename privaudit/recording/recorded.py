@@ -113,12 +113,13 @@ class RecordedRun(Run):
     @cached_property
     def trainer(self) -> RecordedTrainer:
         """The owner's functions behind the interface of a trainer."""
-        first = next(m for m in self.transcript if m.kind == "broadcast")
+        sent = (m.tensors for m in self.transcript if m.kind == "broadcast")
+        first: Tensors = next(sent, {})
         claimed = Claim(**self.bundle.claimed.model_dump())
         declared = self.bundle.aggregation
         alone = declared.kind == "individual"
         made = IndividualRecordedTrainer if alone else RecordedTrainer
-        return made(declared, first.tensors, claimed, self.asked)
+        return made(declared, first, claimed, self.asked)
 
     @cached_property
     def population(self) -> Population:
@@ -217,7 +218,7 @@ class RecordedRun(Run):
     def has_utility(self) -> bool:
         """Whether the owner's functions say what a model is good for."""
         asked = self.asked
-        if asked is None:
+        if asked is None or not self.personal_models:
             return False
         return asked.utility is not None or asked.task == "classification"
 

@@ -17,6 +17,7 @@ from privaudit.auditing.attack import ATTACKS, Target
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.default_attacks import NAMED, TOKEN_LOSS
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import Reconstruction
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
@@ -43,8 +44,9 @@ def attack_untrained(played: PlayedScenario) -> UntrainedControl:
     """Make the named attack on the first broadcast, in place of each client's model."""
     name = NAMED if played.adversary.task.kind == "classification" else TOKEN_LOSS
     attack = ATTACKS.find(name)()
-    first = next(m for m in played.run.transcript if m.kind == "broadcast")
-    blank = Reconstruction(first.tensors)
+    first = _first_model(played)
+    assert first is not None  # where the part applies
+    blank = Reconstruction(first)
     targets = [replace(target, reconstructed=blank) for target in played.targets]
     # Signals that are kept are of the scenario's models, not of this one.
     alone = replace(played.adversary, store=None)
@@ -59,10 +61,17 @@ def attack_untrained(played: PlayedScenario) -> UntrainedControl:
     return UntrainedControl(name, before.auroc, after.auroc, change)
 
 
+def _first_model(played: PlayedScenario) -> Tensors | None:
+    messages = played.run.transcript
+    return next((m.tensors for m in messages if m.kind == "broadcast"), None)
+
+
 UNTRAINED_CONTROL = AuditPart(
     "untrained_control",
     UntrainedControl | None,
-    applies=lambda played: not played.run.truth.tossed,
+    applies=lambda played: (
+        not played.run.truth.tossed and _first_model(played) is not None
+    ),
     compute=attack_untrained,
     nothing=None,
     title="Before training",

@@ -82,6 +82,7 @@ def test_a_bundle_is_what_its_schema_says(copy: Path) -> None:
         ({"mechanisms": [{"release": "upload"}]}, "rounds"),
         ({"mechanisms": [{"release": "upload", "rounds": [0]}]}, "mechanism"),
         ({"trainer": "x" * 1000}, "trainer"),
+        ({"trainer": "\x1b[31mred"}, "trainer"),
     ],
 )
 def test_a_bundle_that_is_wrong_says_where(

@@ -1,10 +1,12 @@
 """Audits of federations that others trained, where the truth is known."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
@@ -15,8 +17,10 @@ from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorded import RecordedRun
+from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
 from privaudit.report.page import render_report
+from privaudit.report.tables.table import print_table
 from privaudit.statistics.roc import pooled_auroc
 from tests.privaudit.recording.small_federation import (
     CANDIDATES,
@@ -209,7 +213,6 @@ def test_labels_of_other_records_are_refused(folder: Path) -> None:
 
 def test_differences_are_models_again(tmp_path: Path) -> None:
     """NVFlare's clients send what they changed: the audit is the same."""
-    from privaudit.recording.recorder import Recorder
     from tests.privaudit.recording.small_federation import run_federation
 
     def say(recorder: Recorder, index: int, client: str, sent, count: int) -> None:  # type: ignore[no-untyped-def]
@@ -229,7 +232,6 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
 def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(
     tmp_path: Path,
 ) -> None:
-    from privaudit.recording.recorder import Recorder
 
     ledger, owner = toss(), Linear()
     with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
@@ -253,6 +255,34 @@ def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(
         assert audit.auroc.value > 0.95
         with pytest.raises(Exception, match="masked"):
             Auditor(run).attack("update-watch")
+
+
+def test_an_owners_words_are_words_on_page_and_terminal(tmp_path: Path) -> None:
+    """No markup of a terminal's or a page's."""
+    name = "[red]<b>FedAvg</b>[/red]"
+    record(tmp_path / "run", trainer=name)
+    with use_owner(Linear()):
+        audit = Auditor(load_run(tmp_path / "run")).attack("prompt-release", shadows=0)
+    console = Console(file=io.StringIO(), width=200)
+    print_table([audit], console)
+    assert name in console.file.getvalue()  # type: ignore[attr-defined]
+    page = render_report([audit])
+    assert "&lt;b&gt;FedAvg" in page
+    assert "<b>FedAvg" not in page
+
+
+def test_without_broadcasts_uploads_are_attacked(tmp_path: Path) -> None:
+    """Nobody recorded what the server sent: utility is not known, membership is."""
+    ledger, owner = toss(), Linear()
+    with Recorder(tmp_path / "run", ledger=ledger) as recorder:
+        for number, client in enumerate(NAMES):
+            sent = owner.local_update(start(), ledger.members_of(number), 0)
+            recorder.update(0, client, sent)
+    with use_owner(owner):
+        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    assert audit.utility is None
+    assert audit.auroc.value > 0.95
+    assert "Privacy-utility trade-off" not in render_report([audit])
 
 
 def test_owner_counts_agree() -> None:
