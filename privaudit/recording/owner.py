@@ -21,6 +21,7 @@ They stand in one module, which the owner names: ``--owner theirs.py``, or
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.threat_models import View
 from privaudit.models.interfaces import TaskKind
 
+VARIABLE = "PRIVAUDIT_OWNER"
 Positions = Int[np.ndarray, " records"]
 
 
@@ -293,8 +295,14 @@ def use_owner(owner: object) -> Iterator[None]:
 
 
 def chosen_owner() -> Owner | None:
-    """Return the owner that was chosen, if any."""
-    return _chosen.get()
+    """Return the owner that was chosen, here or by PRIVAUDIT_OWNER, if any.
+
+    Raises:
+        MissingFileError: There is no such module.
+        ConfigError: It cannot be imported, or lacks something.
+    """
+    named = os.environ.get(VARIABLE)
+    return _chosen.get() or (load_owner(named) if named else None)
 
 
 def names_of_classes(owner: Owner, labels: Sequence[int]) -> tuple[str, ...]:

@@ -85,6 +85,14 @@ def test_a_module_that_cannot_be_used_exits_with_2(
     assert says in err
 
 
+def test_the_environment_names_an_owner_for_pytest_and_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_OWNER", "tests.privaudit.recording.linear_owner")
+    audit = Auditor(load_run(folder)).attack("prompt-release", shadows=0)
+    assert audit.auroc.value > 0.95
+
+
 def test_a_module_that_is_not_there_exits_with_2(folder: Path, cli: Cli) -> None:
     for name in ("nowhere.py", "no_such_module_at_all"):
         code, _, err = cli("attack", folder, "--owner", name)
