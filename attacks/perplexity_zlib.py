@@ -33,6 +33,7 @@ class PerplexityZlib:
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "generation"
+    reads_texts: ClassVar[bool] = True
 
     slice: WordSlice = "description"
     all_positions: bool = True

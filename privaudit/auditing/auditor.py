@@ -28,7 +28,7 @@ from privaudit.federated.runs.run_header import refuse_link
 from privaudit.federated.runs.runs import Run, load_run
 from privaudit.federated.runs.utility import Utility, measure_clients
 from privaudit.federated.threat_models import find_threat
-from privaudit.models.interfaces import TaskKind
+from privaudit.models.interfaces import OwnersModel, TaskKind
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import Event, Phase, Watcher, watching
 from privaudit.statistics.roc import auroc as auroc_of
@@ -131,7 +131,10 @@ class Auditor:
 
     def _as_seen(self, plan: Scenario) -> Scenario:
         plan = plan.where_masked() if self.run.config.is_masked else plan
-        tokens = self.run.population.task.public.tokens
+        task = self.run.population.task
+        if isinstance(task.backbone, OwnersModel):
+            return plan.on_answers_alone()
+        tokens = task.public.tokens
         blind = tokens is not None and tokens.parts == 0
         return plan.without_pictures() if blind else plan
 
@@ -161,7 +164,7 @@ class Auditor:
         if who and who not in population.task.clients:
             raise UnknownNameError("client", who, population.task.clients)
         adversary = Adversary(
-            answering(run.trainer, scenario.answers),
+            answering(run.trainer, scenario.answers, population.task.kind),
             population.task,
             threat,
             threat(run.transcript),

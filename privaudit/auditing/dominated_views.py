@@ -69,8 +69,11 @@ def as_weaker(
             about the same candidates.
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
+    kind = adversary.task.kind
     for name in scenario.dominates:
-        weaker = SCENARIOS.find(name)().without_shadows().for_task("classification")
+        weaker = SCENARIOS.find(name)().without_shadows().for_task(kind)
+        if weaker.answers == "labels" and kind == "generation":
+            continue
         try:
             less, weaker_targets = _in_place_of(weaker, adversary, targets)
         except ViewError:
@@ -86,7 +89,7 @@ def _in_place_of(
     threat = find_threat(weaker.threat)
     less = replace(
         adversary,
-        trainer=answering(adversary.trainer, weaker.answers),
+        trainer=answering(adversary.trainer, weaker.answers, adversary.task.kind),
         threat=threat,
         view=threat(adversary.view.messages),
         store=None,  # no shadow model is trained here

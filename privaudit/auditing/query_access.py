@@ -10,13 +10,14 @@ from torch import Tensor
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Stacked
 from privaudit.federated.trainer import Records, Signal, Signals, Task, Trainer
+from privaudit.models.interfaces import TaskKind
 
 Answers = Literal["probabilities", "labels"]
 SURE = 0.9  # what a bare label is taken to mean: any number that is not all or nothing
 
 
-def answering(trainer: Trainer, answers: Answers) -> Trainer:
-    """Return the method with models that answer no more than that.
+def answering(trainer: Trainer, answers: Answers, kind: TaskKind) -> Trainer:
+    """Return the method with models of a kind that answer no more than that.
 
     Shadow models answer alike, so an attack learns what bare labels tell, too.
 
@@ -25,7 +26,7 @@ def answering(trainer: Trainer, answers: Answers) -> Trainer:
     """
     if answers == "probabilities":
         return trainer
-    if trainer.task == "generation":
+    if kind == "generation":
         raise AttackError(
             "Labels alone were asked of generative models. Use the scenario "
             "prompt-release for them."

@@ -81,7 +81,21 @@ class Scenario:
 
     def without_pictures(self) -> "Scenario":
         """Return the scenario without attacks that look at a picture's own tokens."""
-        kept = {n: a for n, a in self.attacks.items() if not _looks_at_picture(a)}
+        kept = {n: a for n, a in self.attacks.items() if _slice(a) != "image"}
+        return replace(self, attacks=kept)
+
+    def on_answers_alone(self) -> "Scenario":
+        """Return the scenario without attacks that need more than an answer's tokens.
+
+        Of the records of others' federations nothing else is known: neither what was
+        asked nor any text.
+        """
+        kept = {
+            name: attack
+            for name, attack in self.attacks.items()
+            if _slice(attack) in ("", "description")
+            and not getattr(attack, "reads_texts", False)
+        }
         return replace(self, attacks=kept)
 
     def without_shadows(self) -> "Scenario":
@@ -90,8 +104,9 @@ class Scenario:
         return replace(self, attacks=cheap)
 
 
-def _looks_at_picture(attack: Attack) -> bool:
-    return getattr(attack, "slice", "") == "image"
+def _slice(attack: Attack) -> str:
+    """Return which tokens an attack looks at; empty if it looks at none."""
+    return getattr(attack, "slice", "")
 
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(

@@ -21,7 +21,7 @@ def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
     trainer, generator = CoOp(), torch.Generator().manual_seed(0)
     models = stack([{"context": torch.randn(3, 5, generator=generator)} for _ in "ab"])
     records = toy_records(20)
-    told = ask(answering(trainer, "labels"), task, models, records)
+    told = ask(answering(trainer, "labels", "classification"), task, models, records)
     whole = ask(trainer, task, models, records)
     assert torch.equal(told.argmax(dim=-1), whole.argmax(dim=-1))
     assert len(told.unique()) == 2
@@ -30,12 +30,12 @@ def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
 
 def test_probabilities_are_the_model_s_own() -> None:
     trainer = CoOp()
-    assert answering(trainer, "probabilities") is trainer
+    assert answering(trainer, "probabilities", "classification") is trainer
 
 
 def test_models_that_write_have_no_labels_to_give() -> None:
     with pytest.raises(AttackError, match="generative models"):
-        answering(LoraFedAvg(), "labels")
+        answering(LoraFedAvg(), "labels", "generation")
 
 
 @pytest.mark.parametrize("attack", [LossThreshold(), Lira(shadows=16)], ids=str)
@@ -53,7 +53,7 @@ def test_who_is_told_labels_only_does_no_better(
     adversary, targets = played.watched("released", asked, seed=2)
     found = {}
     for answers in ("probabilities", "labels"):
-        told = replace(adversary, trainer=answering(trainer, answers))
+        told = replace(adversary, trainer=answering(trainer, answers, "classification"))
         scores = attack(told, targets)
         found[answers] = pooled_auroc(
             [(s.scores[coin], s.scores[~coin]) for s in scores]
