@@ -11,16 +11,17 @@ from safetensors.torch import load_file
 
 from privaudit import Audit, Auditor
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import AttackError
 from privaudit.federated.runs.runs import Run
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from privaudit.recording.owner import use_owner
 from privaudit.report.page import render_report
 from tests.docs.examples.owners import import_example, toss
 
-pytestmark = pytest.mark.filterwarnings(  # peft asks transformers by an old name
-    "ignore:.*is_gradient_checkpointing:FutureWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    # peft asks transformers by an old name
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+]
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Tuned:
     checkpoints: Path
     owner: ModuleType
 
-    def audit(self, scenario: str, *attacks: str) -> Audit:
+    def audit(self, scenario: str) -> Audit:
         with use_owner(self.owner):
-            return Auditor(self.run).attack(scenario, attacks=attacks)
+            return Auditor(self.run).attack(scenario)
 
 
 @pytest.fixture(scope="module")
@@ -79,19 +80,3 @@ def test_memorised_answers_are_found_and_reported(tuned: Tuned) -> None:
 def test_the_last_checkpoint_leaks_what_the_release_does(tuned: Tuned) -> None:
     seen = tuned.audit("server-reconstruct").auroc
     assert seen.value == tuned.audit("black-box").auroc.value
-
-
-@pytest.mark.parametrize(
-    ("scenario", "attacks", "says"),
-    [
-        ("black-box-labels", (), "generative models"),
-        ("update-watch", (), "local_update"),
-        ("prompt-release", ("perplexity-zlib",), "do not give what it needs"),
-        ("prompt-release", ("token-loss:slice=instruction",), "do not give"),
-    ],
-)
-def test_what_such_a_run_cannot_answer_is_refused(
-    tuned: Tuned, scenario: str, attacks: tuple[str, ...], says: str
-) -> None:
-    with pytest.raises(AttackError, match=says):
-        tuned.audit(scenario, *attacks)
