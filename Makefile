@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+NVFLARE := .venv-nvflare
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
@@ -14,7 +15,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-nvflare gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -55,6 +56,17 @@ test-elsewhere: $(READY)
 	@for elsewhere in $(ELSEWHERE); do \
 	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
 	done
+
+# Beside NVFlare, which brings a web server and more: the filter, and a simulated federation.
+test-nvflare: $(NVFLARE)/.ready
+	$(NVFLARE)/bin/python -m pytest -q tests/privaudit/recording/test_nvflare.py \
+	  tests/docs/examples/test_nvflare_example.py $(TESTS)
+
+$(NVFLARE)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NVFLARE)
+	$(NVFLARE)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(NVFLARE)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,nvflare]"
+	touch $@
 
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
 # and what that is faster in than the published loops.
@@ -101,4 +113,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(NVFLARE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,165 @@
+"""What passes through NVFlare's server or client, recorded by a filter.
+
+It stands among the job's ``task_result_filters``, on the server to record everyone, or on
+a client to record that one. Filters are told events too: so it sees what is sent to
+clients, as it is after other filters, and the model that follows the last round.
+"""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
+from nvflare.apis.dxo_filter import DXOFilter
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ProcessType
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+from torch import Tensor
+
+from privaudit.federated.runs.runs import Run
+from privaudit.recording.recorder import Recorder
+
+WEIGHT = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
+_OF_CLIENTS = (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
+
+
+class RecordingFilter(DXOFilter):  # type: ignore[misc]
+    """Records weights, or differences of weights, and passes them on unchanged.
+
+    Uploads are weighed by NUM_STEPS_CURRENT_ROUND, as NVFlare's aggregators do, and by
+    1 where a client does not say it. A result that arrives after the next round began
+    is not recorded: no aggregator takes it.
+
+    Attributes:
+        run: What was recorded, once the job has ended and if there is a ledger.
+
+    Args:
+        folder: Of the run: new, or empty.
+        ledger: A file of ``privaudit split``, whose clients bear the sites' names; empty
+            leaves it to ``privaudit import`` to end what is begun here.
+        trainer: The method, in your words; like ``model`` and ``dataset``.
+        model: Likewise.
+        dataset: Likewise.
+        tasks: Names of the tasks that train.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        ledger: str = "",
+        trainer: str = "recorded",
+        model: str = "",
+        dataset: str = "",
+        tasks: tuple[str, ...] | list[str] = (AppConstants.TASK_TRAIN,),
+    ) -> None:
+        super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
+        # NVFlare writes a job's arguments down by these names.
+        self.folder, self.ledger, self.tasks = folder, ledger, list(tasks)
+        self.trainer, self.model, self.dataset = trainer, model, dataset
+        self.run: Run | None = None
+        self._lock = threading.RLock()
+        self._recorder: Recorder | None = None
+        self._first: int | None = None  # NVFlare's number of the first round
+        self._round = 0
+        self._sent: dict[str, dict[str, Tensor]] = {}  # in this round, by client
+        self._final: dict[str, Tensor] = {}
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
+        """Record what a client sends."""
+        client, round = _client(fl_ctx), self._number(shareable)
+        with self._lock:
+            if round < self._round:
+                self.log_warning(fl_ctx, f"{client} is late: not recorded")
+                return
+            is_whole = dxo.data_kind == DataKind.WEIGHTS
+            recorder = self._begun("models" if is_whole else "differences")
+            weight = dxo.get_meta_prop(WEIGHT, 1.0)
+            recorder.update(round, client, dxo.data, weight=weight)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Record what is sent to a client; at the end of the job end the run."""
+        with self._lock:
+            if event_type == EventType.AFTER_TASK_DATA_FILTER:
+                self._record_task(fl_ctx)
+            elif event_type == AppEventType.AFTER_AGGREGATION:
+                self._keep_mean(fl_ctx.get_prop(AppConstants.AGGREGATION_RESULT))
+            elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
+                model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}
+                self._final = _copied(model.get("weights", {}))
+            elif event_type == EventType.END_RUN:
+                self._end()
+
+    def _record_task(self, fl_ctx: FLContext) -> None:
+        task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
+        if fl_ctx.get_prop(FLContextKey.TASK_NAME) not in self.tasks or not task:
+            return
+        round, dxo = self._number(task), from_shareable(task)
+        if round > self._round:
+            self._round, self._sent = round, {}
+        client = _client(fl_ctx)
+        self._sent[client] = _copied(dxo.data)
+        if self._recorder is not None:
+            self._recorder.broadcast(round, client, self._sent[client])
+
+    def _begun(self, uploads: Literal["models", "differences"]) -> Recorder:
+        """Return the recorder; the first upload says what uploads are."""
+        if self._recorder is None:
+            self._recorder = Recorder(
+                Path(self.folder),
+                weight=WEIGHT,
+                uploads=uploads,
+                ledger=self.ledger or None,
+                trainer=self.trainer,
+                model=self.model,
+                dataset=self.dataset,
+            )
+            for client, tensors in self._sent.items():
+                self._recorder.broadcast(self._round, client, tensors)
+        return self._recorder
+
+    def _keep_mean(self, mean: Any) -> None:
+        """Keep the model that the server makes of a round, whole or as a difference."""
+        if not isinstance(mean, FLModel) or not mean.params:
+            return
+        self._final = _copied(mean.params)
+        if mean.params_type == ParamsType.DIFF:
+            before = next(iter(self._sent.values()), {})
+            self._final = {
+                name: before[name] + tensor if name in before else tensor
+                for name, tensor in self._final.items()
+            }
+
+    def _end(self) -> None:
+        if self._recorder is None:
+            return
+        if self._final:
+            for client in self._sent:
+                self._recorder.broadcast(self._round + 1, client, self._final)
+        self.run = self._recorder.close()
+
+    def _number(self, shareable: Shareable) -> int:
+        """Return the round that a message is of, from 0; without one the last."""
+        cookie = shareable.get_cookie(AppConstants.CONTRIBUTION_ROUND)
+        round = shareable.get_header(AppConstants.CURRENT_ROUND, cookie)
+        if round is None:
+            return self._round
+        if self._first is None:
+            self._first = int(round)
+        return int(round) - self._first
+
+
+def _client(fl_ctx: FLContext) -> str:
+    """Return who receives or sends: whoever asks the server, or this client."""
+    is_client = fl_ctx.get_process_type() in _OF_CLIENTS
+    own, peer = fl_ctx.get_identity_name(), fl_ctx.get_peer_context()
+    return str(own if is_client or peer is None else peer.get_identity_name())
+
+
+def _copied(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(one).clone() for name, one in tensors.items()}

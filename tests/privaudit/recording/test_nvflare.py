@@ -1,0 +1,176 @@
+"""The filter, told what NVFlare tells it: make test-nvflare installs NVFlare."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.federated.transcript import Message, TranscriptFolder
+from privaudit.recording.bundle import read_bundle
+
+pytest.importorskip("nvflare")
+
+from nvflare.apis.dxo import DXO, DataKind, MetaKey
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, ProcessType
+from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.shareable import Shareable
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_event_type import AppEventType
+
+from privaudit.recording.nvflare import RecordingFilter
+
+SITES = ("hospital-a", "hospital-b")
+
+
+def context(
+    site: str, task: str = "train", at: str = ProcessType.SERVER_JOB
+) -> FLContext:
+    """Return what a filter is told of who talks with whom."""
+    own, other = ("server", site) if at == ProcessType.SERVER_JOB else (site, "server")
+    made = FLContextManager(identity_name=own, job_id="job").new_context()
+    made.set_prop(FLContextKey.PROCESS_TYPE, at, private=True, sticky=False)
+    made.set_prop(FLContextKey.TASK_NAME, task, private=True, sticky=False)
+    peer = FLContextManager(identity_name=other, job_id="job").new_context()
+    made.set_peer_context(peer)
+    return made
+
+
+def message(value: float, round: int, kind: DataKind, **meta: Any) -> Shareable:
+    held = DXO(kind, data={"w": np.full(2, value, dtype=np.float32)}, meta=meta)
+    made = held.to_shareable()
+    made.set_header(AppConstants.CURRENT_ROUND, round)
+    return made
+
+
+def send(recording: RecordingFilter, ctx: FLContext, task: Shareable) -> None:
+    ctx.set_prop(FLContextKey.TASK_DATA, task, private=True, sticky=False)
+    recording.handle_event(EventType.AFTER_TASK_DATA_FILTER, ctx)
+
+
+def play(
+    recording: RecordingFilter,
+    kind: DataKind = DataKind.WEIGHTS,
+    rounds: tuple[int, ...] = (0, 1),
+    sites: tuple[str, ...] = SITES,
+    at: str = ProcessType.SERVER_JOB,
+) -> None:
+    """Send 10 times the round, and get 10 times the round, plus 1 and 2, back."""
+    for round in rounds:
+        for site in sites:
+            task = message(10 * round, round, DataKind.WEIGHTS)
+            send(recording, context(site, at=at), task)
+        for number, site in enumerate(sites, start=1):
+            value = number + (10 * round if kind == DataKind.WEIGHTS else 0)
+            steps = {str(MetaKey.NUM_STEPS_CURRENT_ROUND): 5 * number}
+            result = message(value, round, kind, **steps)
+            passed = recording.process(result, context(site, at=at))
+            assert torch.equal(
+                torch.as_tensor(passed["DXO"]["data"]["w"]), torch.full((2,), value)
+            )
+
+
+def messages(folder: Path) -> list[Message]:
+    bundle = read_bundle(folder)
+    transcript = TranscriptFolder(folder / "transcript")
+    return list(transcript.read(head=bundle.head, length=bundle.length))
+
+
+def told(folder: Path, kind: str) -> list[tuple[int, str, float]]:
+    return [
+        (m.round, m.receiver if kind == "broadcast" else m.sender, float(m.tensors["w"][0]))
+        for m in messages(folder)
+        if m.kind == kind
+    ]  # fmt: skip
+
+
+def test_a_server_records_everyone_and_the_mean_of_the_last_round(
+    tmp_path: Path,
+) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    play(recording)
+    mean = FLModel(ParamsType.FULL, params={"w": np.full(2, 11.5, dtype=np.float32)})
+    ctx = context("hospital-a")
+    ctx.set_prop(AppConstants.AGGREGATION_RESULT, mean, private=True, sticky=False)
+    recording.handle_event(AppEventType.AFTER_AGGREGATION, ctx)
+    recording.handle_event(EventType.END_RUN, ctx)
+    folder = tmp_path / "run"
+    assert told(folder, "broadcast") == [
+        (round, site, value)
+        for round, value in ((0, 0.0), (1, 10.0), (2, 11.5))
+        for site in SITES
+    ]
+    assert told(folder, "update") == [
+        *((0, "hospital-a", 1.0), (0, "hospital-b", 2.0)),
+        *((1, "hospital-a", 11.0), (1, "hospital-b", 12.0)),
+    ]
+    updates = [m.tensors for m in messages(folder) if m.kind == "update"]
+    steps = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
+    assert [int(tensors[steps]) for tensors in updates] == [5, 10, 5, 10]
+    assert read_bundle(folder).aggregation.uploads == "models"
+
+
+def test_differences_are_declared_and_added_to_what_was_sent(tmp_path: Path) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    play(recording, DataKind.WEIGHT_DIFF)
+    mean = FLModel(ParamsType.DIFF, params={"w": np.full(2, 1.5, dtype=np.float32)})
+    ctx = context("hospital-a")
+    ctx.set_prop(AppConstants.AGGREGATION_RESULT, mean, private=True, sticky=False)
+    recording.handle_event(AppEventType.AFTER_AGGREGATION, ctx)
+    recording.handle_event(EventType.END_RUN, ctx)
+    assert read_bundle(tmp_path / "run").aggregation.uploads == "differences"
+    assert told(tmp_path / "run", "update")[-1] == (1, "hospital-b", 2.0)
+    assert told(tmp_path / "run", "release")[-1] == (2, "hospital-b", 11.5)
+
+
+def test_the_older_workflow_gives_its_last_model_too(tmp_path: Path) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    play(recording)
+    ctx = context("hospital-a")
+    learned = make_model_learnable({"w": np.full(2, 7, dtype=np.float32)}, {})
+    ctx.set_prop(AppConstants.GLOBAL_MODEL, learned, private=True, sticky=True)
+    recording.handle_event(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, ctx)
+    recording.handle_event(EventType.END_RUN, ctx)
+    assert told(tmp_path / "run", "release")[0] == (2, "hospital-a", 7.0)
+
+
+def test_a_client_records_itself_from_whichever_round_it_joins(tmp_path: Path) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    at = ProcessType.CLIENT_JOB
+    play(recording, rounds=(3, 4), sites=("hospital-b",), at=at)
+    recording.handle_event(EventType.END_RUN, context("hospital-b", at=at))
+    assert read_bundle(tmp_path / "run").clients == ("hospital-b",)
+    assert told(tmp_path / "run", "update") == [
+        (0, "hospital-b", 31.0),
+        (1, "hospital-b", 41.0),
+    ]
+
+
+def test_other_tasks_and_late_results_are_let_through_unrecorded(
+    tmp_path: Path,
+) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    play(recording)
+    validated = message(99, 1, DataKind.WEIGHTS)
+    send(recording, context("hospital-a", task="validate"), validated)
+    late = message(99, 0, DataKind.WEIGHTS)
+    assert recording.process(late, context("hospital-b")) is late
+    recording.handle_event(EventType.END_RUN, context("hospital-a"))
+    sent = told(tmp_path / "run", "broadcast") + told(tmp_path / "run", "update")
+    assert 99.0 not in {value for _, _, value in sent}
+
+
+def test_a_job_s_arguments_make_the_same_filter_again(tmp_path: Path) -> None:
+    """As NVFlare writes a job down: constructor's arguments by name, in JSON."""
+    made = RecordingFilter(
+        str(tmp_path / "run"), ledger="l.npz", tasks=["train", "fit"]
+    )
+    names = ("folder", "ledger", "trainer", "model", "dataset", "tasks")
+    written = json.dumps({name: getattr(made, name) for name in names})
+    again = RecordingFilter(**json.loads(written))
+    assert all(getattr(again, name) == getattr(made, name) for name in names)
