@@ -207,21 +207,21 @@ def _code_of(given: object) -> str:
     place = getattr(given, "__file__", None)
     if not isinstance(given, ModuleType) or not place:
         return ""
-    folder = Path(place).resolve().parent
+    folder = os.path.join(os.path.dirname(os.path.abspath(place)), "")
     names = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    files = {Path(place).resolve(), *(Path(name).resolve() for name in names if name)}
-    own = [f for f in sorted(files) if _is_own(f, folder)]
-    hashes = [hashlib.sha256(file.read_bytes()).digest() for file in own]
+    files = {os.path.abspath(name) for name in (place, *names) if name}
+    own = [file for file in sorted(files) if _is_own(file, folder)]
+    hashes = [hashlib.sha256(Path(file).read_bytes()).digest() for file in own]
     return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
-def _is_own(file: Path, folder: Path) -> bool:
+def _is_own(file: str, folder: str) -> bool:
     """Say whether a file is code below a folder, and not an installed library's.
 
     Some libraries' modules name files that are not there.
     """
-    below = folder in file.parents and "site-packages" not in file.parts
-    return below and file.suffix == ".py" and file.is_file()
+    below = file.startswith(folder) and "site-packages" not in file
+    return below and file.endswith(".py") and os.path.isfile(file)
 
 
 def load_owner(place: str) -> Owner:
