@@ -207,21 +207,21 @@ def _code_of(given: object) -> str:
     place = getattr(given, "__file__", None)
     if not isinstance(given, ModuleType) or not place:
         return ""
-    folder = os.path.join(os.path.dirname(os.path.abspath(place)), "")
+    folder = Path(place).absolute().parent
     names = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    files = {os.path.abspath(name) for name in (place, *names) if name}
+    files = {Path(name).absolute() for name in (place, *names) if name}
     own = [file for file in sorted(files) if _is_own(file, folder)]
-    hashes = [hashlib.sha256(Path(file).read_bytes()).digest() for file in own]
+    hashes = [hashlib.sha256(file.read_bytes()).digest() for file in own]
     return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
-def _is_own(file: str, folder: str) -> bool:
+def _is_own(file: Path, folder: Path) -> bool:
     """Say whether a file is code below a folder, and not an installed library's.
 
     Some libraries' modules name files that are not there.
     """
-    below = file.startswith(folder) and "site-packages" not in file
-    return below and file.endswith(".py") and os.path.isfile(file)
+    below = file.is_relative_to(folder) and "site-packages" not in file.parts
+    return below and file.suffix == ".py" and file.is_file()
 
 
 def load_owner(place: str) -> Owner:
