@@ -5,7 +5,7 @@ does reading one as a numpy array: what a GPU would find, on a machine without o
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from privaudit.core.devices import CPU, find_device, moved
 from privaudit.core.tensors import Tensors
@@ -111,29 +110,55 @@ class _Simulation(TorchDispatchMode):
 
 
 def _compute(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    tensors = list(_tensors((args, *kwargs.values())))
     there = [t for t in tensors if isinstance(t, SimulatedTensor)]
+    to = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
+    if not there and (to is None or to.type != NAME):
+        return func(*args, **kwargs)
     here = [t for t in tensors if t.ndim and not isinstance(t, SimulatedTensor)]
     if there and here and func not in _ACROSS:
         raise RuntimeError(f"{func} was given tensors of two devices")
     is_there = bool(there)
-    to = kwargs.get("device")
-    if there and (func in _READS or (to is not None and torch.device(to) == CPU)):
+    if there and (func in _READS or to == CPU):
         reads.append(func)
     if func in (_aten.index.Tensor, _aten.copy_.default):
         is_there = isinstance(args[0], SimulatedTensor)
         if there and not is_there and func is _aten.index.Tensor:
             raise RuntimeError("a tensor on the CPU was given indices of a device")
-    if kwargs.get("device") is not None:
-        is_there = torch.device(kwargs["device"]).type == NAME
+    if to is not None:
+        is_there = to.type == NAME
         kwargs = {**kwargs, "device": "cpu"} if is_there else kwargs
-    near, named = tree_map_only(SimulatedTensor, lambda t: t.near, (args, kwargs))
-    result = func(*near, **named)
+    result = func(
+        *_with_each(SimulatedTensor, _near, args),
+        **{n: _with_each(SimulatedTensor, _near, a) for n, a in kwargs.items()},
+    )
     if func is _aten._local_scalar_dense.default or result is None:
         return result
     if func._schema.name.endswith("_") and func._schema.is_mutable:  # in place
         return args[0]
-    return tree_map_only(Tensor, SimulatedTensor, result) if is_there else result
+    return _with_each(Tensor, SimulatedTensor, result) if is_there else result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors among an operation's arguments; torch's own trees are slow."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _with_each(kind: type[Tensor], change: Callable[[Any], Any], value: Any) -> Any:
+    """Return arguments or results with every tensor of a kind changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_with_each(kind, change, part) for part in value])
+    return value
+
+
+def _near(tensor: SimulatedTensor) -> Tensor:
+    return tensor.near
 
 
 def task_on(task: Task, device: torch.device) -> Task:

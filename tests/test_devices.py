@@ -72,6 +72,7 @@ def test_a_model_that_writes_agrees_with_the_cpus() -> None:
         "clients": 2,
         "shots": 4,
         "tested": 4,
+        "public_share": 0.02,
         "seed": 1,
     }
     here = train("lora-fedavg", **few, name="here")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import inflation, weighted_means
@@ -95,7 +95,7 @@ def _ratio(
     tests: int,
 ) -> Estimate:
     """Return worst over best, inside what intervals for all clients at once allow."""
-    quantile = norm.ppf(1 - (1 - CONFIDENCE) / (2 * len(means)))
+    quantile = ndtri(1 - (1 - CONFIDENCE) / (2 * len(means)))
     half = quantile * np.sqrt(np.diag(covariance))
     lower, upper = np.clip(means - half, 0, 1), np.clip(means + half, 0, 1)
     value = float(means.min() / means.max())

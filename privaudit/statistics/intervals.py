@@ -5,7 +5,6 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import betaincinv, ndtri
-from scipy.stats import norm
 
 from privaudit.core.errors import ConfigError
 
@@ -94,4 +93,4 @@ def half_width(
         confidence: Coverage, in (0, 1).
     """
     variance = (influence**2).sum() * inflation(records)
-    return float(norm.ppf((1 + confidence) / 2) * np.sqrt(variance))
+    return float(normal_quantile(confidence) * np.sqrt(variance))

@@ -12,7 +12,7 @@ from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.federated.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
-from tests.toy_federation import Play, Played, Shards
+from tests.toy_federation import Play, Played, Shards, few_epochs
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 SUMMING = [n for n in TRAINERS.names() if TRAINERS.find(n)().aggregation == "sum"]
@@ -23,7 +23,7 @@ PRIVATE = [
     ("dp-promptfl", {"mode": "published-code", "epsilon": 0.4}),
 ]
 HALF, NEVER = Masking(dropout=0.5), len(STAGES)
-VARIANTS: list[tuple[str, dict[str, object]]] = [(name, {}) for name in SUMMING]
+VARIANTS: list[tuple[str, dict[str, object]]] = [(n, few_epochs(n)) for n in SUMMING]
 pytestmark = pytest.mark.parametrize(("name", "settings"), [*VARIANTS, *PRIVATE])
 
 

@@ -16,11 +16,11 @@ from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.federated.transcript import Message
 from tests.simulated_device import another_device, assert_agree, task_on
-from tests.toy_federation import Play, Played, Shards
+from tests.toy_federation import Play, Played, Shards, few_epochs
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
-    (name, {}) for name in TRAINERS.names()
+    (name, few_epochs(name)) for name in TRAINERS.names()
 ] + [
     ("dp-fpl", {"epsilon": 8.0}),
     ("dp-fpl", {"epsilon": 8.0, "noise_at": "distributed"}),
