@@ -1,7 +1,7 @@
 """Shadow models: learn from models of one's own how members are answered."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.optim.adamw import adamw
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.shadow_models.signal_table import (
@@ -188,16 +189,12 @@ def _fit(
     """Train until the shadows that train no attack model are guessed no better."""
     model = _AttackModels(train.inputs, classes, attack.hidden, stream)
     learn, held = _Batch.of(model, train), _Batch.of(model, check)
-    optimizer = torch.optim.AdamW(
-        model.parameters, lr=attack.learning_rate, weight_decay=attack.weight_decay
-    )
+    step_on = _adamw(attack, model.parameters)
     best, lowest, since = model.parameters, float("inf"), 0
     for step in range(attack.steps):
         if step - since > PATIENCE:
             break
-        optimizer.zero_grad()
-        learn.loss(model).backward()
-        optimizer.step()
+        step_on(torch.autograd.grad(learn.loss(model), model.parameters))
         if step % CHECK_EVERY == 0:
             with torch.no_grad():
                 loss = float(held.loss(model))
@@ -206,6 +203,38 @@ def _fit(
                 lowest, since = loss, step
     model.parameters = best
     return model
+
+
+def _adamw(
+    attack: Shadow, parameters: list[Tensor]
+) -> Callable[[Sequence[Tensor]], None]:
+    """Return what moves the parameters, given their gradients.
+
+    As ``torch.optim.AdamW``, by the function beneath it: to make one of the class takes
+    torch two seconds of importing its compiler.
+    """
+    firsts, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    steps = [torch.zeros(()) for _ in parameters]
+
+    @torch.no_grad()
+    def step_on(gradients: Sequence[Tensor]) -> None:
+        adamw(
+            parameters,
+            list(gradients),
+            firsts,
+            squares,
+            [],
+            steps,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=attack.learning_rate,
+            weight_decay=attack.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    return step_on
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

@@ -183,7 +183,14 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
     found = export_public(run, tmp_path / "out")
     assert found.card["run"]["config"]["trainer"] == "prompt-fedavgm"
-    assert "gap-attack" in found.card["audits"]["server-reconstruct"]["leaks"]
+    assert found.card["run"]["plugins"] == {"trainer": "others 1.2"}
+    leaks = found.card["audits"]["server-reconstruct"]["leaks"]
+    assert leaks["gap-attack"]["package"] == "others 1.2"
+    assert "package" not in leaks["loss-threshold"]
+    page = (run.path / "audits/server-reconstruct/report.html").read_text()
+    assert "<dt>trainer from</dt><dd>others 1.2</dd>" in page
+    assert "GapAttack(margin=0.0) of others 1.2" in page
+    assert verify_card(found.folder, run, again=True).matches
     assert (found.left.odd, found.left.unknown) == ([], [])
 
 

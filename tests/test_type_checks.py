@@ -8,7 +8,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.federated.batches import with_canaries
-from tests.type_checks import ENOUGH, jaxtyped_once
+from tests.type_checks import EVERY, FIRST, jaxtyped_once
 
 check = jaxtyped_once(typechecker=None)
 
@@ -40,12 +40,16 @@ def test_what_is_returned_has_the_axes_of_what_was_given() -> None:
 
 
 @pytest.mark.parametrize("again", range(2))
-def test_so_it_is_a_thousand_times_in_every_test(again: int) -> None:
-    for _ in range(ENOUGH - 1):
+def test_so_it_is_a_hundred_times_in_every_test_and_now_and_then_after(
+    again: int,
+) -> None:
+    for _ in range(FIRST - 1):
         added(torch.zeros(2), torch.zeros(2))
-    with pytest.raises(TypeCheckError):
-        added(torch.zeros(3), torch.zeros(1))
-    assert len(added(torch.zeros(3), torch.zeros(1))) == 3
+    for _ in range(3):
+        with pytest.raises(TypeCheckError):
+            added(torch.zeros(3), torch.zeros(1))
+        for _ in range(EVERY - 1):
+            assert len(added(torch.zeros(3), torch.zeros(1))) == 3
 
 
 def test_the_package_is_checked() -> None:
@@ -61,6 +65,13 @@ def adder(offset: int) -> Callable[[int], int]:
         return number + offset if number else plus(1)
 
     return plus
+
+
+def test_functions_defined_by_one_outer_one_are_counted_together() -> None:
+    for number in range(FIRST):
+        assert adder(number)(1) == number + 1
+    with pytest.raises(TypeCheckError):
+        [adder(0)(1.0) for _ in range(EVERY)]  # type: ignore[arg-type]
 
 
 def test_an_inner_function_is_checked_and_encloses_its_own_values() -> None:

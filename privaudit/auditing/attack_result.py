@@ -65,6 +65,7 @@ class AttackResult:
         verdict: What may be said.
         tied: How many candidates share their score with another of the same client:
             no threshold parts them.
+        package: Whose plugin the attack is, with its version; empty for a built-in one.
     """
 
     attack: str
@@ -80,6 +81,7 @@ class AttackResult:
     verdict: Verdict
     tied: int
     clients: Sequence[ClientScores] = field(repr=False)
+    package: str = ""
 
     def roc(self) -> RocCurve:
         """Return the ROC curve over all clients' candidates, one threshold for all."""
@@ -90,6 +92,7 @@ class AttackResult:
         return {
             "attack": self.attack,
             "settings": self.settings,
+            **({"package": self.package} if self.package else {}),
             "threshold": self.threshold,
             "auroc": self.auroc.to_dict(),
             "auroc_new_clients": self.auroc_new_clients.to_dict(),
@@ -104,7 +107,11 @@ class AttackResult:
 
 
 def evaluate_scores(
-    attack: str, settings: str, threshold: str, clients: Sequence[ClientScores]
+    attack: str,
+    settings: str,
+    threshold: str,
+    clients: Sequence[ClientScores],
+    package: str = "",
 ) -> AttackResult:
     """Return what an attack's scores say, given the truth."""
     members, others = _pooled(clients)
@@ -129,6 +136,7 @@ def evaluate_scores(
         verdict=judge_leak(pooled),
         tied=sum(tied(c.scores) for c in clients),
         clients=clients,
+        package=package,
     )
 
 

@@ -110,7 +110,7 @@ def restore_attack(label: str, settings: str) -> Attack:
         PluginError: It is another package's, and cannot be imported.
         ConfigError: It does not write its parameters so.
     """
-    name = re.split("[: ]", label)[0]
+    name = _name(label)
     factory, written = ATTACKS.find(name), _SETTINGS.fullmatch(settings)
     if written is not None:
         texts = [part.replace("'", "") for part in written[1].split(", ") if part]
@@ -127,6 +127,15 @@ def restore_attack(label: str, settings: str) -> Attack:
 def description(label: str) -> str:
     """Return the first line of an attack's documentation; empty if it is not here."""
     try:
-        return first_line(ATTACKS.find(re.split("[: ]", label)[0]))
+        return first_line(ATTACKS.find(_name(label)))
     except (UnknownNameError, PluginError):
         return ""
+
+
+def package_of(label: str) -> str:
+    """Return whose plugin an attack is, as "others 1.2"; empty for a built-in one."""
+    return ATTACKS.package_of(_name(label))
+
+
+def _name(label: str) -> str:
+    return re.split("[: ]", label)[0]

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
+from privaudit.auditing.named_attacks import package_of
 from privaudit.auditing.scenario import Scenario
 from privaudit.core.errors import AttackError
 from privaudit.federated.runs.runs import Run
@@ -94,7 +95,8 @@ class PlayedScenario:
             )
         pairs = list(zip(targets, scores, strict=True))
         joined = [self._beside_truth(target, scored) for target, scored in pairs]
-        return evaluate_scores(name, repr(attack), attack.threshold, joined)
+        package = package_of(name)
+        return evaluate_scores(name, repr(attack), attack.threshold, joined, package)
 
     def _choose(self, targets: Sequence[Target]) -> Sequence[Target]:
         return targets if self.clients == "all" else targets[: self.clients]

@@ -106,6 +106,10 @@ class Registry(Generic[T]):
                 continue
         return entries
 
+    def package_of(self, name: str) -> str:
+        """Return whose plugin an entry is, as "others 1.2"; empty for a built-in one."""
+        return ", ".join(map(_package, self._plugins(name)))
+
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""
         folders = [(self.package, list(import_module(self.package).__path__))]

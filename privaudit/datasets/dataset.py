@@ -63,7 +63,7 @@ class PixelImages:
         """A SHA-256 over type, shape and bytes."""
         return digest(self.pixels)
 
-    @property
+    @cached_property
     def contents(self) -> Sequence[bytes]:
         """The SHA-256 of each picture's bytes."""
         return _hash_rows(self.pixels)

@@ -42,6 +42,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
         **_signers(run),
         "trainer": fields.pop("trainer"),
+        **{f"{kind} from": package for kind, package in _plugins(run).items()},
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},
         **fields,
         "clients attacked": _attacked(audit),
@@ -51,6 +52,12 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
     }
     return {name: setting(value) for name, value in shown.items()}
+
+
+def _plugins(run: Run) -> Mapping[str, str]:
+    """Return which packages other than this one provided what the run used, by kind."""
+    plugins: Mapping[str, str] = run.header.get("plugins", {})
+    return plugins
 
 
 def _signers(run: Run) -> dict[str, str]:
@@ -104,6 +111,7 @@ def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
     by_attack: dict[str, list[str]] = {}
     for audit in audits:
         for name, leak in outside_grid(audit.results).items():
-            if leak.settings not in by_attack.setdefault(name, []):
-                by_attack[name].append(leak.settings)
+            shown = f"{leak.settings} of {leak.package}".removesuffix(" of ")
+            if shown not in by_attack.setdefault(name, []):
+                by_attack[name].append(shown)
     return by_attack

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scipy.optimize import brentq
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
@@ -138,6 +137,8 @@ def p_value_within(interval_at: IntervalAt, margin: float) -> float:
         interval_at: The difference at any confidence; the intervals are nested.
         margin: At least 0; at 0 this is the p-value of no difference.
     """
+    from scipy.optimize import brentq  # slow to import
+
     estimate = interval_at(0.5)
     if estimate.unresolved or abs(estimate.value) <= margin:
         return 1.0  # every interval holds the value

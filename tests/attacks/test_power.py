@@ -16,7 +16,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         "promptfl",
         settings={"epochs": 200},
         folder=tmp_path_factory.mktemp("runs"),
-        rounds=2,
+        rounds=1,
         clients=4,
         measured_rounds=1,
     )

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import rankdata
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
@@ -145,6 +144,8 @@ def _moved_against(
 
 def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
     """Return ranks in (0, 1); ties share one."""
+    from scipy.stats import rankdata  # slow to import
+
     ranked: Float[np.ndarray, " some"] = rankdata(scores) / (len(scores) + 1)
     return ranked
 

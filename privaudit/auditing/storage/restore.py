@@ -83,7 +83,11 @@ def _leak(stored: StoredAudit, attack: str) -> AttackResult:
     """Return what the scores say, if audit.json says the same."""
     said = stored.leak(attack)
     result = evaluate_scores(
-        said["attack"], said["settings"], said["threshold"], stored.clients(attack)
+        said["attack"],
+        said["settings"],
+        said["threshold"],
+        stored.clients(attack),
+        str(said.get("package", "")),
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):

@@ -25,13 +25,16 @@ from privaudit.core.storage import (
     write_tensors,
 )
 from privaudit.core.tensors import Tensors
+from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.federation import Federation
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.run_header import FORMAT
 from privaudit.federated.runs.tasks import RUN_TASKS
+from privaudit.federated.trainer import TRAINERS
 from privaudit.federated.transcript import GENESIS
+from privaudit.models.registry import MODELS
 from privaudit.models.remote_code import remote_code_is_trusted
 from privaudit.privacy.trace import ClientTrace, RoundTrace
 
@@ -52,6 +55,7 @@ def new_header(
         "privaudit": version("privaudit"),
         **environment((*TRACKED, *RUN_TASKS[population.task.kind].libraries)),
         **({"remote_code": True} if remote_code_is_trusted() else {}),
+        **_plugins(config),
         "config": config.model_dump(),
         "model_hash": population.model_hash,
         "data_hash": population.data_hash,
@@ -65,6 +69,17 @@ def new_header(
             "checkpoint_hash": None,
         },
     }
+
+
+def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Return what of a run other packages provide, with the packages' versions."""
+    of = {
+        "trainer": TRAINERS.package_of(config.trainer),
+        "dataset": DATASETS.package_of(config.dataset),
+        "model": MODELS.package_of(config.model.partition(":")[0]),
+    }
+    named = {kind: package for kind, package in of.items() if package}
+    return {"plugins": named} if named else {}
 
 
 def environment(libraries: Iterable[str]) -> dict[str, Any]:

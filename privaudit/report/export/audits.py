@@ -102,7 +102,11 @@ def _leak(
     """Return what an attack found; None if it was on too few records."""
     entry, name = stored.leak(attack), attack.removeprefix(SERVER)
     leak = evaluate_scores(
-        name, entry["settings"], entry["threshold"], stored.clients(attack)
+        name,
+        entry["settings"],
+        entry["threshold"],
+        stored.clients(attack),
+        entry.get("package", ""),
     )
     again = leak.to_dict()
     public, stored_leak = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)

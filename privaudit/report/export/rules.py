@@ -39,6 +39,7 @@ from privaudit.report.export.texts import (
     METRIC,
     MODELS,
     NOISE_AT,
+    PACKAGE,
     REASON,
     RELEASE,
     SCORED_BY,
@@ -163,6 +164,7 @@ HEADER = entries(
         "earlier": withheld,
         "stacked_clients": withheld,  # tells machines apart
         "remote_code": flag,
+        "plugins": each("trainer|dataset|model", PACKAGE),
         "config": CONFIG,
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along
@@ -230,6 +232,7 @@ LEAK = entries(
         "attack": attack_label,
         "settings": withheld,  # said again by the attack
         "threshold": withheld,  # likewise
+        "package": PACKAGE,
         "auroc": ESTIMATE,
         "auroc_new_clients": ESTIMATE,
         "tpr_at_fpr": each(r"0\.[0-9]+", ESTIMATE),

@@ -31,7 +31,9 @@ from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.captions.token_f1 import F1
 
 SHA = text(r"[0-9a-f]{64}")
-VERSION = text(r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?")
+_VERSION = r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?"
+VERSION = text(_VERSION)
+PACKAGE = text(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}} {_VERSION}")
 SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
 MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
 LONGEST = 300  # letters of an attack's own words

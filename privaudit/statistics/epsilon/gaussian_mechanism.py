@@ -2,12 +2,12 @@
 
 Source: Balle and Wang, "Improving the Gaussian mechanism for differential privacy",
 ICML 2018, theorem 5. Gaussian mechanisms compose to one whose squared ``mu``,
-sensitivity over standard deviation, is the sum of theirs.
+sensitivity over standard deviation, is the sum of theirs. scipy.optimize, which takes a
+tenth of a command's start, is imported when an epsilon is asked for.
 """
 
 import math
 
-from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from privaudit.core.parameters import above_zero, probability
@@ -40,6 +40,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         >>> round(gaussian_epsilon(1.0, 1e-5), 4)
         4.3772
     """
+    from scipy.optimize import brentq
+
     above_zero("mu", mu)
     probability("delta", delta)
     if gaussian_delta(mu, 0.0) <= delta:
@@ -54,6 +56,8 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
     Source: as :func:`gaussian_delta`.
     """
+    from scipy.optimize import brentq
+
     above_zero("epsilon", epsilon)
     probability("delta", delta)
     high = 1.0

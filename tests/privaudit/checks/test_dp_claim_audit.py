@@ -22,7 +22,7 @@ def population() -> Population:
 
 def audit(**options: Any) -> ClaimAudit:
     settings = options.pop("settings", PUBLISHED)
-    usual = {"runs": 60, "rounds": 10, "population": population()}
+    usual = {"runs": 60, "rounds": 3, "population": population()}
     return audit_claim("dp-fpl", settings, **{**usual, **options})
 
 
@@ -59,7 +59,7 @@ def test_the_worst_neighbours_stay_the_worst(
 ) -> None:
     """Beside many records, and at other clip norms, the mean is clipped as well."""
     settings = {**PUBLISHED, **settings}
-    found = audit(settings=settings, records=records, runs=120, rounds=5)
+    found = audit(settings=settings, records=records, runs=120)
     inside, outside = (found.scores[found.is_member == coin] for coin in (True, False))
     apart = (inside.mean() - outside.mean()) / outside.std()
     size = settings.get("batch_size", 32)
@@ -68,7 +68,7 @@ def test_the_worst_neighbours_stay_the_worst(
 
 
 def test_a_sound_mechanism_is_not_refuted() -> None:
-    found = audit(settings={"epsilon": 0.5}, rounds=4)
+    found = audit(settings={"epsilon": 0.5})
     assert found.verdict.kind in ("NOT REFUTED", "UNDERPOWERED")
     assert not found.verdict.alarm
 
