@@ -180,6 +180,7 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     assert cli(*asked)[0] == 0
     _, listed, _ = cli("list", "prompt-fedavgm")
     assert "Share of the last step." in listed
+    assert "Installed by others 1.2." in listed
     run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
     found = export_public(run, tmp_path / "out")
     assert found.card["run"]["config"]["trainer"] == "prompt-fedavgm"

@@ -1,6 +1,5 @@
 """What there is to choose from, for ``privaudit list``."""
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -23,6 +22,9 @@ REGISTRIES: dict[str, Registry[object]] = {
     "peft-methods": PEFT_METHODS,  # type: ignore[dict-item]
 }
 
+_SOURCE = "Source: "
+_SECTION = re.compile(r"^(?:Args|Attributes|Example|Raises|Returns):$", re.MULTILINE)
+
 
 def names_of(what: str) -> Iterator[tuple[str, ...]]:
     """Yield each name with the first line of its documentation, and further lines.
@@ -30,18 +32,21 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     A data set that users bring has three more: what it needs, where it is looked for,
     and whether something is there.
 
-    A trainer's name gives its parameters, with defaults and ranges.
+    The name of an entry gives what it is, its source, and its parameters with defaults.
 
     Raises:
-        UnknownNameError: There is no such list.
+        UnknownNameError: There is no such list, and no such entry.
+        PluginError: The entry is another package's, and cannot be imported.
     """
     if what == "models":
         yield from list_models()
         return
     if what not in REGISTRIES:
-        if what not in TRAINERS.names():
-            raise UnknownNameError("list", what, [*REGISTRIES, "models"])
-        yield from _parameters(what)
+        having = [r for r in REGISTRIES.values() if what in r.names()]
+        if not having:
+            raise UnknownNameError("list or entry", what, [*REGISTRIES, "models"])
+        for registry in having:
+            yield from _described(what, registry)
         return
     registry = REGISTRIES[what]
     for name in registry.names():
@@ -50,10 +55,15 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         except PluginError as error:
             yield name, one_line(str(error))
             continue
-        if isinstance(entry, OnDisk):
-            yield name, entry.summary, *_needs(name, entry)
-            continue
-        yield name, first_line(entry)
+        yield name, *_summary(name, entry)
+
+
+def _summary(name: str, entry: object) -> Iterator[str]:
+    if not isinstance(entry, OnDisk):
+        yield first_line(entry)
+        return
+    yield entry.summary
+    yield from _needs(name, entry)
 
 
 def _needs(name: str, entry: OnDisk) -> Iterator[str]:
@@ -64,22 +74,45 @@ def _needs(name: str, entry: OnDisk) -> Iterator[str]:
     yield f"found: {there}" if there else f"not there. {entry.source}."
 
 
-def _parameters(trainer: str) -> Iterator[tuple[str, str]]:
-    """Yield each parameter with its default and what its class says of it."""
-    factory = TRAINERS.find(trainer)
-    assert isinstance(factory, type)
+def _described(name: str, registry: Registry[object]) -> Iterator[tuple[str, ...]]:
+    """Yield what an entry is and where it comes from, and then each parameter."""
+    entry, package = registry.find(name), registry.package_of(name)
+    of = (f"Installed by {package}.",) if package else ()
+    if isinstance(entry, OnDisk):
+        yield name, *_summary(name, entry), *of
+        return
+    documentation = inspect.getdoc(entry) or ""
+    module = inspect.getdoc(inspect.getmodule(entry)) or ""
+    said = [*_prose(documentation), *of]
+    if not any(words.startswith(_SOURCE) for words in said):
+        said += [words for words in _prose(module) if words.startswith(_SOURCE)]
+    yield name, *said
+    yield from _parameters(entry)
+
+
+def _prose(documentation: str) -> list[str]:
+    """Return the paragraphs before the first section, each as one line."""
+    paragraphs = re.split(r"\n\s*\n", re.split(_SECTION, documentation)[0])
+    return [" ".join(words.split()) for words in paragraphs if words.strip()]
+
+
+def _parameters(entry: object) -> Iterator[tuple[str, str]]:
+    """Yield each parameter with its default and what the code says of it."""
+    if not callable(entry):
+        return
     said: dict[str, str] = {}
-    for part in reversed(factory.__mro__):
+    for part in reversed(entry.__mro__ if isinstance(entry, type) else (entry,)):
         said |= _attributes(inspect.getdoc(part) or "")
-    built = factory()
-    for field in dataclasses.fields(factory):
-        default = getattr(built, field.name)
+    for name, parameter in inspect.signature(entry).parameters.items():
+        default = parameter.default
         shown = "none" if default is None else default
-        yield field.name, f"{shown}. {said.get(field.name, '')}".strip()
+        first = "required" if default is inspect.Parameter.empty else shown
+        yield name, f"{first}. {said.get(name, '')}".strip()
 
 
 def _attributes(documentation: str) -> dict[str, str]:
-    """Return what the section "Attributes" says, by name."""
+    """Return what the section "Attributes" or "Args" says, by name."""
     _, _, section = documentation.partition("\nAttributes:\n")
+    section = section or documentation.partition("\nArgs:\n")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}

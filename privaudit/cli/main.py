@@ -135,12 +135,12 @@ def list_names(
     what: Annotated[
         str,
         typer.Argument(
-            help="trainers, attacks, scenarios, datasets, models, peft-methods; or a "
-            "trainer's name, for its parameters."
+            help="trainers, attacks, scenarios, datasets, models, peft-methods; or the "
+            "name of one of these, such as lira, for its source and parameters."
         ),
     ],
 ) -> None:
-    """List trainers, attacks, scenarios, data sets, models or PEFT methods."""
+    """List trainers, attacks, scenarios and so on, or say what one of them is."""
     from privaudit.cli.list import names_of
 
     for name, summary, *more in names_of(what):

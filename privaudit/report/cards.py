@@ -25,7 +25,7 @@ def counted(kinds: Mapping[str, int]) -> str:
         "leaks": "{} leak",
         "reversed": "{} reversed",
         "no evidence": "no leak found in {}",
-        "underpowered": "{} undecided",
+        "underpowered": "{} underpowered",
     }
     return ", ".join(
         text.format(kinds[kind]) for kind, text in parts.items() if kinds.get(kind)

@@ -243,13 +243,13 @@ TERMS = (
     ),
     Term(
         "verdict",
-        "Leaks, reversed, no leak found, undecided",
-        "leaks|leak|reversed|no leak found|undecided|underpowered|cannot be decided",
+        "Leaks, reversed, no leak found, underpowered",
+        "leaks|leak|reversed|no leak found|underpowered|cannot be decided",
         "“Leaks”: the whole interval is above 0.5; this happens for at most one in 40 "
         "runs that cannot leak. “Reversed”: the whole interval is below 0.5, so low "
         "scores mark members; as rare by chance. “No leak found”: neither, and the "
         "test had the power to detect a leak beyond the margin in the evidence. "
-        "“Undecided”: too few records to decide; not evidence of safety.",
+        "“Underpowered”: too few records to decide; not evidence of safety.",
     ),
     Term(
         "when",

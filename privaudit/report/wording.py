@@ -29,7 +29,7 @@ HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
     "reversed": "Reversed",
     "no evidence": "No leak found",
-    "underpowered": "Undecided",
+    "underpowered": "Underpowered",
 }
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import Estimate

@@ -66,7 +66,7 @@ class TradeoffRow:
     Attributes:
         run: Its name among the others.
         confidence: Coverage of all intervals.
-        verdict: "Leaks", "No leak found" or "Undecided"; on a second line what is not
+        verdict: "Leaks", "No leak found" or "Underpowered"; on a second line what is not
             proved, where nothing was found.
         attack: The headline attack, which AUROC and rates are of.
         guesses: The attack that success and advantage are of.

@@ -21,7 +21,7 @@ def test_a_finding_names_adversary_attack_number_and_interval() -> None:
         assert f"{100 * share:.1f}" in text
 
 
-def test_no_leak_and_undecided_are_not_the_same_words() -> None:
+def test_no_leak_and_underpowered_are_not_the_same_words() -> None:
     none = make_audit(shift=0.0, candidates=2000, seed=1)
     few = make_audit(shift=0.1, candidates=20, seed=3)
     assert none.headline.verdict.kind == "no evidence"

@@ -1,0 +1,46 @@
+"""What ``privaudit list`` says of one entry."""
+
+import pytest
+
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.cli.list import names_of
+from privaudit.core.registry import Registry
+from privaudit.federated.trainer import TRAINERS
+from tests.conftest import Cli
+
+
+@pytest.mark.parametrize("registry", [TRAINERS, ATTACKS, SCENARIOS])
+def test_every_parameter_has_a_default_and_is_explained(
+    registry: Registry[object],
+) -> None:
+    for name in registry.names():
+        (heading, *said), *parameters = names_of(name)  # or of two that are called so
+        assert heading == name
+        assert all(said)
+        has_source = any(words.startswith("Source: ") for words in said)
+        assert has_source or registry is SCENARIOS
+        for parameter, text, *_ in parameters:
+            default, _, meaning = text.partition(". ")
+            if parameter == name:
+                continue
+            assert default != "required", (name, parameter)
+            assert meaning, (name, parameter)
+
+
+def test_an_attack_is_listed_with_its_source_and_parameters(cli: Cli) -> None:
+    code, out, _ = cli("list", "lira")
+    assert code == 0
+    first, *rest = out.splitlines()
+    assert first.startswith("lira                 LiRA: likelihood ratio of")
+    assert any(line.strip().startswith("Source: Carlini et al.") for line in rest)
+    assert "shadows              50. Shadow models for each attacked client." in rest
+
+
+def test_an_entrys_source_may_stand_with_its_module(cli: Cli) -> None:
+    _, out, _ = cli("list", "digits")
+    assert "1,797 scans of 8 by 8 pixels." in out
+    assert "Source: Alpaydin and Kaynak" in out
+    _, out, _ = cli("list", "cifar10")
+    assert "looks in: --data" in out
+    assert cli("list", "prefix")[0] == 0
