@@ -28,6 +28,7 @@ SMALL: dict[str, Any] = {
     "tested": 12,
     "shots": 4,
     "public_share": 0.02,
+    "measured_rounds": 1,
     "seed": 987654321,  # nothing else looks like it
 }
 
@@ -45,7 +46,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
                 epochs=32,
                 learning_rate=0.013,
                 settings={"batch_size": 0},
-                measured_rounds=1,
                 **SMALL,
             ),
             "fedrand": train("fedrand", folder=folder, **SMALL),
