@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("linted")
     with common_cache(tmp_path_factory):
         for name, (trainer, settings) in RUNS.items():
-            train(trainer, name=name, folder=made, **settings)
+            train(trainer, name=name, folder=made, clients=4, **settings)
     return made
 
 
