@@ -77,7 +77,20 @@ def pooled_paired_auroc_difference(
         TooFewRecordsError: Lengths differ within a client, no client has members and
             non-members, or a score is not finite.
     """
-    check_confidence(confidence)
+    return paired_auroc_at(groups)(confidence)
+
+
+def paired_auroc_at(
+    groups: Sequence[
+        tuple[
+            Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]
+        ]
+    ],
+) -> Callable[[float], Comparison]:
+    """Return :func:`pooled_paired_auroc_difference` at any confidence.
+
+    For p-values, which take intervals at many: the scores are compared once.
+    """
     usable = [
         (_difference(a, b, truth), truth)
         for a, b, truth in groups
@@ -96,9 +109,15 @@ def pooled_paired_auroc_difference(
         method += _AVERAGED.format(n=len(usable))
     if left_out:
         method += f"; {LEFT_OUT.format(n=left_out)}"
-    value, low, high, p_value = _student([d for d, _ in usable], confidence)
-    estimate = Estimate(value, low, high, (members, others), method, confidence)
-    return Comparison(estimate, p_value)
+    differences = [difference for difference, _ in usable]
+
+    def at(confidence: float) -> Comparison:
+        check_confidence(confidence)
+        value, low, high, p_value = _student(differences, confidence)
+        estimate = Estimate(value, low, high, (members, others), method, confidence)
+        return Comparison(estimate, p_value)
+
+    return at
 
 
 def _same_length(*arrays: Shaped[np.ndarray, " _"]) -> bool:

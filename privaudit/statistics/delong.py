@@ -12,6 +12,7 @@ that make it O(n log n): Sun and Xu, IEEE Signal Processing Letters 21, 2014.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -42,7 +43,7 @@ class Placements:
             self.members - other.members, self.nonmembers - other.nonmembers
         )
 
-    @property
+    @cached_property
     def value(self) -> float:
         """The AUROC, or the difference of two."""
         return float(self.members.mean())
@@ -57,7 +58,7 @@ class Placements:
         """How many of those pairs share no record, and so are independent."""
         return min(len(self.members), len(self.nonmembers))
 
-    @property
+    @cached_property
     def variance_parts(self) -> tuple[float, float]:
         """The variance from the draw of members, and from that of non-members.
 

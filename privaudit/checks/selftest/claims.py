@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -88,11 +87,12 @@ def _passes(rng: np.random.Generator) -> bool:
 
 
 def _change_of(scores: Scored) -> change.Difference:
-    return change.Difference("AUROC", partial(_interval_at, scores), margin=0.05)
+    at = comparisons.paired_auroc_at([scores])
 
+    def interval_at(confidence: float) -> Estimate:
+        return at(confidence).estimate
 
-def _interval_at(scores: Scored, confidence: float) -> Estimate:
-    return comparisons.paired_auroc_difference(*scores, confidence).estimate
+    return change.Difference("AUROC", interval_at, margin=0.05)
 
 
 def _any_of_five(rng: np.random.Generator) -> bool:

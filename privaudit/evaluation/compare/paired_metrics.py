@@ -19,7 +19,7 @@ from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.comparisons import (
     paired_accuracy_difference,
-    pooled_paired_auroc_difference,
+    paired_auroc_at,
 )
 from privaudit.statistics.estimate import Estimate, paired_difference
 from privaudit.statistics.roc import pooled_auroc
@@ -60,10 +60,12 @@ def measure_pair(
 
 
 def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
-    groups = [(p.first.scores, p.second.scores, p.is_member) for p in pairs]
+    at = paired_auroc_at(
+        [(p.first.scores, p.second.scores, p.is_member) for p in pairs]
+    )
 
     def interval_at(confidence: float) -> Estimate:
-        return pooled_paired_auroc_difference(groups, confidence).estimate
+        return at(confidence).estimate
 
     first_auroc = pooled_auroc([pair.first.groups for pair in pairs]).value
     second_auroc = pooled_auroc([pair.second.groups for pair in pairs]).value
