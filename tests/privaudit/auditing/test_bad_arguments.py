@@ -92,7 +92,7 @@ def test_a_tensor_of_nobody_is_damage() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="of Linux")
 def test_output_that_arrives_nowhere_is_said_and_no_success() -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "privaudit", "list", "promptfl"]
+        command = [sys.executable, "-m", "privaudit", "key", "show"]
         done = subprocess.run(command, stdout=full, stderr=-1, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -101,7 +101,7 @@ def test_output_that_arrives_nowhere_is_said_and_no_success() -> None:
 
 def test_a_terminal_of_ascii_shows_what_it_can(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    command = [sys.executable, "-m", "privaudit", "lint", "é…"]
+    command = [sys.executable, "-m", "privaudit", "gate", "--baseline", "--é…"]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False,
         cwd=tmp_path,
