@@ -123,6 +123,19 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.fixture
+def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Draw few scenes, and forget them afterwards: data sets are kept by name."""
+    from privaudit.datasets import sources
+    from privaudit.datasets.scenes import records as scenes
+
+    monkeypatch.setattr(scenes, "RECORDS", 240)
+    monkeypatch.setattr(scenes, "FAR_RECORDS", 40)
+    sources._load.cache_clear()
+    yield
+    sources._load.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished and one interrupted run, to be copied by each test."""

@@ -66,13 +66,13 @@ def test_a_run_and_its_audit_agree_with_the_cpus(trainer: str) -> None:
         )
 
 
+@pytest.mark.usefixtures("few_scenes")
 def test_a_model_that_writes_agrees_with_the_cpus() -> None:
     few: dict[str, Any] = {
         "rounds": 1,
         "clients": 2,
         "shots": 4,
         "tested": 4,
-        "public_share": 0.02,
         "seed": 1,
     }
     here = train("lora-fedavg", **few, name="here")
@@ -230,6 +230,7 @@ def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
     assert header["earlier"][0]["device"] == before["device"]
 
 
+@pytest.mark.usefixtures("few_scenes")
 @pytest.mark.parametrize("trainer", ["promptfl", "lora-fedavg"])
 def test_a_coarser_precision_is_another_run_near_the_first(trainer: str) -> None:
     few: dict[str, Any] = {"rounds": 1, "clients": 2, "shots": 4, "seed": 1}

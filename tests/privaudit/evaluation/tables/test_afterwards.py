@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +6,6 @@ import pytest
 from privaudit import Auditor
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.core.errors import ConfigError, UnknownNameError
-from privaudit.datasets import sources
-from privaudit.datasets.scenes import records as scenes
 from privaudit.evaluation.tables import afterwards
 from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
 from privaudit.evaluation.tables.outcomes import perform, read_metric, read_outcome
@@ -167,16 +164,6 @@ def test_only_what_is_printed_is_asked() -> None:
         "server-reconstruct",
         Elsewhere(dataset="scenes-far"),
     )
-
-
-@pytest.fixture
-def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Draw few scenes, and forget them afterwards: data sets are kept by name."""
-    monkeypatch.setattr(scenes, "RECORDS", 240)
-    monkeypatch.setattr(scenes, "FAR_RECORDS", 40)
-    sources._load.cache_clear()
-    yield
-    sources._load.cache_clear()
 
 
 @pytest.mark.slow
