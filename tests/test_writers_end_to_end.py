@@ -1,6 +1,7 @@
 """Models that write, from training to what is told of them, on the embedded model."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.storage.save import save_audit
 from privaudit.cli.main import app
 from privaudit.cli.progress import Event
+from privaudit.datasets import sources
+from privaudit.datasets.scenes import records as scenes
 from privaudit.evaluation.distribution_shift import measure_shift
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.report.export import export_public, verify_card
@@ -27,10 +30,20 @@ SMALL: dict[str, Any] = {
     "participation": 1.0,
     "tested": 12,
     "shots": 4,
-    "public_share": 0.02,
+    "public_share": 0.1,
     "measured_rounds": 1,
     "seed": 987654321,  # nothing else looks like it
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_scenes() -> Iterator[None]:
+    """Draw a fifth of the scenes: each run reads and encodes all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenes, "RECORDS", 600)
+        sources._load.cache_clear()
+        yield
+    sources._load.cache_clear()
 
 
 @pytest.fixture(scope="module")
