@@ -11,7 +11,7 @@ from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
 from privaudit.statistics.roc import auroc, pooled_auroc
-from privaudit.statistics.verdict import Verdict, judge_leak
+from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
 
 FPRS = (0.1, 0.01, 0.001)
 
@@ -112,8 +112,9 @@ def evaluate_scores(
     threshold: str,
     clients: Sequence[ClientScores],
     package: str = "",
+    sampling: Sampling = "coin",
 ) -> AttackResult:
-    """Return what an attack's scores say, given the truth."""
+    """Return what an attack's scores say, given the truth and how it was chosen."""
     members, others = _pooled(clients)
     truth = np.concatenate([c.is_member for c in clients])
     guesses = np.concatenate([c.guesses for c in clients])
@@ -133,7 +134,7 @@ def evaluate_scores(
         by_client={
             c.client: auroc(*c.groups) for c in clients if all(map(len, c.groups))
         },
-        verdict=judge_leak(pooled),
+        verdict=judge_leak(pooled, sampling=sampling),
         tied=sum(tied(c.scores) for c in clients),
         clients=clients,
         package=package,

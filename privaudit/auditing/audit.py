@@ -14,11 +14,12 @@ from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """What a scenario found out about one run.
+    """What a scenario found out about one run; as a text it is the headline AUROC.
 
     Attributes:
         scenario: Who looked on, and what was tried.
@@ -34,6 +35,12 @@ class Audit:
     utility: Utility | None
     seed: int
     parts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"AUROC {self.auroc}"
+
+    def __repr__(self) -> str:
+        return f"<Audit of {self.run.name}, {self.scenario.name}: {self}>"
 
     def part(self, part: AuditPart[R]) -> R:
         """Return what a part found; where it does not apply, its nothing."""
@@ -82,6 +89,11 @@ class Audit:
     def auroc(self) -> Estimate:
         """The headline attack's AUROC."""
         return self.headline.auroc
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be said of a leak, by the headline attack."""
+        return self.headline.verdict
 
     @property
     def claimed_epsilon(self) -> float | None:

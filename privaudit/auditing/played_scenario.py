@@ -95,8 +95,14 @@ class PlayedScenario:
             )
         pairs = list(zip(targets, scores, strict=True))
         joined = [self._beside_truth(target, scored) for target, scored in pairs]
-        package = package_of(name)
-        return evaluate_scores(name, repr(attack), attack.threshold, joined, package)
+        return evaluate_scores(
+            name,
+            repr(attack),
+            attack.threshold,
+            joined,
+            package_of(name),
+            self.run.sampling,
+        )
 
     def _choose(self, targets: Sequence[Target]) -> Sequence[Target]:
         return targets if self.clients == "all" else targets[: self.clients]

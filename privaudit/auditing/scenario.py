@@ -13,6 +13,7 @@ from privaudit.auditing.query_access import Answers
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
 from privaudit.models.interfaces import TaskKind
+from privaudit.recording.scores import SCORES
 
 MASKED = (
     "Uploads are masked, so there is no single one to rebuild a client from: this is "
@@ -112,6 +113,21 @@ def _slice(attack: Attack) -> str:
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
     "scenario", "privaudit.scenarios"
 )
+
+
+OF_SCORES = Scenario(
+    SCORES, "How well do these scores tell members from non-members?", SCORES, {}
+)
+"""Of scores that were computed elsewhere: no view of a run, and no attack of ours."""
+
+
+def find_plan(name: str) -> Scenario:
+    """Return what an audit of that name is about, that of scores included.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+    """
+    return OF_SCORES if name == SCORES else SCENARIOS.find(name)()
 
 
 def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:

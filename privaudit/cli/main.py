@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from privaudit.cli.commands.attack import attack
+from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim
 from privaudit.cli.commands.compare import compare
 from privaudit.cli.commands.costs import costs
@@ -123,7 +123,7 @@ for _asks in (attack, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
     app.command()(with_owner(with_trust(_loads)))
-for _reads in (figure, selftest, split, export, report):
+for _reads in (figure, scores, selftest, split, export, report):
     app.command()(_reads)
 
 

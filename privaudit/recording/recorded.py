@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from pydantic import ValidationError
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, TranscriptError
-from privaudit.core.parameters import readable
+from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import Dataset
@@ -97,18 +95,7 @@ class RecordedRun(Run):
     @cached_property
     def config(self) -> RecordedConfig:
         """What is known of how the federation was made."""
-        try:
-            return RecordedConfig(**self.header["config"])
-        except (TypeError, ValidationError) as error:
-            reason = (
-                readable(error, "run")
-                if isinstance(error, ValidationError)
-                else repr(error)
-            )
-            raise TranscriptError(
-                f"{self.path / 'run.json'} holds no valid configuration ({reason}): it "
-                "was altered, or written by another version."
-            ) from None
+        return self._checked_config(RecordedConfig)
 
     @cached_property
     def trainer(self) -> RecordedTrainer:

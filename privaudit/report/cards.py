@@ -23,9 +23,10 @@ def counted(kinds: Mapping[str, int]) -> str:
     """Say how many verdicts of each kind there are."""
     parts = {
         "leaks": "{} leak",
-        "reversed": "{} reversed",
+        "reversed": "{} separated with the sign turned",
         "no evidence": "no leak found in {}",
         "underpowered": "{} underpowered",
+        "sampling unknown": "{} without a verdict",
     }
     return ", ".join(
         text.format(kinds[kind]) for kind, text in parts.items() if kinds.get(kind)

@@ -243,13 +243,16 @@ TERMS = (
     ),
     Term(
         "verdict",
-        "Leaks, reversed, no leak found, underpowered",
-        "leaks|leak|reversed|no leak found|underpowered|cannot be decided",
+        "Leaks, separates with the sign turned, no leak found, underpowered, no verdict",
+        "leaks|leak|separated? with the sign turned|sign turned|no leak found|"
+        "underpowered|cannot be decided|no verdict|without a verdict",
         "“Leaks”: the whole interval is above 0.5; this happens for at most one in 40 "
-        "runs that cannot leak. “Reversed”: the whole interval is below 0.5, so low "
-        "scores mark members; as rare by chance. “No leak found”: neither, and the "
+        "runs that cannot leak. “Separates, sign turned”: the whole interval is below "
+        "0.5, so low scores mark members; as rare by chance. “No leak found”: neither, and the "
         "test had the power to detect a leak beyond the margin in the evidence. "
-        "“Underpowered”: too few records to decide; not evidence of safety.",
+        "“Underpowered”: too few records to decide; not evidence of safety. “No verdict”: "
+        "nobody declares that a fair coin chose the members, so that a difference may "
+        "be one of the data.",
     ),
     Term(
         "when",

@@ -23,7 +23,7 @@ from privaudit.report.tables.table import TableCell
 from privaudit.statistics.comparisons import holm, p_above_chance
 
 INDEX = "index.html"
-_ORDER = ("leaks", "reversed", "underpowered", "no evidence")
+_ORDER = ("leaks", "reversed", "underpowered", "sampling unknown", "no evidence")
 Titled = Sequence[tuple[str, Path]]
 
 

@@ -5,17 +5,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.audit import Audit
+from privaudit.recording.scores import ScoredRun
 
 
 def run_labels(audits: Sequence[Audit]) -> list[str]:
     """Return a name for each run, no two alike unless a run is given twice.
 
     A name holds the settings in which runs of one trainer differ, and no others; runs
-    of one configuration get their folder's name.
+    of one configuration, and scores alone, get their folder's name.
     """
     described = [_describe(audit) for audit in audits]
     labels = [
-        ", ".join([audit.run.config.trainer, *_apart(fields, audit, audits, described)])
+        audit.run.name
+        if isinstance(audit.run, ScoredRun)
+        else ", ".join(
+            [audit.run.config.trainer, *_apart(fields, audit, audits, described)]
+        )
         for audit, fields in zip(audits, described, strict=True)
     ]
     counts = Counter(labels)

@@ -11,6 +11,7 @@ from privaudit.auditing.default_attacks import SHARES, SLICES
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
+from privaudit.recording.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.cards import card, summary
 from privaudit.report.figures.attacks_figure import (
@@ -103,7 +104,7 @@ def render_report(
         adversary=wording.adversary(audits[0].scenario.threat),
         labels=labels,
         figures=_figures(audits, classes),
-        classes=class_tables(classes, labels),
+        classes=class_tables(classes, labels) if _have_classes(classes) else [],
         classes_drawn=drawn_sentence(classes),
         shows_records=show_records,
         exposed=galleries(audits, labels) if show_records else {},
@@ -127,7 +128,8 @@ def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "privacy": [
             (label, audit.run.privacy, audit.certificate) for label, audit in pairs
         ],
-        "rebuilt": [_rebuilt(label, audit) for label, audit in pairs],
+        "rebuilt": [_rebuilt(label, a) for label, a in pairs if not _is_given(a)],
+        "by_coin": all(audit.run.sampling == "coin" for audit in audits),
     }
 
 
@@ -164,8 +166,14 @@ def _figures(
     drawn = {
         "tradeoff": (tradeoff_plot(useful) if useful else None, tradeoff_alt(useful)),
         "roc": (roc_plot(audits), roc_alt(audits)),
-        "clients": (client_plot(audits), clients_alt(audits)),
-        "classes": (class_plot(audits, classes), classes_alt(audits, classes)),
+        "clients": (
+            client_plot(audits) if _have_clients(audits) else None,
+            clients_alt(audits),
+        ),
+        "classes": (
+            class_plot(audits, classes) if _have_classes(classes) else None,
+            classes_alt(audits, classes),
+        ),
         "server": (server_plot(writers), server_alt(writers)),
         "closeness": (closeness_plot(writers), closeness_alt(writers)),
         "attacks": (attacks_plot(audits), attacks_alt(audits)),
@@ -186,6 +194,20 @@ def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Marku
         for label, audit in zip(labels, audits, strict=True)
         if wording.writes(audit)
     }
+
+
+def _is_given(audit: Audit) -> bool:
+    """Say whether an audit is of scores alone, so that no model was rebuilt."""
+    return isinstance(audit.run, ScoredRun)
+
+
+def _have_clients(audits: Sequence[Audit]) -> bool:
+    """Say whether any record is known to be another client's than others are."""
+    return any(len(audit.headline.clients) > 1 for audit in audits)
+
+
+def _have_classes(classes: Sequence[Sequence[ClassLeak]]) -> bool:
+    return any(len(leaks) > 1 for leaks in classes)
 
 
 def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit, read_audit, stored_scenarios
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptError
@@ -75,7 +75,7 @@ def rewrite_reports(
         StorageError: A folder cannot be written.
     """
     if scenario is not None:
-        SCENARIOS.find(scenario)
+        find_plan(scenario)
     subjects = _subjects(names, folder)
     stored, audits, damaged = _restored(subjects, scenario)
     if not stored and not subjects.sweeps:

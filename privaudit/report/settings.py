@@ -46,12 +46,20 @@ def _of_run(audit: Audit) -> dict[str, str]:
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},
         **fields,
         "clients attacked": _attacked(audit),
+        **(_of_rounds(audit) if run.metrics else {}),
+    }
+    return {name: setting(value) for name, value in shown.items() if value != ""}
+
+
+def _of_rounds(audit: Audit) -> dict[str, Any]:
+    """Return what there is where something was trained and attacked."""
+    metrics = audit.run.metrics
+    return {
         "attack seed": audit.seed,
         **_of_last_rounds(audit),
-        "bytes sent up, all rounds": _total(run.metrics, "bytes_up"),
-        "bytes sent down, all rounds": _total(run.metrics, "bytes_down"),
+        "bytes sent up, all rounds": _total(metrics, "bytes_up"),
+        "bytes sent down, all rounds": _total(metrics, "bytes_down"),
     }
-    return {name: setting(value) for name, value in shown.items()}
 
 
 def _plugins(run: Run) -> Mapping[str, str]:
@@ -61,7 +69,9 @@ def _plugins(run: Run) -> Mapping[str, str]:
 
 
 def _signers(run: Run) -> dict[str, str]:
-    """Say whose keys vouch for the run, and for its audits."""
+    """Say whose keys vouch for the run, and for its audits, once it lies in a folder."""
+    if not run.is_stored:
+        return {}
     trained, audited = run.signers
     return {"signed by": str(trained)} | (
         {"audits signed by": str(audited)} if audited else {}
@@ -112,6 +122,6 @@ def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
     for audit in audits:
         for name, leak in outside_grid(audit.results).items():
             shown = f"{leak.settings} of {leak.package}".removesuffix(" of ")
-            if shown not in by_attack.setdefault(name, []):
+            if shown and shown not in by_attack.setdefault(name, []):
                 by_attack[name].append(shown)
     return by_attack

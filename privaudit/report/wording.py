@@ -9,6 +9,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
+from privaudit.recording.scores import SCORES
 from privaudit.statistics.estimate import Estimate
 
 GROUPS = "groups of records that share a coin"
@@ -22,14 +23,16 @@ ADVERSARIES: Mapping[str, str] = {
         "but no single update"
     ),
     "peer": "another client, which sees what the server sends to it",
+    SCORES: "whoever can compute these scores of a record",
     "released": "an outsider with a client's released final model, and nothing else",
 }
 
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
-    "reversed": "Reversed",
+    "reversed": "Separates, sign turned",
     "no evidence": "No leak found",
     "underpowered": "Underpowered",
+    "sampling unknown": "No verdict",
 }
 
 
@@ -55,7 +58,8 @@ _FOUND: Mapping[str, str] = {
     ),
     "reversed": (
         "can tell members from non-members of a client better than by random guessing "
-        "if the attack's scores are inverted: members have the lower ones"
+        "if the sign of the attack's scores is turned: members have the lower ones. "
+        "This is no all-clear, but a finding to look into"
     ),
     "no evidence": (
         "could not tell members from non-members of a client with this attack"
@@ -63,6 +67,10 @@ _FOUND: Mapping[str, str] = {
     "underpowered": (
         "may or may not be able to tell members from non-members of a client: there "
         "are too few records to decide"
+    ),
+    "sampling unknown": (
+        "may or may not be able to tell who was trained on: nobody declares that a fair "
+        "coin chose the members, so the two groups may differ without any training"
     ),
 }
 
@@ -176,8 +184,14 @@ def _odds(leak: AttackResult) -> str:
         "Given one member and one non-member of a client, the attack "
         f"“{leak.attack}” identifies the member in {100 * auroc.value:.1f} of 100 "
         f"cases ({percent(auroc.confidence)} interval {100 * auroc.low:.1f} to "
-        f"{100 * auroc.high:.1f}; random guessing: 50)."
+        f"{100 * auroc.high:.1f}; random guessing: 50{_odds_turned(leak)})."
     )
+
+
+def _odds_turned(leak: AttackResult) -> str:
+    if leak.verdict.kind != "reversed":
+        return ""
+    return f"; with the sign turned: {100 * (1 - leak.auroc.value):.1f}"
 
 
 def attacked(audit: Audit) -> str:

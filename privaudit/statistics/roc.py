@@ -48,6 +48,7 @@ __all__ = [
     "delong_components",
     "pooled_auroc",
     "roc_curve",
+    "sign_turned",
     "success_rate",
     "tpr_at_fpr",
 ]
@@ -88,6 +89,16 @@ def auroc(
     ties = tied(np.concatenate([member_scores, nonmember_scores]))
     method = _LOGIT + (f"; {_TIES.format(ties=ties, n=sum(counts))}" if ties else "")
     return Estimate(placements.value, low, high, counts, method, confidence)
+
+
+def sign_turned(auroc: Estimate) -> Estimate:
+    """Return the AUROC of the same scores with their sign turned.
+
+    Example:
+        >>> print(sign_turned(Estimate(0.1, 0.05, 0.3, (40, 40), "AUROC")))
+        0.900 [0.700, 0.950], n = 40 + 40
+    """
+    return replace(auroc, value=1 - auroc.value, low=1 - auroc.high, high=1 - auroc.low)
 
 
 def pooled_auroc(

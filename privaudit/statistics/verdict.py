@@ -7,10 +7,18 @@ from typing import Literal
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 
-_REVERSED = (
-    "lies below 0.5: members have the lower scores. Turn the sign of a signal that is "
-    "low for members, such as a loss; a sign turned because of this number is tested "
-    "on other records."
+Sampling = Literal["coin", "unknown"]
+"""How members were chosen: by an independent fair coin each, or nobody says how."""
+
+_TURNED = (
+    "lies below 0.5: members have the lower scores. The direction was named beforehand, "
+    "so this is no all-clear, but a finding to look into. Turn the sign of a signal "
+    "that is low for members, such as a loss; a sign turned because of this number is "
+    "tested on other records."
+)
+UNKNOWN_SAMPLING = (
+    "Whether that is membership cannot be said: nobody declares that a fair coin chose "
+    "each member, so members and non-members may differ without any training."
 )
 
 
@@ -22,27 +30,36 @@ class Verdict:
         kind: "leaks": members score higher than chance allows. "reversed": members
             score *lower* than chance allows. "no evidence": neither, and a leak beyond
             the margin would have been seen. "underpowered": none of these can be said.
+            "sampling unknown": the number stands, and nothing is said of membership.
         sentence: With the number, its interval and n.
     """
 
-    kind: Literal["leaks", "reversed", "no evidence", "underpowered"]
+    kind: Literal[
+        "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
+    ]
     sentence: str
 
     def __str__(self) -> str:
         return self.sentence
 
 
-def judge_leak(auroc: Estimate, margin: float = 0.05) -> Verdict:
+def judge_leak(
+    auroc: Estimate, margin: float = 0.05, sampling: Sampling = "coin"
+) -> Verdict:
     """Return whether an attack tells members from non-members.
 
     "leaks" needs an interval wholly above 0.5: at 95 % two-sided a run that cannot
     leak is called so in at most 2.5 % of audits. An interval wholly below 0.5 is
     "reversed": the scores do tell members, who have the lower ones. That is a sign to
-    turn, as of a loss, or chance in as many audits; in no case is it an all-clear.
+    turn, as of a loss, or chance in as many audits; in no case is it an all-clear. "no
+    evidence" is about the direction that was named; the sentence says what turned
+    scores may reach, where that would matter.
 
     Args:
         auroc: Of an attack whose direction was fixed beforehand.
         margin: The smallest excess over 0.5 that matters, in (0, 0.5].
+        sampling: "coin" if an independent fair coin chose each member. Otherwise
+            the two groups may differ from the start, and no verdict is given.
 
     Raises:
         ConfigError: ``margin`` is out of range.
@@ -56,19 +73,36 @@ def judge_leak(auroc: Estimate, margin: float = 0.05) -> Verdict:
             f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
             "AUROC of 0.5: try 0.05."
         )
+    verdict = _judge(auroc, margin)
+    if sampling == "coin":
+        return verdict
+    said = f"No verdict on membership: AUROC {auroc}. {UNKNOWN_SAMPLING}"
+    return Verdict("sampling unknown", said)
+
+
+def _judge(auroc: Estimate, margin: float) -> Verdict:
     if auroc.unresolved:
         return Verdict("underpowered", f"Underpowered: AUROC {auroc}.")
     if auroc.low > 0.5:
         return Verdict("leaks", f"Leaks: AUROC {auroc}, lies above 0.5.")
-    limit = 0.5 + margin
     if auroc.high < 0.5:
-        return Verdict("reversed", f"Reversed: AUROC {auroc}, {_REVERSED}")
+        said = f"Separates, with the sign turned: AUROC {auroc}, {_TURNED}"
+        return Verdict("reversed", said)
+    limit = 0.5 + margin
     if auroc.high <= limit:
-        reach = f"includes 0.5 and nothing above {limit:g}"
+        reach = f"includes 0.5 and nothing above {limit:g}{_other_side(auroc, limit)}"
         return Verdict("no evidence", f"No evidence of a leak: AUROC {auroc}, {reach}.")
     more = f"about {_enough(auroc, margin)} would decide, in place of {sum(auroc.n)}"
     reach = f"includes both 0.5 and values above {limit:g}"
     return Verdict("underpowered", f"Underpowered: AUROC {auroc}, {reach}; {more}.")
+
+
+def _other_side(auroc: Estimate, limit: float) -> str:
+    """Say what scores with the sign turned may reach, where that would matter."""
+    turned = 1 - auroc.low
+    if turned <= limit:
+        return ""
+    return f"; with the sign turned, up to {turned:.3f} is not ruled out"
 
 
 def _enough(auroc: Estimate, margin: float) -> int:

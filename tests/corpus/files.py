@@ -120,12 +120,15 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "runs/latest": ("latest",),
     "public/card.json": ("verify", "gate-card"),
     "baseline.json": ("gate-baseline",),
+    "scores.csv": ("scores",),
+    "scores.npz": ("scores-npz",),
     "plan.toml": ("table",),
     "sweep.toml": ("tradeoff",),
     "pyproject.toml": ("gate",),
 }
 MORE: Mapping[str, tuple[str, ...]] = {
     "latest": ("report",),
+    "scores-npz": ("scores", "scores.npz", "--name", "new"),
     "gate-card": ("gate", "one", "--baseline", "public"),
     "gate-baseline": ("gate", "one", "--baseline", "baseline.json"),
 }
@@ -160,6 +163,8 @@ def _why(file: str, how: Callable[[Path], None]) -> str:
         return "half of it may be whole"
     if file.endswith(("metrics.jsonl", "trace.jsonl")):
         return "a finished run may be reported without it"
+    if file == "scores.csv" and how in (cut, flipped):
+        return "half of the rows may be whole, and a digit another digit"
     if file.endswith(".safetensors") and how is flipped:
         return "its maker signed these weights"
     return ""

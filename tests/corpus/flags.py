@@ -23,6 +23,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "export": ("export", "one", "--public", "out"),
     "verify": ("verify", "public", "one"),
     "report": ("report", "one"),
+    "scores": ("scores", "scores.csv", "--name", "new"),
     "costs": ("costs", "one", "--no-probe"),
     "surrogate-clip": ("pretrain", "surrogate-clip", "--dataset", "digits", "--out", "s"),
     "tiny-clip": ("pretrain", "tiny-clip", "--out", "s"),
@@ -87,8 +88,9 @@ def _values(command: str, option: Any, callback: Any) -> tuple[str, ...]:
 
 OPEN: frozenset[Any] = frozenset(
     {"--runs", "--data", "--checkpoint", "--language", ("train", "--name")}
+    | {("scores", words) for words in ("--attack", "--model", "--dataset", "--name")}
 )
-"""Which folders are read: cases of their own."""
+"""Which folders are read: cases of their own; and an owner's own words."""
 HUGE_IS_FINE = frozenset({"--most"})
 
 

@@ -42,6 +42,12 @@ def _make_run(place: Path) -> None:
         command("attack", name, "--shadows", "0", "--quiet")
     command("gate", "one", "--write-baseline", str(place / "baseline.json"))
     command("export", "one", "--public", str(place / "public"))
+    rows = [f"{n % 7},{n % 2},client-{n % 3},r{n}" for n in range(60)]
+    (place / "scores.csv").write_text(
+        "\n".join(["score,member,client,record", *rows, ""])
+    )
+    score, member = np.arange(60.0), np.arange(60) % 2 == 0
+    np.savez(place / "scores.npz", score=score, member=member)
     (place / "plan.toml").write_text(PLAN)
     (place / "sweep.toml").write_text(SWEEP)
 

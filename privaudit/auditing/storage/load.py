@@ -20,6 +20,7 @@ from privaudit.core.errors import (
 from privaudit.core.storage import parse_json
 from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.recording.scores import SCORES as GIVEN
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
@@ -92,10 +93,7 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
         stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
     except MissingFileError:
-        raise MissingFileError(
-            f"There is no audit of {scenario} for {run.name}. Make it with "
-            f"`privaudit attack {run.name} --scenario {scenario}`."
-        ) from None
+        raise _no_audit(run, scenario) from None
     contents = parse_json(said, place / AUDIT)
     try:
         arrays = dict(read_npz(stored, str(place / "scores.npz")))
@@ -111,6 +109,18 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
             "or is of an earlier run. Make it again with `privaudit attack`."
         ) from None
     return audit
+
+
+def _no_audit(run: Run, scenario: str) -> MissingFileError:
+    there = stored_scenarios(run)
+    again = f"Make it with `privaudit attack {run.name} --scenario {scenario}`."
+    if there:
+        again = (
+            f"There is one of {', '.join(there)}: add --scenario {there[0]}. {again}"
+        )
+    if there == [GIVEN]:  # nothing else can be made of scores
+        again = f"It holds scores: add --scenario {GIVEN}."
+    return MissingFileError(f"There is no audit of {scenario} for {run.name}. {again}")
 
 
 def stored_scenarios(run: Run) -> list[str]:

@@ -25,8 +25,8 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.parameters import from_plain
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import METRICS, Utility
-from privaudit.federated.threat_models import find_threat
 from privaudit.statistics.estimate import Estimate
 
 Json = Mapping[str, Any]
@@ -52,7 +52,7 @@ def restore_audit(stored: StoredAudit) -> Audit:
 
 
 def _restore(stored: StoredAudit) -> Audit:
-    _refuse_unknown(stored.contents)
+    _refuse_unknown(stored.run, stored.contents)
     contents = stored.contents
     scored = {name: _leak(stored, name) for name in stored.attacks}
     results = {name: scored[name] for name in contents["leaks"]}
@@ -69,9 +69,11 @@ def _restore(stored: StoredAudit) -> Audit:
     )
 
 
-def _refuse_unknown(contents: Json) -> None:
+def _refuse_unknown(run: Run, contents: Json) -> None:
     """Refuse a threat model or a metric that no page could tell of."""
-    find_threat(str(contents["threat"]))
+    view = str(contents["threat"]).partition(":")[0]
+    if view not in run.privacy["certified"]:
+        raise ValueError(f"there is no threat model {shown(view)}")
     if contents["utility"] is None:
         return
     metric = contents["utility"]["metric"]
@@ -88,6 +90,7 @@ def _leak(stored: StoredAudit, attack: str) -> AttackResult:
         said["threshold"],
         stored.clients(attack),
         str(said.get("package", "")),
+        stored.run.sampling,
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):

@@ -1,6 +1,7 @@
 """An audit on disk: the numbers as JSON, the scores beside the truth as npz."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,18 @@ from jaxtyping import Shaped
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES
+from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
 from privaudit.federated.runs.runs import AUDITS
+from privaudit.recording.scores import ScoredRun
 
 
-def save_audit(audit: Audit, folder: Path | None = None) -> Path:
+def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     """Write audit.json and scores.npz, and return the folder they are in.
 
-    In the run they are listed in its header, and signed; a copy elsewhere is not.
+    In the run they are listed in its header, and signed; a copy elsewhere is not. Of
+    scores that were computed elsewhere the folder becomes the run, and replaces an
+    earlier one of scores.
 
     That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
@@ -27,17 +32,25 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
 
     Args:
         audit: What a scenario found out.
-        folder: The run's by default.
+        folder: The run's by default; scores in memory have none.
 
     Raises:
+        ConfigError: There is no folder, or something else is in it.
         StorageError: The folder cannot be written.
     """
+    if isinstance(audit.run, ScoredRun) and folder is not None:
+        audit, folder = replace(audit, run=audit.run.write(folder)), None
+    if folder is None and not audit.run.is_stored:
+        raise ConfigError(
+            f"The audit of {audit.run.name} was to be saved, and it lies in no folder. "
+            'Name one: save_audit(audit, "runs/my-scores").'
+        )
     columns = {
         f"{name}/{column}": values
         for name, leak in audit.scored.items()
         for column, values in _columns(leak).items()
     }
-    columns[CLASS_NAMES] = np.array(audit.run.population.dataset.class_names)
+    columns[CLASS_NAMES] = np.array(audit.run.class_names)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **columns)
     below = f"{AUDITS}{audit.scenario.name}"
@@ -48,11 +61,12 @@ def save_audit(audit: Audit, folder: Path | None = None) -> Path:
     if folder is None:
         audit.run.add(contents)
         return audit.run.path / below
-    make_private_folder(folder / "audits")
-    make_private_folder(folder / below)
+    place = Path(folder)
+    make_private_folder(place / "audits")
+    make_private_folder(place / below)
     for name, content in contents.items():
-        write_bytes(folder / name, content)
-    return folder / below
+        write_bytes(place / name, content)
+    return place / below
 
 
 def _columns(leak: AttackResult) -> dict[str, Shaped[np.ndarray, " candidates"]]:

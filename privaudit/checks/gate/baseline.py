@@ -100,8 +100,8 @@ def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
     Args:
         run: A finished one, audited under ``scenario``.
         scenario: Its name.
-        utility: Whether to ask the models for their utility; of models that write this
-            takes minutes.
+        utility: Whether to ask the models for their utility, if anybody can say what it
+            is; of models that write this takes minutes.
 
     Raises:
         ConfigError: The run is not finished.
@@ -120,7 +120,7 @@ def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
         for column in (CLIENT, SCORES, GUESSES):
             arrays[f"{name}/{column}"] = columns[column][order]
     metric = None
-    if utility:
+    if utility and run.has_utility:
         tests = score_tests(run)
         metric, arrays[UTILITY], arrays[OWN] = tests.metric, tests.scores, tests.own
     settings = {k: v for k, v in run.config.model_dump().items() if k != "seed"}

@@ -5,7 +5,7 @@ a single pair of runs shows holds for these two models: another seed is another 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,7 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_use,
 )
 from privaudit.federated.runs.runs import Run, load_run
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 
 EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1, "underpowered": 3}
 
@@ -271,7 +272,8 @@ def _changes(
             other = joined_audit(audit, against)
             measured = measure_pair(audit, other, attacks, utility=False)
             chosen = [one for one in measured if one.name.endswith(endings)]
-        if "utility" in settings.metrics:
+        known = audit.run.has_utility or against.metric is not None
+        if "utility" in settings.metrics and known:
             chosen.append(measure_use(*joined_tests(audit.run, against)))
         yield from changes(chosen, settings)
 
@@ -300,7 +302,10 @@ def _assurance(audit: StoredAudit) -> Assurance:
     refuted = verdict.get("kind") == "REFUTED" or bool(verdict.get("alarm"))
     view = audit.contents["threat"].partition(":")[0]
     certificate = privacy["certified"][view]
-    return assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
+    found = assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
+    if audit.run.sampling == "coin":
+        return found
+    return replace(found, sentence=f"{found.sentence} {UNKNOWN_SAMPLING}".strip())
 
 
 def _require_some(

@@ -17,7 +17,11 @@ from privaudit.checks.gate.baseline import (
     record_keys,
 )
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import TestScores, score_tests
+from privaudit.evaluation.compare.comparable import (
+    TestScores,
+    refuse_unnamed,
+    score_tests,
+)
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
@@ -32,6 +36,7 @@ def check_same(run: Run, baseline: Baseline) -> None:
     Raises:
         ConfigError: They do not; the text says what differs.
     """
+    refuse_unnamed(run)
     run_hashes, baseline_hashes = hashes_of(run, run.truth), baseline.hashes
     if run_hashes["data"] != baseline_hashes["data"]:
         _refuse(run, baseline, "were trained on other data", _DATA)
@@ -44,9 +49,9 @@ def check_same(run: Run, baseline: Baseline) -> None:
 def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:
     run_settings, baseline_settings = run.config.model_dump(), baseline.settings
     unlike = [
-        f"{name} {run_settings[name]} and {baseline_settings.get(name)}"
+        f"{name} {run_settings.get(name)} and {baseline_settings.get(name)}"
         for name in names
-        if run_settings[name] != baseline_settings.get(name)
+        if run_settings.get(name) != baseline_settings.get(name)
     ]
     guess = "with equal settings, so the seeds or the versions differ"
     raise IncompatibleRunsError(

@@ -1,12 +1,12 @@
 """What the gate asks of a run's audit, alone or beside another's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.checks.gate.checks import GateQuestion, shifted, turned
+from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.evaluation.compare.comparable import TestScores
 from privaudit.evaluation.compare.paired_metrics import Measured
@@ -14,7 +14,7 @@ from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import success_rate
-from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.roc import pooled_auroc, sign_turned
 
 
 def auroc_at(clients: Sequence[ClientScores]) -> IntervalAt:
@@ -48,6 +48,7 @@ def changes(
             now=one.first,
             before=one.second,
             interval_at=one.interval_at,
+            note=TURNED_SIDES[one.turned],
         )
 
 
@@ -66,7 +67,7 @@ def leak_limit(
     """
     estimate, note = interval_at(0.95), ""
     if not estimate.unresolved and estimate.high <= limit < 1 - estimate.low:
-        interval_at, note = partial(_sign_turned, interval_at), _TURNED
+        interval_at, note = partial(turned_at, interval_at), _TURNED
         estimate = interval_at(0.95)
     return GateQuestion(
         name, "leak", setting, limit, estimate.value, None, interval_at, note
@@ -74,10 +75,17 @@ def leak_limit(
 
 
 _TURNED = " Members have the lower scores; that is the number with their sign turned."
+TURNED_SIDES: Mapping[tuple[bool, bool], str] = {
+    (False, False): "",
+    (True, False): _TURNED.replace("scores;", "scores now;"),
+    (False, True): _TURNED.replace("scores;", "scores in the baseline;"),
+    (True, True): " Members have the lower scores in both, whose sign is turned here.",
+}
 
 
-def _sign_turned(interval_at: IntervalAt, confidence: float) -> Estimate:
-    return shifted(turned(interval_at(confidence)), 1.0)
+def turned_at(interval_at: IntervalAt, confidence: float) -> Estimate:
+    """Return the AUROC of the scores with their sign turned."""
+    return sign_turned(interval_at(confidence))
 
 
 def use_limit(

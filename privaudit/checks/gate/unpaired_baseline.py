@@ -22,7 +22,14 @@ from scipy.special import expit, logit
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.guarantees import Stated, stated
-from privaudit.checks.gate.questions import auroc_at, success_at, use_name, utility_at
+from privaudit.checks.gate.questions import (
+    TURNED_SIDES,
+    auroc_at,
+    success_at,
+    turned_at,
+    use_name,
+    utility_at,
+)
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
@@ -30,6 +37,7 @@ from privaudit.evaluation.compare.comparable import score_tests
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.roc import sign_turned
 
 NOTE = (
     " Unpaired: the baseline holds numbers and no scores, so this takes more records "
@@ -122,14 +130,28 @@ def unpaired(
         clients = audit.clients(name)
         if "auroc" in settings.metrics:
             before = _estimate(numbers, "leaks", name, "auroc")
-            now = auroc_at(clients)
-            yield _question(f"{name} AUROC", now, before, settings)
+            yield _auroc(name, auroc_at(clients), before, settings)
         if "success" in settings.metrics:
             before = _estimate(numbers, "leaks", name, "success_plain")
             now = success_at(clients)
             yield _question(f"{name} success rate", now, before, settings)
-    if "utility" in settings.metrics:
+    known = audit.run.has_utility or numbers.contents.get("utility") is not None
+    if "utility" in settings.metrics and known:
         yield _use(audit, numbers, settings)
+
+
+def _auroc(
+    name: str, now: IntervalAt, before: Estimate, settings: GateSettings
+) -> GateQuestion:
+    """Return the question of an AUROC, of either side with its sign turned if need be."""
+    reversed_now, reversed_before = now(0.95).high < 0.5, before.high < 0.5
+    if reversed_now:
+        now = partial(turned_at, now)
+    if reversed_before:
+        before = sign_turned(before)
+    question = _question(f"{name} AUROC", now, before, settings)
+    said = TURNED_SIDES[reversed_now, reversed_before]
+    return replace(question, note=f"{said}{question.note}")
 
 
 def _use(

@@ -62,9 +62,10 @@ class Evidence:
             ConfigError: It was interrupted.
             TranscriptError: A part of it is damaged.
         """
-        claim, certified, rounds = _read_privacy(run.require_complete())
+        trainer = run.require_complete().trainer  # scores alone have none to check
+        claim, certified, rounds = _read_privacy(run)
         return cls(
-            trainer=run.trainer,
+            trainer=trainer,
             name=run.config.trainer,
             settings=run.config.settings,
             task=run.population.task,

@@ -1,14 +1,42 @@
-"""The command ``privaudit attack``: attack runs as an adversary, and report the leak."""
+"""``privaudit attack``: attack runs as an adversary, and report the leak.
+
+``privaudit scores`` reports scores of an attack that was made elsewhere.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
     from privaudit.cli.progress import Result
+
+ScoreFile = Annotated[
+    Path,
+    typer.Argument(
+        help="A .csv, .tsv, .jsonl or .npz with the columns score (higher: more likely "
+        "a member) and member (1 or 0), and if you like client, class, record and "
+        "group."
+    ),
+]
+HowSampled = Annotated[
+    Literal["coin", "unknown"],
+    typer.Option(
+        help="coin: an independent fair coin chose each member before training. "
+        "Otherwise no verdict on membership is given."
+    ),
+]
+AttackName = Annotated[str, typer.Option(help="What the scores are called.")]
+ModelName = Annotated[str, typer.Option(help="What was attacked, in your words.")]
+DataName = Annotated[str, typer.Option(help="What the records are, in your words.")]
+FolderName = Annotated[
+    str | None, typer.Option(help="Name of the folder. By default: that of the file.")
+]
 
 
 def attack(
@@ -54,6 +82,42 @@ def attack(
     page = _common_page(audits, show_records)
     results = [_result(audit, page, named) for audit in audits]
     view.present(results, lambda: _present(audits, page, named))
+
+
+def scores(
+    file: ScoreFile,
+    sampling: HowSampled = "unknown",
+    attack: AttackName = "scores",
+    model: ModelName = "",
+    dataset: DataName = "",
+    name: FolderName = None,
+    runs: options.RunsFolder = None,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
+) -> None:
+    """Audit scores that were computed elsewhere, by any attack on any model.
+
+    The folder that it writes is taken by report, gate, compare and export.
+    """
+    from privaudit.auditing.scores.score_file import read_scores
+    from privaudit.auditing.scores.scored_audit import Declared, audit_scores
+    from privaudit.auditing.storage.save import save_audit
+    from privaudit.cli.progress import choose_view
+    from privaudit.federated.runs.run_names import check_name, runs_folder
+    from privaudit.federated.runs.runs import load_run, mark_latest
+    from privaudit.report.page import write_report
+
+    view = choose_view(quiet, as_json)
+    declared = Declared(attack, sampling, model=model, dataset=dataset)
+    with view:
+        audit = audit_scores(read_scores(file), declared)
+        folder = runs_folder(runs) / check_name(name or file.stem)
+        save_audit(audit, folder)
+        audit = replace(audit, run=load_run(folder.resolve()))
+        page = report_page(audit.run.path, audit.scenario.name)
+        write_report([audit], page)
+        mark_latest([audit.run])
+    view.present([_result(audit, page, [])], lambda: _present([audit], page, []))
 
 
 def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:

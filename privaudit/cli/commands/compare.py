@@ -115,10 +115,10 @@ def _print(found: "RunComparison") -> None:
     console.print(table)
     console.print()
     for entry in found.primary:
-        console.print(Text(entry.change.sentence))
+        console.print(Text(entry.sentence))
     for entry in found.secondary:
         if entry.change.kind in ("increase", "decrease"):
-            console.print(Text(f"Secondary: {entry.change.sentence}"))
+            console.print(Text(f"Secondary: {entry.sentence}"))
     console.print(Text(_legend(found), style="dim"))
 
 

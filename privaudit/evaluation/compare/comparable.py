@@ -10,6 +10,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
+from privaudit.recording.scores import ScoredRun
 
 _DEALS = (  # what a deal and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shots", "test_share",
@@ -42,6 +43,8 @@ def check_pairable(first: Run, second: Run) -> None:
         IncompatibleRunsError: The data sets, the deals or the membership coins differ.
     """
     names = f"{first.name} and {second.name}"
+    for run in (first, second):
+        refuse_unnamed(run)
     if first.header["data_hash"] != second.header["data_hash"]:
         raise IncompatibleRunsError(
             f"{names} were trained on other data ({first.config.dataset} and "
@@ -66,10 +69,26 @@ def check_pairable(first: Run, second: Run) -> None:
     )
 
 
+def refuse_unnamed(run: Run) -> None:
+    """Raise unless a run's records can be told from others'.
+
+    Raises:
+        IncompatibleRunsError: They are of scores without names.
+    """
+    if isinstance(run, ScoredRun) and not run.has_names:
+        raise IncompatibleRunsError(
+            f"The records of {run.name} have no names, so that no score can be compared "
+            "with another of the same record. Give each a name (the column record), the "
+            "same in both."
+        )
+
+
 def _unlike(first: Run, second: Run) -> str:
     first_config, second_config = first.config.model_dump(), second.config.model_dump()
-    unlike = [name for name in _DEALS if first_config[name] != second_config[name]]
-    said = [f"{name} {first_config[name]} and {second_config[name]}" for name in unlike]
+    unlike = [
+        name for name in _DEALS if first_config.get(name) != second_config.get(name)
+    ]
+    said = [f"{n} {first_config.get(n)} and {second_config.get(n)}" for n in unlike]
     return "; ".join(said) or "with equal settings: another version?"
 
 

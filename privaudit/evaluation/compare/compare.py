@@ -40,6 +40,8 @@ class MetricChange:
         second: The other's.
         change: First less second, and the verdict.
         is_primary: Whether it was named beforehand, and so decides.
+        turned: Whether members have the lower scores in the first, and in the second:
+            then the numbers are those with the sign turned.
     """
 
     name: str
@@ -48,6 +50,19 @@ class MetricChange:
     second: float
     change: Change
     is_primary: bool = True
+    turned: tuple[bool, bool] = (False, False)
+
+    @property
+    def sentence(self) -> str:
+        """What may be said of the change."""
+        sides = zip(("the first", "the second"), self.turned, strict=True)
+        which = " and ".join(side for side, turned in sides if turned)
+        if not which:
+            return self.change.sentence
+        return (
+            f"{self.change.sentence} Members have the lower scores in {which}: that is "
+            "the number with the sign turned."
+        )
 
     @property
     def regressed(self) -> bool:
@@ -69,6 +84,7 @@ class MetricChange:
             "first": self.first,
             "second": self.second,
             **self.change.to_dict(),
+            "sentence": self.sentence,
             "primary": self.is_primary,
             "regressed": self.regressed,
             "passes": self.passes,
@@ -158,7 +174,8 @@ def compare(
         utility_margin: Equivalence margin of utility, in (0, 1).
         alpha: Family-wise error rate, in (0, 1), of the primary metrics, and likewise
             of the secondary ones.
-        utility: Whether to query the models again for their utility.
+        utility: Whether to query the models again for their utility, if any run has
+            one.
         folder: Folder of all runs; by default ``./runs``.
 
     Raises:
@@ -168,6 +185,7 @@ def compare(
         TranscriptError: An audit is damaged, or of an earlier run.
     """
     first_runs, other_runs = _load(first, folder), _load(against, folder)
+    utility &= any(run.has_utility for run in (*first_runs, *other_runs))
     pairs = _by_seed(first_runs, other_runs)
     audits = [(read_audit(a, scenario), read_audit(b, scenario)) for a, b in pairs]
     names = attacks or shared_attacks([audit for pair in audits for audit in pair])
@@ -208,7 +226,7 @@ def _judge(
         Difference(m.name, m.interval_at, margins[m.about]) for m in measured
     ]
     return [
-        MetricChange(m.name, m.about, m.first, m.second, change, is_primary)
+        MetricChange(m.name, m.about, m.first, m.second, change, is_primary, m.turned)
         for m, change in zip(measured, judge_changes(differences, alpha), strict=True)
     ]
 

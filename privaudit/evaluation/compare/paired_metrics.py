@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.evaluation.compare.comparable import (
@@ -22,10 +23,12 @@ from privaudit.statistics.comparisons import (
     paired_auroc_at,
 )
 from privaudit.statistics.estimate import Estimate, paired_difference
-from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.roc import pooled_auroc, sign_turned
+from privaudit.statistics.verdict import judge_leak
 
 About = Literal["leak", "use"]
 
+Scores = Float[np.ndarray, " _"]
 _USE = " on own classes"
 
 
@@ -39,6 +42,8 @@ class Measured:
         first: The first run's value, or the mean over seeds.
         second: The other's.
         interval_at: First less second, paired, at any confidence.
+        turned: Of first and second, whether its members have the lower scores: then
+            its value, and the difference, are those of the scores with the sign turned.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Measured:
     first: float
     second: float
     interval_at: IntervalAt
+    turned: tuple[bool, bool] = (False, False)
 
 
 def measure_pair(
@@ -60,16 +66,31 @@ def measure_pair(
 
 
 def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
+    first, first_turned = _leak_of([pair.first.groups for pair in pairs])
+    second, second_turned = _leak_of([pair.second.groups for pair in pairs])
+    signs = [-1.0 if turned else 1.0 for turned in (first_turned, second_turned)]
     at = paired_auroc_at(
-        [(p.first.scores, p.second.scores, p.is_member) for p in pairs]
+        [
+            (signs[0] * p.first.scores, signs[1] * p.second.scores, p.is_member)
+            for p in pairs
+        ]
     )
 
     def interval_at(confidence: float) -> Estimate:
         return at(confidence).estimate
 
-    first_auroc = pooled_auroc([pair.first.groups for pair in pairs]).value
-    second_auroc = pooled_auroc([pair.second.groups for pair in pairs]).value
-    return Measured(f"{name} AUROC", "leak", first_auroc, second_auroc, interval_at)
+    turned = first_turned, second_turned
+    return Measured(f"{name} AUROC", "leak", first, second, interval_at, turned)
+
+
+def _leak_of(groups: Sequence[tuple[Scores, Scores]]) -> tuple[float, bool]:
+    """Return an AUROC, and whether it is that of the scores with the sign turned.
+
+    Else a model whose members have the lower scores would pass for one that leaks less.
+    """
+    auroc = pooled_auroc(groups)
+    turned = judge_leak(auroc).kind == "reversed"
+    return (sign_turned(auroc) if turned else auroc).value, turned
 
 
 def _success(name: str, pairs: Sequence[ClientPair]) -> Measured:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -48,7 +48,9 @@ from privaudit.federated.runs.run_names import LATEST, find_place, latest_places
 from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.federated.transcript import Transcript, TranscriptFolder
 from privaudit.privacy.trace import RoundTrace
+from privaudit.statistics.verdict import Sampling
 
+C = TypeVar("C", bound=RunConfig)
 AUDITS = "audits/"  # before the path of a file that was added to a run
 
 
@@ -90,8 +92,11 @@ class Run:
     @cached_property
     def config(self) -> RunConfig:
         """How the run was made."""
+        return self._checked_config(RunConfig)
+
+    def _checked_config(self, kind: type[C]) -> C:
         try:
-            return RunConfig(**self.header["config"])
+            return kind(**self.header["config"])
         except (KeyError, TypeError, ValidationError) as error:
             reason = (
                 readable(error, "run")
@@ -102,6 +107,21 @@ class Run:
                 f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."
             ) from None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How members were chosen: by a coin each, or nobody says how."""
+        return "coin" if self.truth.tossed else "unknown"
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the records' classes, by class index."""
+        return self.population.dataset.class_names
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it lies in a folder."""
+        return True
 
     @property
     def ran_remote_code(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from privaudit.auditing.attack_result import evaluate_scores
 from privaudit.auditing.parts.server_model import SERVER
-from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import TranscriptError
 from privaudit.federated.runs.runs import Run
@@ -38,7 +38,7 @@ def public_audit(
         MissingFileError: There is no such audit.
         TranscriptError: It is damaged, or does not say what its scores give.
     """
-    question = SCENARIOS.find(scenario)().question
+    question = find_plan(scenario).question
     stored = read_audit(run, scenario)
     place = f"{AUDITS}/{scenario}/audit.json"
     return {
@@ -107,6 +107,7 @@ def _leak(
         entry["threshold"],
         stored.clients(attack),
         entry.get("package", ""),
+        stored.run.sampling,
     )
     again = leak.to_dict()
     public, stored_leak = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)

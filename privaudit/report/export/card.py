@@ -21,6 +21,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcript import bytes_sent
+from privaudit.recording.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, public_audit
 from privaudit.report.export.hmac import seal
@@ -55,9 +56,9 @@ def card_parts(
 
 
 def audited_scenarios(run: Run) -> list[str]:
-    """Return the registered scenarios that a run was audited under."""
+    """Return the scenarios of this version that a run was audited under."""
     played = stored_scenarios(run)
-    return [name for name in SCENARIOS.names() if name in played]
+    return [name for name in (*SCENARIOS.names(), SCORES) if name in played]
 
 
 def _sent(run: Run) -> dict[str, int]:

@@ -12,6 +12,7 @@ from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
 from privaudit.models import registry
 from privaudit.privacy.certificate import CertifiedView
+from privaudit.recording.scores import SCORES
 from privaudit.report.export.allow_list import (
     AllowList,
     FieldRule,
@@ -53,12 +54,13 @@ from privaudit.report.export.texts import (
 )
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.captions.token_f1 import F1
+from privaudit.statistics.verdict import Sampling
 
 VERDICT = entries(
     {
         "kind": text(
             r"(NOT )?REFUTED|UNDERPOWERED|UNTESTABLE|leaks|reversed|no evidence|"
-            r"underpowered"
+            r"underpowered|sampling unknown"
         ),
         "alarm": flag,
         "sentence": withheld,  # made again from the numbers
@@ -139,6 +141,7 @@ CONFIG = entries(
         "secure_aggregation": SLUG,
         "dropout": number,
         "randomness": SLUG,
+        "sampling": text(*get_args(Sampling)),
     }
 )
 DEVICE = entries(
@@ -165,6 +168,7 @@ HEADER = entries(
         "stacked_clients": withheld,  # tells machines apart
         "remote_code": flag,
         "plugins": each("trainer|dataset|model", PACKAGE),
+        "class_names": withheld,
         "config": CONFIG,
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along
@@ -187,7 +191,7 @@ PRIVACY = entries(
     {
         "claimed": entries({**_GUARANTEE, "source": CLAIM}),
         "certified": each(
-            "|".join(get_args(CertifiedView)),
+            "|".join((*get_args(CertifiedView), SCORES)),
             entries(
                 {
                     **_GUARANTEE,
@@ -261,9 +265,9 @@ BOUND = entries(
 AUDIT = entries(
     {
         "run": withheld,  # its name holds the seed
-        "scenario": one_of(SCENARIOS.names),
+        "scenario": one_of(lambda: [*SCENARIOS.names(), SCORES]),
         "question": withheld,  # said again by the scenario
-        "threat": text(*THREATS, r"peer:client-\d+"),
+        "threat": text(*THREATS, SCORES, r"peer:client-\d+"),
         "clients": number,
         "seed": withheld,
         "config": withheld,  # the run's own is there

@@ -19,6 +19,7 @@ from privaudit.federated.runs.tasks import EXACT
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import NoiseAt, Release
+from privaudit.recording.scores import SCORES
 from privaudit.report.export.allow_list import (
     OMITTED,
     AllowList,
@@ -41,9 +42,8 @@ CLAIM, MECHANISM, WHY = phrases("claim"), phrases("mechanism"), phrases("certifi
 METHOD, BOUND_METHOD = phrases("method"), phrases("bound")
 REASON, MEANING = phrases("reason"), phrases("round")
 ACCOUNTANT = sentence("", "by definition", *get_args(Accountant))
-VIEW, RELEASE, NOISE_AT = (
-    text(*get_args(names)) for names in (CertifiedView, Release, NoiseAt)
-)
+RELEASE, NOISE_AT = (text(*get_args(names)) for names in (Release, NoiseAt))
+VIEW = text(*get_args(CertifiedView), SCORES)
 CANARIES = sentence(*map(re.escape, KINDS.values()))
 METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
 
@@ -60,6 +60,8 @@ def is_label(label: str) -> bool:
     attack, in_place, weaker = label.partition(" as ")
     if in_place and weaker not in SCENARIOS.names():
         return False
+    if attack == SCORES:
+        return True
     if attack in _planned(tuple(SCENARIOS.usable())):
         return may_leave(attack)
     try:

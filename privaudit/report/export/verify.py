@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.errors import MissingFileError, PrivauditError
+from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.federated.runs.run_names import runs_folder
 from privaudit.federated.runs.runs import Run, load_run
+from privaudit.recording.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
 from privaudit.report.export.card import card_parts, read_card
@@ -89,7 +90,7 @@ def verify_card(
         watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is played next.
 
     Raises:
-        ConfigError: That is no card.
+        ConfigError: That is no card, or ``again`` was asked of scores alone.
         MissingFileError: There is no card, or no run of it.
     """
     content, as_written = read_card(card)
@@ -99,6 +100,11 @@ def verify_card(
         candidates = _runs_of(content, runs_folder(runs))
     tried = [_compare(content, as_written, one) for one in candidates]
     best = next((one for one in tried if one.matches), tried[0])
+    if again and best.run.origin == SCORES:
+        raise ConfigError(
+            f"{best.run.name} holds scores of an attack that was made elsewhere, so that "
+            "it cannot be made again here. Leave --again out."
+        )
     return _again(best, content, watcher) if again else best
 
 
@@ -132,12 +138,12 @@ def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
     """Return the runs whose transcript ends as the card's."""
     head, runs, refused = card["run"]["progress"]["head"], [], []
     for path in sorted(folder.glob("*/run.json")):
-        run = load_run(path.parent)
         try:
+            run = load_run(path.parent)
             if run.header["progress"]["head"] == head:
                 runs.append(run)
         except PrivauditError as error:
-            refused.append(f" {run.name} there was refused: {error}")
+            refused.append(f" {path.parent.name} there was refused: {error}")
     if not runs:
         raise MissingFileError(
             f"No run in {folder} has the card's transcript, which ends in {head}: its "

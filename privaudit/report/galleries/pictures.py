@@ -45,7 +45,7 @@ def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
 
 
 def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
-    names, (_, others) = audit.run.population.dataset.class_names, client.groups
+    names, (_, others) = audit.run.class_names, client.groups
     order = np.argsort(-client.scores, kind="stable")
     members = [index for index in order if client.is_member[index]][:SHOWN]
     return [

@@ -42,7 +42,7 @@ def classes_of(
         names: Of each audit's classes, where the data set is not to be loaded.
     """
     if names is None:
-        names = [audit.run.population.dataset.class_names for audit in audits]
+        names = [audit.run.class_names for audit in audits]
     pairs = zip(audits, names, strict=True)
     return [leak_by_class(audit.headline, class_names) for audit, class_names in pairs]
 

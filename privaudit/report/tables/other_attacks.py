@@ -11,6 +11,8 @@ from privaudit.auditing.default_attacks import SHARES, SLICES, GridCell
 from privaudit.core.formatting import p_value
 from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import holm, p_above_chance
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import sign_turned
 
 ALPHA = 0.05
 
@@ -24,29 +26,40 @@ class OtherLeak:
         p_value: Corrected by Holm's method over all other attacks.
         shown: How many of the others show a leak, so corrected.
         tried: How many others there are.
+        turned: Whether members have the lower scores.
     """
 
     leak: AttackResult
     p_value: float
     shown: int
     tried: int
+    turned: bool = False
 
 
 def strongest_other(audit: Audit) -> OtherLeak | None:
     """Return the other attack with the largest AUROC of those that show a leak.
 
     Attacks but the headline are tested together, so that where none can tell anything,
-    at most one audit in twenty says that any of them does. None if none shows a leak.
+    at most one audit in twenty says that any of them does: p-values are two-sided, and
+    scores that tell members with the sign turned are counted. None if none shows a leak.
     """
+    if audit.run.sampling != "coin":  # no leak is shown, by whatever attack
+        return None
     others = list(audit.results.values())[1:]
-    adjusted = holm([p_above_chance(leak.auroc) for leak in others])
+    adjusted = holm([p_above_chance(_either_sign(leak)) for leak in others])
     shown = [
         (leak, float(p)) for leak, p in zip(others, adjusted, strict=True) if p <= ALPHA
     ]
     if not shown:
         return None
-    leak, p_value = max(shown, key=lambda one: one[0].auroc.value)
-    return OtherLeak(leak, p_value, len(shown), len(others))
+    leak, p_value = max(shown, key=lambda one: _either_sign(one[0]).value)
+    turned = leak.auroc.value < 0.5
+    return OtherLeak(leak, p_value, len(shown), len(others), turned)
+
+
+def _either_sign(leak: AttackResult) -> Estimate:
+    """Return the AUROC of the scores, or of the turned ones if that is larger."""
+    return max(leak.auroc, sign_turned(leak.auroc), key=lambda auroc: auroc.value)
 
 
 def others_sentence(audit: Audit) -> str:
@@ -64,7 +77,9 @@ def others_sentence(audit: Audit) -> str:
     return (
         f"{which}, {leading.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
         f"client{'s' * (clients > 1)} (n = {members} + {others}); "
-        f"above 0.5 at p {p_value(leading.p_value)}{corrected}."
+        f"{'below' if leading.turned else 'above'} 0.5 at p "
+        f"{p_value(leading.p_value)}{corrected}"
+        f"{': separates, with the sign turned' if leading.turned else ''}."
     )
 
 

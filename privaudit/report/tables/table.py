@@ -158,7 +158,9 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
 
 def _remarks(audit: Audit) -> list[str]:
     """Return what a run's row has no room for."""
+    unusual = audit.verdict.kind in ("reversed", "sampling unknown")
     remarks = [
+        audit.verdict.sentence if unusual else "",
         audit.scenario.note,
         f"n counts {GROUPS}." if counts_groups(audit) else "",
         remote_code(audit),
@@ -176,12 +178,13 @@ Column = tuple[str, list[str]]
 def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
     rates = list(rows[0].tpr)
     confidence = percent(rows[0].confidence)
+    useful = (
+        f"{heading(metric(audits))} [{confidence}]\nown classes\nothers'\n"
+        f"over {untrained(audits)}",
+        [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
+    )
     return [
-        (
-            f"{heading(metric(audits))} [{confidence}]\nown classes\nothers'\n"
-            f"over {untrained(audits)}",
-            [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
-        ),
+        *([useful] if metric(audits) else []),
         (
             f"AUROC [{confidence}]\nn members + others\nverdict",
             [f"{r.auroc}\nn = {r.auroc.counts}\n{r.verdict}" for r in rows],

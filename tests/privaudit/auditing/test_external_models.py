@@ -11,7 +11,6 @@ from torch.nn.functional import cross_entropy
 
 from privaudit import (
     Auditor,
-    judge_leak,
     shadow_scores,
     signals_of_logits,
     tokens_of_logits,
@@ -135,16 +134,16 @@ def test_a_table_of_scores_is_refused_in_one_line() -> None:
 
 def test_scores_with_a_gradient_or_in_half_precision_are_taken() -> None:
     scores = torch.linspace(0, 1, 8, requires_grad=True)
-    expected = Auditor.from_scores(np.arange(4) + 4, np.arange(4))
-    assert Auditor.from_scores(scores[4:], scores[:4]) == expected
+    expected = Auditor.from_scores(np.arange(4) + 4, np.arange(4)).auroc
+    assert Auditor.from_scores(scores[4:], scores[:4]).auroc == expected
     narrow = scores.bfloat16()
-    assert Auditor.from_scores(narrow[4:], narrow[:4]) == expected
+    assert Auditor.from_scores(narrow[4:], narrow[:4]).auroc == expected
 
 
 def test_a_separation_with_the_sign_turned_is_no_all_clear() -> None:
-    verdict = judge_leak(Auditor.from_scores(np.zeros(50), np.ones(50)))
+    verdict = Auditor.from_scores(np.zeros(50), np.ones(50), sampling="coin").verdict
     assert verdict.kind == "reversed"
-    assert str(verdict).startswith("Reversed: AUROC 0.000 [0.000, ")
+    assert str(verdict).startswith("Separates, with the sign turned: AUROC 0.000 [")
     assert "members have the lower scores" in str(verdict)
 
 
@@ -223,8 +222,8 @@ def test_shadows_see_through_difficulty(
     rng: np.random.Generator, attack: ShadowAttack
 ) -> None:
     target, shadows, is_in, is_member = simulate(rng, leak=2.0)
-    plain = Auditor.from_scores(target[is_member], target[~is_member])
-    found = Auditor.from_shadows(target, shadows, is_in, is_member, attack)
+    plain = Auditor.from_scores(target[is_member], target[~is_member]).auroc
+    found = Auditor.from_shadows(target, shadows, is_in, is_member, attack).auroc
     assert found.low > plain.high
 
 
@@ -237,7 +236,7 @@ def test_a_model_without_a_leak_gives_none(
     for _ in range(200):
         target, shadows, is_in, is_member = simulate(rng, 200, 8, leak=0.0)
         found = Auditor.from_shadows(target, shadows, is_in, is_member, attack)
-        missed += found.excludes(0.5)
+        missed += found.auroc.excludes(0.5)
     assert missed <= 22
 
 
@@ -266,7 +265,7 @@ def test_tensors_and_arrays_give_the_same(
         torch.from_numpy(is_member),
         attack,
     )
-    assert from_arrays == from_tensors
+    assert from_arrays.to_dict() == from_tensors.to_dict()
 
 
 def test_a_record_that_all_shadows_have_scores_nothing(

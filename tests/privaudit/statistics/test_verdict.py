@@ -20,7 +20,10 @@ def _auroc(value: float, low: float, high: float) -> Estimate:
         (0.502, 0.520, "leaks", "lies above 0.5"),
         (0.480, 0.540, "no evidence", "nothing above 0.55"),
         (0.500, 0.550, "no evidence", "nothing above 0.55"),
+        (0.450, 0.500, "no evidence", "nothing above 0.55."),
+        (0.300, 0.520, "no evidence", "above 0.55; with the sign turned, up to 0.700"),
         (0.400, 0.480, "reversed", "members have the lower scores"),
+        (0.000, 0.071, "reversed", "Separates, with the sign turned: AUROC 0.03"),
         (0.480, 0.580, "underpowered", "both 0.5 and values above 0.55"),
     ],
 )
@@ -30,6 +33,17 @@ def test_the_interval_decides(low: float, high: float, kind: str, words: str) ->
     assert ours.kind == kind
     assert words in ours.sentence
     assert str(estimate) in ours.sentence
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.0), (0.0, 0.1), (0.48, 0.52)])
+def test_without_a_coin_a_number_is_no_verdict_on_membership(
+    low: float, high: float
+) -> None:
+    estimate = _auroc((low + high) / 2, low, high)
+    ours = judge_leak(estimate, sampling="unknown")
+    assert ours.kind == "sampling unknown"
+    assert ours.sentence.startswith(f"No verdict on membership: AUROC {estimate}")
+    assert "nobody declares that a fair coin" in ours.sentence
 
 
 def test_twice_the_margin_needs_four_times_the_records() -> None:

@@ -10,7 +10,9 @@ from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
 from privaudit.statistics.roc import pooled_auroc
+from tests.privaudit.checks.gate.test_max_auroc import rescored, shifted
 
+AUDIT = "plain/audits/server-reconstruct/audit.json"
 AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",), guarantees=False)
 
 
@@ -24,6 +26,21 @@ def test_it_finds_what_a_comparison_of_the_two_runs_finds(runs: Path) -> None:
         assert (check.question.now, check.question.before) == pytest.approx(
             (change.first, change.second)
         )
+
+
+@pytest.mark.parametrize("baseline", ["plain.json", AUDIT])
+def test_a_model_that_separates_with_the_sign_turned_does_not_pass(
+    runs: Path, baseline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An AUROC that falls from 0.5 to 0.01 is a leak, and no improvement."""
+    change = rescored("loss-threshold", shifted(-3.0))
+    monkeypatch.setattr("privaudit.checks.gate.gate.read_audit", change)
+    (found,) = gate("plain", runs / baseline, AUROC).tested
+    assert found.outcome == "regression"
+    assert found.question.now > 0.95
+    assert (
+        "Members have the lower scores now; that is the number with" in found.sentence
+    )
 
 
 def test_a_file_and_the_run_it_was_written_from_give_the_same(runs: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,29 @@ def test_worse_is_a_higher_leak_and_a_lower_use(
     (change,) = judge_changes([Difference("metric", interval_at)])
     entry = MetricChange("metric", about, 0.5 + value, 0.5, change)
     assert (entry.regressed, entry.passes) == (regressed, passes)
+
+
+def test_members_with_the_lower_scores_are_as_easily_told(runs: Path) -> None:
+    audit = read_audit(load_run("promptfl-0"), "server-reconstruct")
+    columns = dict(audit.columns["loss-threshold"])
+    noise = np.random.default_rng(0).normal(size=len(columns["scores"]))
+    sides = []
+    for shift in (-3.0, 0.0):
+        scores = columns["is_member"] * shift + noise
+        changed = {"loss-threshold": {**columns, "scores": scores}}
+        sides.append(replace(audit, columns=changed))
+    auroc, _ = measure_pair(sides[0], sides[1], ["loss-threshold"], utility=False)
+    assert auroc.turned == (True, False)
+    assert auroc.first > 0.95
+    assert auroc.interval_at(0.95).low > 0.4
+    (change,) = judge_changes([Difference(auroc.name, auroc.interval_at)])
+    entry = MetricChange(
+        auroc.name, "leak", auroc.first, auroc.second, change, turned=auroc.turned
+    )
+    assert entry.regressed
+    assert entry.sentence.endswith(
+        "lower scores in the first: that is the number with the sign turned."
+    )
 
 
 def test_seeds_are_the_replicates_of_a_setting(runs: Path) -> None:

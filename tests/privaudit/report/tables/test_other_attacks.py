@@ -63,6 +63,17 @@ def test_of_several_that_show_a_leak_the_largest_is_named(audit: Audit) -> None:
     assert (found.leak.attack, found.shown, found.tried) == ("lira", 2, 3)
 
 
+def test_scores_that_separate_with_the_sign_turned_are_told(audit: Audit) -> None:
+    told = with_aurocs(audit, (0.5, 0.05), (0.5, 0.06), (0.667, 0.048), (0.1, 0.04))
+    found = strongest_other(told)
+    assert found is not None
+    assert (found.leak.attack, found.turned, found.shown) == ("rmia", True, 2)
+    assert others_sentence(told).endswith(
+        "; below 0.5 at p < 0.001, Holm-corrected over 3: separates, with the sign "
+        "turned."
+    )
+
+
 def test_a_single_other_attack_needs_no_correction() -> None:
     told = with_aurocs(make_audit(), (0.5, 0.05), (0.562, 0.059))
     assert others_sentence(told).startswith("the other attack, loss-threshold 0.562 [")

@@ -37,7 +37,7 @@ def test_a_row_holds_the_estimates_of_its_audit(audits: list[Audit]) -> None:
 
 def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
     assert "groups of records" not in printed(audits[:1], 120) + attacked(audits[0])
-    audits[0].run.__dict__["truth"] = SimpleNamespace(group=np.arange(9))
+    audits[0].run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), tossed=True)
     said = "groups of records that share a coin"
     assert f"n counts {said}." in printed(audits[:1], 120)
     assert f"non-members ({said}) of 3 of 5" in attacked(audits[0])

@@ -1,0 +1,134 @@
+"""Files of scores: one table from each kind, and one line for what is wrong."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privaudit.auditing.scores.score_file import read_scores
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+
+ROWS = "a,0.5,1,north,cat\nb,-2,0,north,dog\nc,1e-3,TRUE,south,dog\nd,7,0.0,south,cat\n"
+HEAD = "record,score,member,client,class\n"
+
+
+def write(folder: Path, ending: str) -> Path:
+    path = folder / f"scores.{ending}"
+    if ending == "npz":
+        columns = {
+            "record": list("abcd"),
+            "score": [0.5, -2, 1e-3, 7],
+            "member": [1, 0, 1, 0],
+            "client": ["north", "north", "south", "south"],
+            "class": ["cat", "dog", "dog", "cat"],
+        }
+        np.savez(path, **columns)  # type: ignore[arg-type]
+    elif ending == "jsonl":
+        names = HEAD.strip().split(",")
+        rows: list[dict[str, object]] = [
+            dict(zip(names, row.split(","), strict=True)) for row in ROWS.split()
+        ]
+        rows[0] |= {"score": 0.5, "member": True}
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        text = f"\ufeff{HEAD}{ROWS}"
+        path.write_text(text.replace(",", "\t") if ending == "tsv" else text)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "npz"])
+def test_each_kind_of_file_gives_the_same_table(tmp_path: Path, ending: str) -> None:
+    table = read_scores(write(tmp_path, ending))
+    assert table.scores.tolist() == [0.5, -2.0, 0.001, 7.0]
+    assert table.is_member.tolist() == [True, False, True, False]
+    assert (table.clients, table.client.tolist()) == (("north", "south"), [0, 0, 1, 1])
+    assert (table.classes, table.label.tolist()) == (("cat", "dog"), [0, 1, 1, 0])
+    hashes = {read_scores(write(tmp_path, e)).names_hash for e in ("csv", ending)}
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"begins with \[\]"),
+        ("score,member\n", "holds no scores"),
+        ("score\n1\n", "no member"),
+        ("score,member,clients\n1,1,a\n", "'clients', which is not read"),
+        ("score,member\nhigh,1\n", "Line 2 of .*the score 'high', which is no finite"),
+        ("score,member\n1,1\nnan,0\n", "Line 3 of .*'nan'"),
+        ("score,member\n1,2\n", "Line 2 of .*'2' under member. Write 1 if"),
+        ("score,member\n1,1\n2,1\n", "2 members and 0 non-members"),
+        ("score,member\n1\n", "has 1 fields"),
+        ("score,member,client\n1,1,\n2,0,a\n", "Line 2 of .*the name ''"),
+        ("score,member,record\n1,1,a\n2,0,a\n", "'a' stands there more than once"),
+        ('score,member\n"1,1\n', "is broken"),
+        ("score;member\n1;1\n", "'score;member': no score"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        read_scores(path)
+
+
+def test_rows_of_json_have_the_same_columns(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_text('{"score": 1, "member": 1}\n{"score": 1, "member": 0, "client": 1}')
+    with pytest.raises(ConfigError, match=r"Line 2 of .* other columns than the first"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"score": np.array(["a", "b"])}, "scores of type <U1"),
+        ({"member": np.array([0, 2])}, "1 or 0 for each record"),
+        ({"member": np.array([0, 1, 1])}, r"the truth is of shape \(3,\)"),
+        ({"score": np.zeros((2, 2))}, r"scores of shape \(2, 2\)"),
+        ({"score": np.array([1.0, np.inf])}, "1 of 2 are not"),
+        ({"hat": np.zeros(2)}, "'hat', which is not read"),
+        ({"record": np.array([b"\xff", b"a"])}, "cannot be read"),
+        ({"record": np.array([{}, 1], dtype=object)}, "Python objects"),
+    ],
+)
+def test_arrays_that_are_no_table_are_refused(
+    tmp_path: Path, changed: dict[str, np.ndarray], says: str
+) -> None:
+    path = tmp_path / "scores.npz"
+    columns = {"score": np.array([1.0, 2.0]), "member": np.array([0, 1]), **changed}
+    np.savez(path, **columns)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=says):
+        read_scores(path)
+
+
+def test_files_are_bounded_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, arrays = write(tmp_path, "csv"), write(tmp_path, "npz")
+    monkeypatch.setenv("PRIVAUDIT_MAX_RECORDS", "3")
+    with pytest.raises(LimitError, match="has 4 records, and at most 3"):
+        read_scores(table)
+    monkeypatch.delenv("PRIVAUDIT_MAX_RECORDS")
+    monkeypatch.setenv("PRIVAUDIT_MAX_ARRAYS", "79")
+    for path in (arrays, table):  # of texts, what numpy would make of them
+        with pytest.raises(LimitError, match="at most 79"):
+            read_scores(path)
+
+
+def test_a_name_that_would_make_all_others_as_long_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(f"score,member,record\n1,1,{'a' * 100_000}\n")
+    with pytest.raises(ConfigError, match="1 to 200 characters"):
+        read_scores(path)
+
+
+def test_other_files_and_missing_ones_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"end in \.tsv, \.csv, \.jsonl, \.npz"):
+        read_scores(tmp_path / "scores.pkl")
+    for name in ("scores.csv", "scores.npz"):
+        with pytest.raises(MissingFileError, match=name):
+            read_scores(tmp_path / name)

@@ -1,0 +1,264 @@
+"""Scores that were computed elsewhere end as any audit does."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privaudit import Auditor, load_run
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.gate.gate import gate, write_baseline
+from privaudit.checks.gate.settings import GateSettings
+from privaudit.core.errors import ConfigError, IncompatibleRunsError, TranscriptError
+from privaudit.evaluation.compare.compare import compare
+from privaudit.recording.scores import SCORES, ScoredRun
+from privaudit.report.export import export_public, verify_card
+from privaudit.report.junit import gate_junit
+from privaudit.report.markdown import gate_markdown
+from privaudit.report.page import render_report
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.verdict import Sampling
+
+ASKED = GateSettings(scenario=SCORES)
+COUNT = 120  # of members, and of others
+
+
+def audit_of(
+    shift: float, sampling: Sampling = "coin", *, named: bool = True, seed: int = 0
+) -> Audit:
+    """Scores of three clinics and two classes, of members higher by so much."""
+    rng = np.random.default_rng(seed)
+    members, others = rng.normal(size=(2, COUNT)) + np.array([[shift], [0]])
+    everybody = np.arange(2 * COUNT)
+    return Auditor.from_scores(
+        members,
+        others,
+        clients=[f"clinic {n % 3}" for n in everybody],
+        classes=["cat" if n % 2 else "dog" for n in everybody],
+        records=everybody if named else None,
+        sampling=sampling,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scores before and after a change, of members with the lower ones, unnamed ones."""
+    place = tmp_path_factory.mktemp("scored")
+    for name, audit in {
+        "before": audit_of(0.1),
+        "after": audit_of(1.5, seed=1),
+        "turned": audit_of(-3.0, seed=2),
+        "unnamed": audit_of(0.1, named=False),
+        "undeclared": audit_of(1.5, "unknown"),
+    }.items():
+        save_audit(audit, place / name)
+    return place
+
+
+@pytest.fixture
+def runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PRIVAUDIT_RUNS", str(folder))
+    return folder
+
+
+def restored(name: str) -> Audit:
+    return restore_audit(read_audit(load_run(name), SCORES))
+
+
+def test_scores_of_clients_are_ranked_within_each() -> None:
+    audit = audit_of(1.0)
+    groups = [client.groups for client in audit.headline.clients]
+    assert audit.auroc == pooled_auroc(groups)
+    assert set(audit.headline.by_client) == {"clinic 0", "clinic 1", "clinic 2"}
+    moved = np.concatenate([client.scores for client in audit.headline.clients])
+    assert len(moved) == 2 * COUNT
+    shifted = [100.0 * (n % 3) for n in range(2 * COUNT)]
+    scores = np.random.default_rng(0).normal(size=2 * COUNT)
+    apart, plain = (
+        Auditor.from_scores(
+            one[:COUNT], one[COUNT:], clients=np.arange(2 * COUNT) % 3
+        ).auroc
+        for one in (scores + shifted, scores)
+    )
+    assert apart == plain
+
+
+def test_records_that_share_a_coin_count_once() -> None:
+    """Ten near-duplicates of each: counted by record, noise would be a leak."""
+    rng = np.random.default_rng(0)
+    false_alarms = {True: 0, False: 0}
+    for _ in range(40):
+        patients = np.repeat(rng.normal(size=(2, 20)), 10, axis=1)
+        for grouped in false_alarms:
+            audit = Auditor.from_scores(
+                *patients,
+                groups=np.repeat(np.arange(40), 10) if grouped else None,
+                sampling="coin",
+            )
+            false_alarms[grouped] += audit.verdict.kind in ("leaks", "reversed")
+    assert audit.auroc.n == (200, 200)
+    assert false_alarms[False] > 12
+    assert false_alarms[True] <= 5
+    audit = Auditor.from_scores(*patients, groups=np.repeat(np.arange(40), 10))
+    assert audit.auroc.n == (20, 20)
+    assert "groups of records that share a coin" in render_report([audit])
+
+
+def test_it_reads_as_its_auroc() -> None:
+    audit = audit_of(1.0)
+    assert str(audit) == f"AUROC {audit.auroc}"
+    assert repr(audit) == f"<Audit of scores, scores: AUROC {audit.auroc}>"
+    assert audit.verdict == audit.headline.verdict
+
+
+def test_without_a_coin_a_shift_of_the_data_is_no_leak() -> None:
+    """The scores know where a record is from, and no model of anybody's."""
+    rng = np.random.default_rng(3)
+    sources = rng.normal(1, size=300), rng.normal(size=300)
+    audit = Auditor.from_scores(*sources)
+    assert audit.auroc.low > 0.7
+    assert audit.verdict.kind == "sampling unknown"
+    assert "Leaks" not in render_report([audit]).partition("Glossary")[0]
+    assert Auditor.from_scores(*sources, sampling="coin").verdict.kind == "leaks"
+
+
+def test_all_three_ways_take_what_is_known_of_the_records() -> None:
+    said = {"clients": list("abab"), "records": list("wxyz"), "sampling": "coin"}
+    plain = Auditor.from_scores([3.0, 1.0], [2.0, 0.0], **said, attack="signal")  # type: ignore[arg-type]
+    called = Auditor.from_signal(float, [3, 1], [2, 0], **said, attack="signal")
+    assert called.to_dict() == plain.to_dict()
+    rng = np.random.default_rng(0)
+    shadows, is_in = rng.normal(size=(8, 20)), rng.random((8, 20)) < 0.5
+    lira = Auditor.from_shadows(
+        shadows[0],
+        shadows,
+        is_in,
+        np.arange(20) % 2 == 0,
+        clients=np.arange(20) // 10,
+        sampling="coin",
+    )
+    assert (lira.headline.attack, len(lira.headline.clients)) == ("lira", 2)
+    assert lira.headline.settings == "shadows=8, scale=log-odds"
+    with pytest.raises(ConfigError, match=r"21 scores|20 scores.*shape \(21,\)"):
+        Auditor.from_scores(np.arange(10), np.arange(10), clients=range(21))
+
+
+def test_the_page_shows_groups_and_nothing_of_a_training(runs: Path) -> None:
+    audit = audit_of(1.5)
+    page = render_report([audit])
+    for name in ("clinic 2", "Leakage by class", "Whoever can compute these scores"):
+        assert name in page
+    for section in ("Reconstructed models", "Utility.", "bytes sent", "signed by"):
+        assert section not in page
+    alone = render_report([Auditor.from_scores([1.0, 3.0], [0.0, 2.0])])
+    assert 'id="panel-roc"' in alone
+    assert 'id="panel-clients"' not in alone
+    assert 'id="panel-classes"' not in alone
+    assert "signed by" in render_report([restored("after")])
+
+
+def test_a_turned_separation_is_told_wherever_it_is_shown(runs: Path) -> None:
+    audits = [restored("turned"), restored("undeclared")]
+    page = re.sub("<[^>]*>", "", render_report(audits))
+    assert "Of 2 runs, 1 separated with the sign turned, 1 without a verdict." in page
+    assert "Separates, sign turned" in page
+    assert "with the sign turned: 9" in page  # of 100 pairs
+
+
+def test_a_folder_gives_the_same_audit_again(runs: Path) -> None:
+    audit, again = audit_of(1.5, seed=1), restored("after")
+    assert isinstance(again.run, ScoredRun)
+    assert again.to_dict() == {**audit.to_dict(), "run": "after"}
+    assert again.run.class_names == ("cat", "dog")
+    saved = read_audit(again.run, SCORES)
+    assert render_report([again], class_names=[saved.class_names]) == render_report(
+        [again]
+    )
+
+
+def test_altered_truth_and_scores_are_refused(runs: Path, tmp_path: Path) -> None:
+    for name in ("ledger.npz", "audits/scores/scores.npz"):
+        save_audit(audit_of(1.0, seed=5), tmp_path / "one")
+        foreign = Auditor.from_scores([1.0, 2.0, 4.0], [0.0, 3.0])
+        other = save_audit(foreign, tmp_path / "two").parents[1]
+        (tmp_path / "one" / name).write_bytes((other / name).read_bytes())
+        with pytest.raises(TranscriptError, match="altered"):
+            restore_audit(read_audit(load_run(tmp_path / "one"), SCORES))
+
+
+def test_scores_replace_scores_and_nothing_else(tmp_path: Path) -> None:
+    for shift in (0.0, 2.0):
+        place = save_audit(audit_of(shift), tmp_path / "mine")
+    held = json.loads((place / "audit.json").read_text())
+    assert held["leaks"]["scores"]["verdict"]["kind"] == "leaks"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes\.txt and no run"):
+        save_audit(audit_of(0.0), tmp_path / "full")
+    with pytest.raises(ConfigError, match="lies in no folder"):
+        save_audit(audit_of(0.0))
+
+
+def test_a_gate_compares_each_record_with_itself(runs: Path, tmp_path: Path) -> None:
+    file = write_baseline("before", tmp_path / "before.json", scenario=SCORES)
+    outcomes = {}
+    for name in ("before", "after", "turned"):
+        found = gate(name, file, ASKED)
+        assert found.paired == "record"
+        (check,) = found.checks  # no utility, and no epsilon to lose
+        outcomes[name] = found.outcome
+    assert outcomes == {
+        "before": "pass",
+        "after": "regression",
+        "turned": "regression",
+    }
+    assert "Members have the lower scores now" in check.sentence
+    assert 'failures="1"' in gate_junit(found)
+    assert "❌ regression" in gate_markdown(found)
+    with pytest.raises(IncompatibleRunsError, match="records of unnamed have no names"):
+        gate("unnamed", file, ASKED)
+    limit = GateSettings(scenario=SCORES, max_auroc=0.9)
+    assert "coin" not in gate("unnamed", None, limit).assurance.sentence
+    said = gate("undeclared", None, limit)
+    assert "nobody declares that a fair coin chose" in said.assurance.sentence
+    assert "nobody declares that a fair coin chose" in gate_junit(said)
+
+
+def test_two_audits_are_compared_by_their_records(runs: Path) -> None:
+    found = compare("after", "before", scenario=SCORES)
+    assert [change.name for change in found.changes] == [
+        "scores AUROC",
+        "scores success rate",
+    ]
+    assert found.regressed
+    with pytest.raises(IncompatibleRunsError, match="the column record"):
+        compare("unnamed", "unnamed", scenario=SCORES)
+    other = Auditor.from_scores([1.0, 2.0], [0.0, 3.0], records=list("abcd"))
+    save_audit(other, runs / "other")
+    with pytest.raises(IncompatibleRunsError, match="other data"):
+        compare("other", "before", scenario=SCORES)
+
+
+def test_a_card_holds_verdicts_and_no_name_of_the_owner_s(
+    runs: Path, tmp_path: Path
+) -> None:
+    found = export_public("undeclared", tmp_path / "card")
+    card = (tmp_path / "card" / "card.json").read_text()
+    assert found.card["audits"][SCORES]["leaks"]["scores"]["verdict"]["kind"] == (
+        "sampling unknown"
+    )
+    assert "clinic" not in card
+    assert load_run("undeclared").header["data_hash"] not in card
+    assert verify_card(tmp_path / "card").matches
+    with pytest.raises(ConfigError, match="Leave --again out"):
+        verify_card(tmp_path / "card", again=True)
+
+
+def test_no_attack_can_be_made_on_scores(runs: Path) -> None:
+    with pytest.raises(ConfigError, match="holds scores that were computed elsewhere"):
+        Auditor("after").attack("black-box", shadows=0)
