@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+FLOWER := .venv-flower
 NVFLARE := .venv-nvflare
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
@@ -15,7 +16,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-nvflare gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-flower test-nvflare gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -68,6 +69,20 @@ $(NVFLARE)/.ready: pyproject.toml constraints.txt
 	$(NVFLARE)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,nvflare]"
 	touch $@
 
+# Beside Flower, which takes older versions of typer and rich than constraints.txt pins:
+# simulated federations, and the command line.
+test-flower: export PYTHONDONTWRITEBYTECODE =
+test-flower: $(FLOWER)/.ready
+	$(FLOWER)/bin/python -m pytest -q -m flower $(TESTS)
+	$(FLOWER)/bin/python -m pytest -q tests/privaudit/cli/test_command_line.py
+
+$(FLOWER)/.ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(FLOWER)/bin/python -m pip install --quiet --no-compile -c constraints-flower.txt \
+	  -e ".[dev,flower]" "flwr[simulation]"
+	touch $@
+
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
 # and what that is faster in than the published loops.
 # torch must be built for it: the package index has such wheels of the same version.
@@ -113,4 +128,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(NVFLARE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(NVFLARE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

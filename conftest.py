@@ -23,8 +23,12 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 from tests.type_checks import calls, jaxtyped_once
 
-# make test-nvflare installs NVFlare
-collect_ignore = [] if find_spec("nvflare") else ["privaudit/recording/nvflare.py"]
+# make test-flower and make test-nvflare install these
+collect_ignore = [
+    *([] if find_spec("nvflare") else ["privaudit/recording/nvflare.py"]),
+    *([] if find_spec("flwr") else ["privaudit/recording/flower"]),
+    *([] if find_spec("flwr") else ["tests/privaudit/recording/flower"]),
+]
 
 gc.disable()  # what is imported and collected stays
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with

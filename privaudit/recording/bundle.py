@@ -18,6 +18,8 @@ from privaudit.federated.transcript import GENESIS
 
 BUNDLE = "bundle.json"
 FORMAT = 1  # of bundle.json; raised when an older reader would misread it
+CLIPPED_BY = "clipped_by"
+"""The setting that says "server" where uploads are clipped after they were sent."""
 _HASH = r"[0-9a-f]{64}"
 
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]

@@ -253,6 +253,12 @@ class Recorder:
             self._take(after, client, "release", client, PUBLIC, tensors)
             self._has_released = True
 
+    def declare(self, **settings: Any) -> None:
+        """Add settings that are known only after the recording began."""
+        with self._lock:
+            both = {**self._bundle.settings, **settings}
+            self._bundle = self._bundle.model_copy(update={"settings": both})
+
     def mechanism(self, round: int, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in a round."""
         with self._lock:

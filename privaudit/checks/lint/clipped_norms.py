@@ -1,13 +1,18 @@
 """Is every recorded norm within the bound?"""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.recorded_uploads import (
+    clips_later,
+    is_recorded,
+    joint_move,
+)
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.federated.transcript import Message
 
@@ -70,7 +75,10 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
     unit = event_unit(evidence)
     for index, messages in evidence.uploads.items():
         event = evidence.event_of(index, "global")
-        if event is None or event.noise_at != "server":
+        if event is None or event.noise_at != "server" or clips_later(evidence):
+            continue
+        if is_recorded(evidence):
+            yield from _moved(evidence, messages, event.clip_norm)
             continue
         for message in messages:
             records = _records(evidence, index, message.sender)
@@ -79,6 +87,16 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
                 place = f"{name} of {message.sender}, round {index}"
                 norm = unit * float(tensor.double().norm())
                 yield _Length(norm, bound, "uploads without noise", place)
+
+
+def _moved(
+    evidence: Evidence, messages: Sequence[Message], bound: float
+) -> Iterator[_Length]:
+    """Yield how far clients that others trained moved, all tensors together."""
+    for message in messages:
+        _, norm = joint_move(evidence, message)
+        place = f"{message.sender}, round {message.round}"
+        yield _Length(norm, bound, "uploads without noise", place)
 
 
 def _moves(evidence: Evidence, message: Message) -> dict[str, Tensor]:

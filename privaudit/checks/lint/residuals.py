@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
+from privaudit.checks.lint.recorded_uploads import is_recorded, server_noise
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
@@ -72,6 +73,9 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
     if isinstance(trainer, ShowsNoise):
         yield from _shown(evidence, trainer)
         return
+    if is_recorded(evidence):
+        yield from _recorded(evidence)
+        return
     claimed = [e for _, e in evidence.events() if e.noise_at == "server"]
     if not (claimed and isinstance(trainer, PrivateTrainer)):
         return
@@ -101,6 +105,15 @@ def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
         std = event.noise_multiplier * event.clip_norm
         square = float((noise / std).square().sum())
         yield Residual("global", f"round {index}, server", noise.numel(), square)
+
+
+def _recorded(evidence: Evidence) -> Iterator[Residual]:
+    """Yield what is left of a recorded broadcast without the mean of uploads."""
+    for index, event, noise in server_noise(evidence):
+        std = event.noise_multiplier * event.clip_norm
+        if std:
+            square = float((noise / std).square().sum())
+            yield Residual("global", f"round {index}, server", noise.numel(), square)
 
 
 def _one_round(

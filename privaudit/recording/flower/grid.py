@@ -1,0 +1,278 @@
+"""A Grid that records what passes through it: one line in a ServerApp."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Tensors
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.runs import Run
+from privaudit.privacy.events import MechanismEvent
+from privaudit.recording.flower.mechanisms import UpdateNote, local_event
+from privaudit.recording.flower.messages import (
+    masked_of,
+    round_of,
+    take_note,
+    tensors_of,
+    weight_of,
+)
+from privaudit.recording.recorder import Recorder
+
+
+class RecordingGrid(Grid):
+    """Flower's Grid, and a record of every model that is sent through it.
+
+    Use it where the Grid was used, with any strategy or workflow::
+
+        with RecordingGrid(grid, "run", ledger="ledger.npz") as grid:
+            strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
+
+    Train and evaluate messages are broadcasts, what clients answer to training is an
+    update, as it was sent: a strategy's own clipping and noise come later. Flower's
+    round r is round r - 1 here, and what is sent for evaluation behind it belongs to
+    round r, as the model of the next training does. Replies that fail or never come are
+    no updates. What comes late, as with asynchronous strategies, belongs to the round in
+    which it arrives. Metrics are not recorded, but for the weight.
+
+    All other attributes are the Grid's own.
+
+    Args:
+        grid: Of the ServerApp.
+        folder: Of the run: new, or empty.
+        weight: The metric by which the strategy weighs updates; None if it does not.
+        ledger: Who owns and who trains on which record, or its file. Then every client
+            must name its partition: :func:`~privaudit.recording.flower.name_partition`.
+        declared: What else :class:`~privaudit.recording.recorder.Recorder` takes.
+
+    Raises:
+        ConfigError: The folder holds something, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        folder: str | Path,
+        *,
+        weight: str | None = "num-examples",
+        ledger: Ledger | str | Path | None = None,
+        **declared: Any,
+    ) -> None:
+        self._grid, self._weight = grid, weight
+        self._recorder = Recorder(folder, weight=weight, ledger=ledger, **declared)
+        self._needs_names = ledger is not None
+        self._names: dict[int, str] = {}
+        self._round, self._trained = 0, -1
+        self._unnamed: list[
+            tuple[int, Tensors]
+        ] = []  # broadcasts, until a node answers
+        self._notes: dict[int, UpdateNote] = {}
+        self._events: list[MechanismEvent] = []
+        self._read: dict[int, tuple[dict[str, ArrayRecord], Tensors]] = {}
+        self._declared_rate = self._sampling_rate = 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def set_run(self, run: Any) -> None:
+        """Set the Flower run, as the Grid does."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The Flower run."""
+        return self._grid.run
+
+    def create_message(self, *args: Any, **fields: Any) -> Message:
+        """Return a new message, as the Grid does."""
+        return self._grid.create_message(*args, **fields)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes' ids, as the Grid does."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Return the nodes, as the Grid does."""
+        return self._grid.get_nodes()
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | int | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies, as the Grid does; record both."""
+        sent = list(messages)
+        self._record_sent(sent)
+        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
+        self._record_replies(replies)
+        return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, as the Grid does, and record them."""
+        sent = list(messages)
+        self._record_sent(sent)
+        return self._grid.push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there, as the Grid does, and record them."""
+        replies = list(self._grid.pull_messages(message_ids))
+        self._record_replies(replies)
+        return replies
+
+    def mechanism(self, event: MechanismEvent) -> None:
+        """Record a privacy mechanism as it was applied in the current round."""
+        self._events.append(event)
+
+    def declare(self, **settings: Any) -> None:
+        """Add settings to what the recording says of the federation."""
+        self._recorder.declare(**settings)
+
+    def sampled(self, rate: float) -> None:
+        """Say that the clients of the next round are drawn uniformly, at a rate."""
+        self._declared_rate = rate
+
+    @property
+    def update_notes(self) -> Sequence[UpdateNote]:
+        """What the mods of those noted who sent an update in this round."""
+        return list(self._notes.values())
+
+    def summed(
+        self, nodes: Iterable[int], tensors: Mapping[str, Any], weight: float
+    ) -> None:
+        """Record the sum that the server learned of masked updates in this round.
+
+        Args:
+            nodes: Who is in it.
+            tensors: The sum of updates times their weights.
+            weight: The sum of weights.
+        """
+        names = sorted(self._names[node] for node in nodes)
+        held = {**tensors, self._weight: weight} if self._weight else tensors
+        self._trained = self._round
+        self._recorder.summed(self._round, names, held)
+
+    def close(self, arrays: ArrayRecord | None = None) -> Run | None:
+        """Write what is left, and end the run if there is a ledger.
+
+        Args:
+            arrays: The final model, where no evaluation sent it to the clients: it is
+                recorded as given to all of them.
+        """
+        self._end_round()
+        if arrays is not None:
+            final = tensors_of({"": arrays})
+            for name in sorted(set(self._names.values())):
+                self._recorder.broadcast(self._trained + 1, name, final)
+        return self._recorder.close()
+
+    def __enter__(self) -> "RecordingGrid":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an error only the rounds count that were finished by then."""
+        if kind is None:
+            self.close()
+        else:
+            self._recorder.__exit__(kind, error, trace)
+
+    def _record_sent(self, messages: Sequence[Message]) -> None:
+        """Record what the server sends, as far as it is known to whom."""
+        for message in messages:
+            kind = message.metadata.message_type.split(".")[0]
+            if kind not in ("train", "evaluate"):
+                continue
+            self._begin(message, kind)
+            if kind == "train":
+                self._sampling_rate = self._declared_rate
+            sent = self._tensors(message)
+            if sent:
+                self._unnamed.append((message.metadata.dst_node_id, sent))
+        self._record_broadcasts()
+
+    def _record_broadcasts(self) -> None:
+        """Record what named nodes were sent, in the order of their names."""
+        known = [
+            (self._names[n], sent) for n, sent in self._unnamed if n in self._names
+        ]
+        self._unnamed = [one for one in self._unnamed if one[0] not in self._names]
+        for name, sent in sorted(known, key=lambda one: one[0]):
+            self._recorder.broadcast(self._round, name, sent)
+
+    def _begin(self, message: Message, kind: str) -> None:
+        """Begin another round, if the message belongs to a later one."""
+        counted = round_of(message)
+        if counted is not None:
+            index = counted - (kind == "train")
+        elif kind == "train":
+            index = self._round + (self._trained == self._round)
+        else:
+            index = self._trained + 1
+        if index > self._round:
+            self._end_round()
+            self._round = index
+
+    def _end_round(self) -> None:
+        """Record the round's mechanisms, and forget what belongs to it alone."""
+        noted = local_event(self.update_notes, self._sampling_rate)
+        if noted is not None and self._trained == self._round:
+            self._events.append(noted)
+        for event in self._events:
+            self._recorder.mechanism(self._round, event)
+        self._unnamed, self._notes, self._events, self._read = [], {}, [], {}
+
+    def _tensors(self, message: Message) -> Tensors:
+        """Return a message's arrays; records that many messages share are read once."""
+        records = dict(message.content.array_records)
+        if len(records) != 1:
+            return tensors_of(records)
+        key = id(next(iter(records.values())))
+        if key not in self._read:
+            self._read[key] = (records, tensors_of(records))
+        return self._read[key][1]
+
+    def _record_replies(self, replies: Sequence[Message]) -> None:
+        """Record what clients sent, in the order of their names."""
+        named = [
+            (self._name(reply), reply) for reply in replies if not reply.has_error()
+        ]
+        self._record_broadcasts()
+        for (name, note), reply in sorted(named, key=lambda one: one[0][0]):
+            if reply.metadata.message_type.startswith("train"):
+                self._record_update(name, note, reply)
+
+    def _record_update(self, name: str, note: UpdateNote, reply: Message) -> None:
+        masked = masked_of(reply.content)
+        if masked:
+            self._recorder.masked(self._round, name, masked)
+        sent = tensors_of(dict(reply.content.array_records))
+        if not sent:
+            return
+        weight = weight_of(reply.content, self._weight) if self._weight else None
+        self._recorder.update(self._round, name, sent, weight)
+        self._trained = self._round
+        self._notes[reply.metadata.src_node_id] = note
+
+    def _name(self, reply: Message) -> tuple[str, UpdateNote]:
+        """Return whose a reply is, and what else its mods noted.
+
+        Raises:
+            ConfigError: There is a ledger, and the client does not name its partition.
+        """
+        noted = take_note(reply)
+        node, name = reply.metadata.src_node_id, noted.pop("client", None)
+        if name is None and node not in self._names:
+            if self._needs_names:
+                raise ConfigError(
+                    f"Node {node} replied without its partition, and the ledger knows "
+                    "clients by it. Put name_partition first among the ClientApp's mods."
+                )
+            name = f"node-{len(self._names)}"
+        self._names[node] = name or self._names[node]
+        return self._names[node], UpdateNote(**noted)

@@ -1,0 +1,160 @@
+"""Flower's differential privacy as mechanisms that were applied.
+
+All of it protects a client by clipping its model update, and certificates take another
+client's update in its place for a neighbour (replace-one): two clipped updates are up to
+two clip norms apart, and Flower's means are over those who replied, so that a client
+more or less would change what all others are divided by. Flower's own formulas count one
+clip norm. Weights of updates are taken as public, and as the same for neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
+
+from privaudit.privacy.events import MechanismEvent
+from privaudit.recording.flower.messages import weight_of
+
+REPLACED = 2.0  # clip norms between two clients' updates
+CLIENT_SIDE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+)
+SERVER_SIDE = (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+
+@dataclass(frozen=True)
+class UpdateNote:
+    """What a client's mods did to one update, as they noted it.
+
+    Attributes:
+        clip_norm: To which it was clipped; infinite if it was not.
+        noise_std: Standard deviation of the noise on each number; 0 is none.
+    """
+
+    clip_norm: float = float("inf")
+    noise_std: float = 0.0
+
+
+def local_event(notes: Sequence[UpdateNote], rate: float) -> MechanismEvent | None:
+    """Return the mechanism of clients that add noise themselves; None if none does.
+
+    Of a round's clients the least protected counts. Each upload has its own noise only:
+    a weighted mean does not add it up evenly.
+
+    Args:
+        notes: Of each update of a round.
+        rate: At which clients were drawn uniformly; 1 claims no amplification.
+    """
+    if not any(note.noise_std for note in notes):
+        return None
+    weakest = min(notes, key=lambda note: note.noise_std / note.clip_norm)
+    is_clipped = weakest.clip_norm < float("inf")
+    clip_norm = weakest.clip_norm if is_clipped else 1.0
+    return MechanismEvent(
+        release="upload",
+        noise_multiplier=weakest.noise_std / clip_norm,
+        sensitivity=REPLACED,
+        clip_norm=clip_norm,
+        sampling_rate=rate,
+        sampling="without-replacement",
+        noise_at="client",
+        parties=len(notes),
+        per_record=False,
+        unit="client",
+        adjacency="replace-one",
+        bounded=is_clipped,
+    )
+
+
+@dataclass(frozen=True)
+class ServerNoise:
+    """What one of Flower's DP strategies does in a round.
+
+    Attributes:
+        strategy: One of ``CLIENT_SIDE`` or ``SERVER_SIDE``.
+        clip_norm: Before the round: an adaptive one changes before noise is drawn.
+        rate: At which clients are drawn uniformly.
+    """
+
+    strategy: Strategy
+    clip_norm: float
+    rate: float
+
+    def events(
+        self, weights: Sequence[float], notes: Sequence[UpdateNote]
+    ) -> list[MechanismEvent]:
+        """Return the mechanisms of the round, after it was aggregated.
+
+        The noise on the mean has the standard deviation z C' / n: z the strategy's noise
+        multiplier, n the clients it counts on, C' the clip norm as it is then. One update
+        of weight w moves a weighted mean by w / sum(w) clip norms C. So in the mean's
+        units noise over clip norm is z (C' / C) / (n max(w) / sum(w)), which is z where
+        C' = C and the n updates weigh alike.
+
+        Source: as in flwr 1.41, dp_fixed_clipping.py and dp_adaptive_clipping.py.
+        """
+        largest = max(weights) / sum(weights)
+        spread = self.strategy.clipping_norm / self.clip_norm
+        clients = self.strategy.num_sampled_clients
+        noise = self.strategy.noise_multiplier * spread / (clients * largest)
+        moved = self._event(
+            noise, REPLACED, self.clip_norm, len(weights), self._is_bounded(notes)
+        )
+        counted = getattr(self.strategy, "clipped_count_stddev", 0.0)
+        if not counted:
+            return [moved]
+        return [moved, self._event(counted, 1.0, 1.0, len(weights), True)]
+
+    def _event(
+        self, noise: float, sensitivity: float, clip: float, parties: int, bounded: bool
+    ) -> MechanismEvent:
+        return MechanismEvent(
+            release="global",
+            noise_multiplier=noise,
+            sensitivity=sensitivity,
+            clip_norm=clip,
+            sampling_rate=self.rate,
+            sampling="without-replacement",
+            noise_at="server",
+            parties=parties,
+            per_record=False,
+            unit="client",
+            adjacency="replace-one",
+            bounded=bounded,
+        )
+
+    def _is_bounded(self, notes: Sequence[UpdateNote]) -> bool:
+        """Say whether every update was clipped, and a plain weighted mean was taken."""
+        inner = self.strategy.strategy
+        if not takes_mean(inner):
+            return False
+        limit = self.clip_norm * (1 + 1e-6)
+        by_clients = all(note.clip_norm <= limit for note in notes)
+        return isinstance(self.strategy, SERVER_SIDE) or by_clients
+
+
+def takes_mean(strategy: Strategy) -> bool:
+    """Say whether a strategy's next model is the weighted mean of updates."""
+    return (
+        isinstance(strategy, FedAvg)
+        and type(strategy).aggregate_train is FedAvg.aggregate_train
+    )
+
+
+def weights_of(strategy: Strategy, replies: Sequence[Message]) -> list[float]:
+    """Return the weight of each reply that did not fail, as a strategy takes it."""
+    key = getattr(strategy, "weighted_by_key", "num-examples")
+    sent = [reply.content for reply in replies if not reply.has_error()]
+    return [weight_of(content, key) or 1.0 for content in sent]

@@ -1,0 +1,193 @@
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.transcript import Transcript, TranscriptFolder
+from privaudit.recording.flower import RecordingGrid
+from tests.privaudit.recording.flower.conftest import Recorded
+from tests.privaudit.recording.flower.small_app import (
+    NODES,
+    WEIGHTS,
+    InProcessGrid,
+    arrays_of,
+    client_app,
+    fed_avg,
+)
+
+pytestmark = pytest.mark.flower
+CLIENTS = [f"client-{n}" for n in range(NODES)]
+
+
+def transcript(folder: Path) -> Transcript:
+    bundle = json.loads((folder / "bundle.json").read_text())
+    return TranscriptFolder(folder / "transcript").read(
+        head=bundle["head"], length=bundle["length"]
+    )
+
+
+def start(grid: object, strategy: FedAvg | None = None, rounds: int = 2) -> list[float]:
+    random.seed(0)  # Flower's own draws of nodes
+    chosen = strategy or fed_avg()
+    result = chosen.start(grid=grid, initial_arrays=arrays_of(0, 0), num_rounds=rounds)
+    return result.arrays["w"].numpy().tolist()
+
+
+def test_every_model_that_was_sent_is_recorded_once_and_in_order(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    with recording() as grid:
+        start(grid)
+    sent = [
+        (m.round, m.sender, m.receiver, m.kind) for m in transcript(tmp_path / "run")
+    ]
+    rounds = [
+        [("server", c, "broadcast") for c in CLIENTS]
+        + [(c, "server", "update") for c in CLIENTS]
+        for _ in range(2)
+    ]
+    last = [("server", c, "broadcast") for c in CLIENTS]  # of the evaluation
+    last += [(c, "public", "release") for c in CLIENTS]
+    assert sent == [(n, *one) for n, all_ in enumerate([*rounds, last]) for one in all_]
+
+
+def test_updates_are_recorded_as_they_were_sent_with_their_weights(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    with recording() as grid:
+        start(grid, rounds=1)
+    updates = {m.sender: m.tensors for m in transcript(tmp_path / "run") if m.is_update}
+    for number, client in enumerate(CLIENTS):
+        assert updates[client]["w"].tolist() == [number + 1.0, number + 1.0]
+        assert float(updates[client]["num-examples"]) == WEIGHTS[number]
+
+
+def test_the_federation_goes_as_without_a_recording(recording: Recorded) -> None:
+    class Watching(FedAvg):
+        seen: tuple[str, ...] = ()
+
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            received = list(replies)
+            self.seen += tuple(key for reply in received for key in reply.content)
+            return super().aggregate_train(server_round, received)
+
+    strategy = Watching(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+    with recording() as grid:
+        assert start(grid, strategy) == start(InProcessGrid(client_app()))
+        assert grid.contexts  # what else the grid has
+    assert set(strategy.seen) == {"arrays", "metrics"}
+
+
+def test_with_a_ledger_the_recording_ends_as_a_run(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    grid = recording(ledger=ledger, trainer="small")
+    start(grid)
+    run = grid.close()
+    assert run is not None
+    assert run.is_complete
+    assert run.config.trainer == "small"
+    assert run.participants == [tuple(CLIENTS)] * 2
+
+
+def test_failed_and_missing_replies_are_no_updates(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    def fails(partition: int, at: int) -> bool:
+        return partition == 1 and at == 2
+
+    with recording(client_app(fails=fails)) as grid:
+        start(grid)
+    sent = transcript(tmp_path / "run")
+    updates = [(m.round, m.sender) for m in sent if m.is_update]
+    assert (1, "client-1") not in updates
+    assert len(updates) == 2 * NODES - 1
+    down = [(m.round, m.receiver) for m in sent if m.kind == "broadcast"]
+    assert (1, "client-1") in down  # it got the model all the same
+
+
+def test_a_node_that_never_replied_has_no_name_and_is_left_out(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    with recording(client_app(fails=lambda partition, _: partition == 2)) as grid:
+        start(grid, fed_avg(fraction_evaluate=0.0))
+    parties = {m.receiver for m in transcript(tmp_path / "run") if m.round == 0}
+    assert parties == {"client-0", "client-1", "server"}
+
+
+def test_without_an_evaluation_the_final_model_is_given(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    grid = recording()
+    final = start(grid, fed_avg(fraction_evaluate=0.0))
+    grid.close(arrays_of(*final))
+    given = [m for m in transcript(tmp_path / "run") if m.kind == "release"]
+    assert [m.tensors["w"].tolist() for m in given] == [final] * NODES
+
+
+def test_after_an_error_the_finished_rounds_are_whole(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    class Breaking(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            if server_round == 3:
+                raise RuntimeError("the server stops")
+            return super().aggregate_train(server_round, replies)
+
+    with pytest.raises(RuntimeError, match="stops"), recording() as grid:
+        start(grid, Breaking(), rounds=4)
+    assert max(m.round for m in transcript(tmp_path / "run")) == 1
+    assert json.loads((tmp_path / "run/bundle.json").read_text())["rounds"] >= 2
+
+
+def test_what_comes_late_belongs_to_the_round_in_which_it_arrives(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    def train(at: int, nodes: list[int]) -> list[Message]:
+        config = ConfigRecord({"server-round": at})
+        content = {"arrays": arrays_of(at, at), "config": config}
+        return [Message(RecordDict(content), node, "train") for node in nodes]
+
+    with recording() as grid:
+        first = list(grid.push_messages(train(1, grid.nodes)))
+        grid.pull_messages(first[:1])
+        second = list(grid.push_messages(train(2, grid.nodes[:1])))
+        grid.pull_messages([*first[1:], *second])
+    updates = [(m.round, m.sender) for m in transcript(tmp_path / "run") if m.is_update]
+    assert updates == [(0, "client-0"), *((1, client) for client in CLIENTS)]
+
+
+def test_with_a_ledger_a_client_must_name_its_partition(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    silent = ClientApp()
+    named = client_app()
+
+    @silent.train()
+    def train(message: Message, context: object) -> Message:
+        reply = named(message, context)
+        del reply.content["privaudit"]
+        return reply
+
+    grid = recording(silent, ledger=ledger)
+    with pytest.raises(ConfigError, match="name_partition first among"):
+        start(grid)
+
+
+def test_memory_does_not_grow_with_the_rounds(tmp_path: Path) -> None:
+    grid = RecordingGrid(InProcessGrid(client_app()), tmp_path / "run")
+    start(grid, rounds=6)
+    held = [one for one in vars(grid._recorder).values() if isinstance(one, dict)]
+    tensors = sum(torch.is_tensor(t) for one in held for t in one.values())
+    assert tensors <= 2 * NODES + 2
+    assert len(grid._read) <= 1
+    grid.close()
