@@ -69,14 +69,18 @@ class Message:
         """Whether it is one client's upload, in the clear."""
         return self.kind in UPDATE_KINDS
 
-    def describe(self) -> dict[str, Any]:
-        """Return the message with a digest in place of each tensor."""
+    def describe(self, digests: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the message with a digest in place of each tensor.
+
+        Args:
+            digests: By name, if they are known.
+        """
         return {
             "round": self.round,
             "sender": self.sender,
             "receiver": self.receiver,
             "kind": self.kind,
-            "tensors": {name: digest(self.tensors[name]) for name in self.tensors},
+            "tensors": digests or {n: digest(t) for n, t in self.tensors.items()},
         }
 
 
@@ -151,9 +155,9 @@ class TranscriptFolder:
     ) -> None:
         """Store what was sent in one round."""
         tensors = {
-            digest(tensor): tensor
-            for message in messages
-            for tensor in message.tensors.values()
+            line["tensors"][name]: tensor
+            for message, line in zip(messages, lines, strict=True)
+            for name, tensor in message.tensors.items()
         }
         write_tensors(self.folder / shard_name(round), tensors)
         append_lines(

@@ -8,6 +8,7 @@ recorded before a kill can be audited.
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -113,8 +114,9 @@ class Recorder:
         publish: bool = True,
     ) -> None:
         self.folder, self.publish = Path(folder), publish
-        self.ledger = ledger if isinstance(ledger, Ledger | None) else _read(ledger)
-        claimed = claim or Claim()
+        if isinstance(ledger, str | Path):
+            ledger = Ledger.load(Path(ledger))
+        self.ledger = ledger
         try:
             self._bundle = Bundle(
                 recorder=f"privaudit {version('privaudit')}",
@@ -131,9 +133,7 @@ class Recorder:
                 data_hash=data_hash,
                 libraries={"torch": version("torch")},
                 length=0,
-                claimed=DeclaredClaim(
-                    epsilon=claimed.epsilon, delta=claimed.delta, source=claimed.source
-                ),
+                claimed=DeclaredClaim(**asdict(claim or Claim())),
                 randomness=randomness,
             )
         except ValidationError as error:
@@ -154,6 +154,7 @@ class Recorder:
         self._round, self._buffer = 0, list[Message]()
         self._clients: dict[str, None] = {}
         self._seen: dict[str, Tensor] = {}  # tensors of this round, by digest
+        self._keys: dict[int, str] = {}  # their digests, by their id
         self._last: dict[str, Tensors] = {}  # broadcasts of the latest round, by client
         self._mechanisms: list[dict[str, Any]] = []
         self._began, self._seconds = 0.0, list[float]()
@@ -162,21 +163,24 @@ class Recorder:
         self.run: Run | None = None
         self._note()
 
-    def broadcast(self, round: int, client: str, tensors: Mapping[str, Any]) -> None:
-        """Record what the server sent to a client; the same twice counts once.
+    def broadcast(
+        self, round: int, clients: str | Sequence[str], tensors: Mapping[str, Any]
+    ) -> None:
+        """Record what the server sent to clients; the same twice counts once.
 
         Args:
             round: From 0; the model that follows the last round bears their number.
-            client: Its name.
+            clients: Name of the client, or of all that it was sent to.
             tensors: Tensors or arrays by name.
 
         Raises:
             ConfigError: An earlier round, a closed recorder, or nothing that is sent.
         """
         with self._lock:
-            sent = self._take(round, client, "broadcast", SERVER, client, tensors)
-            if round >= self._uploads:
-                self._last[client] = sent
+            for one in [clients] if isinstance(clients, str) else clients:
+                tensors = self._take(round, one, "broadcast", SERVER, one, tensors)
+                if round >= self._uploads:
+                    self._last[one] = tensors
 
     def update(
         self,
@@ -255,9 +259,8 @@ class Recorder:
 
     def declare(self, **settings: Any) -> None:
         """Add settings that are known only after the recording began."""
-        with self._lock:
-            both = {**self._bundle.settings, **settings}
-            self._bundle = self._bundle.model_copy(update={"settings": both})
+        both = {**self._bundle.settings, **settings}
+        self._bundle = self._bundle.model_copy(update={"settings": both})
 
     def mechanism(self, round: int, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in a round."""
@@ -349,6 +352,8 @@ class Recorder:
 
     def _hold(self, name: str, value: Any) -> Tensor:
         """Return a tensor as it is now: the federation may go on to change it."""
+        if id(value) in self._keys:  # it is held already
+            return self._seen[self._keys[id(value)]]
         try:
             tensor = torch.as_tensor(value).detach().cpu()
         except (TypeError, ValueError, RuntimeError) as error:
@@ -359,6 +364,7 @@ class Recorder:
         key = digest(tensor)
         if key not in self._seen:
             self._seen[key] = tensor.clone()
+            self._keys[id(self._seen[key])] = key
         return self._seen[key]
 
     def _write_round(self) -> None:
@@ -367,12 +373,13 @@ class Recorder:
             self._seconds.append(round(time.perf_counter() - self._began, 4))
             lines = []
             for message in self._buffer:
-                entry = message.describe()
+                keys = {n: self._keys[id(t)] for n, t in message.tensors.items()}
+                entry = message.describe(keys)
                 self._head = chain(self._head, entry)
                 lines.append({**entry, "hash": self._head})
             self._transcript.write(self._round, self._buffer, lines)
             self._length += len(lines)
-        self._buffer, self._seen = [], {}
+        self._buffer, self._seen, self._keys = [], {}, {}
         self._note()
 
     def _note(self) -> None:
@@ -386,10 +393,6 @@ class Recorder:
         }
         self._bundle = self._bundle.model_copy(update=changed)
         write_json(self.folder / BUNDLE, self._bundle.model_dump(mode="json"))
-
-
-def _read(place: str | Path) -> Ledger:
-    return Ledger.load(Path(place))
 
 
 def _same(one: Tensors, other: Tensors) -> bool:

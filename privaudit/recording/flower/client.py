@@ -41,17 +41,17 @@ def members_of(context: Context, ledger: str | Path) -> Int[np.ndarray, " member
         ledger: The file that `privaudit split` wrote.
 
     Raises:
-        ConfigError: The node has no partition, or the ledger no member for it.
+        ConfigError: The node has no partition, or the ledger no such client.
         MissingFileError: There is no such file.
     """
     partition = partition_of(context)
-    members = _read(Path(ledger)).members_of(partition)
-    if not len(members):
+    truth = _read(Path(ledger))
+    if not 0 <= partition < len(truth.clients):
         raise ConfigError(
-            f"{ledger} has no member for partition {partition}: it was made for fewer "
-            "clients. Make it again with as many clients as there are nodes."
+            f"{ledger} has {len(truth.clients)} clients, and none of number {partition}. "
+            "Split again with as many clients as there are nodes."
         )
-    return members
+    return truth.members_of(partition)
 
 
 @lru_cache(maxsize=4)
@@ -64,10 +64,11 @@ def name_partition(
 ) -> Message:
     """Write into each reply whose it is: node ids are random. A mod of a ClientApp.
 
+    Partition 3 is the ledger's client of that number, "client-3" without one.
     RecordingGrid takes the note out of the reply before a strategy sees it.
     """
     reply = call_next(message, context)
-    write_note(reply, client=f"client-{partition_of(context)}")
+    write_note(reply, partition=partition_of(context))
     return reply
 
 

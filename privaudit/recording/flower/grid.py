@@ -64,7 +64,7 @@ class RecordingGrid(Grid):
     ) -> None:
         self._grid, self._weight = grid, weight
         self._recorder = Recorder(folder, weight=weight, ledger=ledger, **declared)
-        self._needs_names = ledger is not None
+        self._ledger = self._recorder.ledger
         self._names: dict[int, str] = {}
         self._round, self._trained = 0, -1
         self._unnamed: list[
@@ -163,8 +163,8 @@ class RecordingGrid(Grid):
         self._end_round()
         if arrays is not None:
             final = tensors_of({"": arrays})
-            for name in sorted(set(self._names.values())):
-                self._recorder.broadcast(self._trained + 1, name, final)
+            names = sorted(set(self._names.values()))
+            self._recorder.broadcast(self._trained + 1, names, final)
         return self._recorder.close()
 
     def __enter__(self) -> "RecordingGrid":
@@ -202,8 +202,11 @@ class RecordingGrid(Grid):
             (self._names[n], sent) for n, sent in self._unnamed if n in self._names
         ]
         self._unnamed = [one for one in self._unnamed if one[0] not in self._names]
+        shared: dict[int, tuple[Tensors, list[str]]] = {}
         for name, sent in sorted(known, key=lambda one: one[0]):
-            self._recorder.broadcast(self._round, name, sent)
+            shared.setdefault(id(sent), (sent, []))[1].append(name)
+        for sent, names in shared.values():
+            self._recorder.broadcast(self._round, names, sent)
 
     def _begin(self, message: Message, kind: str) -> None:
         """Begin another round, if the message belongs to a later one."""
@@ -266,13 +269,30 @@ class RecordingGrid(Grid):
             ConfigError: There is a ledger, and the client does not name its partition.
         """
         noted = take_note(reply)
-        node, name = reply.metadata.src_node_id, noted.pop("client", None)
-        if name is None and node not in self._names:
-            if self._needs_names:
+        node, partition = reply.metadata.src_node_id, noted.pop("partition", None)
+        if partition is not None:
+            self._names[node] = self._client(partition)
+        elif node not in self._names:
+            if self._ledger is not None:
                 raise ConfigError(
                     f"Node {node} replied without its partition, and the ledger knows "
                     "clients by it. Put name_partition first among the ClientApp's mods."
                 )
-            name = f"node-{len(self._names)}"
-        self._names[node] = name or self._names[node]
+            self._names[node] = f"node-{len(self._names)}"
         return self._names[node], UpdateNote(**noted)
+
+    def _client(self, partition: int) -> str:
+        """Return the name of a partition's client.
+
+        Raises:
+            ConfigError: The ledger has fewer.
+        """
+        if self._ledger is None:
+            return f"client-{partition}"
+        if not 0 <= partition < len(self._ledger.clients):
+            raise ConfigError(
+                f"A node holds partition {partition}, and the ledger has "
+                f"{len(self._ledger.clients)} clients. Split again with as many clients "
+                "as there are nodes."
+            )
+        return self._ledger.clients[partition]

@@ -61,7 +61,7 @@ def round_of(message: Message) -> int | None:
     return int(group) if group.isdecimal() else None
 
 
-def write_note(reply: Message, **fields: str | float) -> None:
+def write_note(reply: Message, **fields: int | float) -> None:
     """Add to what a client's mods note in its reply; a failed reply holds nothing."""
     if reply.has_content():
         noted = reply.content.config_records.get(NOTE, ConfigRecord())

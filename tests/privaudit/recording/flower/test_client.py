@@ -25,7 +25,7 @@ def test_a_partition_that_the_ledger_does_not_know_is_refused(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     ledger.save(tmp_path / "ledger.npz")
-    with pytest.raises(ConfigError, match="no member for partition 7"):
+    with pytest.raises(ConfigError, match="has 3 clients, and none of number 7"):
         members_of(context(partition_id=7), tmp_path / "ledger.npz")
 
 

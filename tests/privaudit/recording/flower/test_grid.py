@@ -1,9 +1,11 @@
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -97,6 +99,23 @@ def test_with_a_ledger_the_recording_ends_as_a_run(
     assert run.is_complete
     assert run.config.trainer == "small"
     assert run.participants == [tuple(CLIENTS)] * 2
+
+
+def test_clients_bear_the_ledgers_names(recording: Recorded, ledger: Ledger) -> None:
+    names = ("ward-a", "ward-b", "ward-c")
+    grid = recording(ledger=replace(ledger, names=names))
+    start(grid, rounds=1)
+    run = grid.close()
+    assert run is not None
+    assert run.participants == [names]
+
+
+def test_a_node_that_the_ledger_does_not_know_is_refused(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    two = Ledger(np.where(ledger.owner == 2, -1, ledger.owner), ledger.is_member)
+    with pytest.raises(ConfigError, match="partition 2, and the ledger has 2 clients"):
+        start(recording(ledger=two))
 
 
 def test_failed_and_missing_replies_are_no_updates(
