@@ -20,7 +20,8 @@ from privaudit.core.errors import (
     ViewError,
 )
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run, mark_latest
+from privaudit.federated.runs.run_names import mark_latest
+from privaudit.federated.runs.runs import Run
 from privaudit.report.page import write_report
 from tests.conftest import common_cache
 from tests.owner_changes import sign_again

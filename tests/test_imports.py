@@ -39,6 +39,7 @@ TRUTH = {
     for name in (
         "federated.runs.ledger",
         "federated.runs.population",
+        "federated.runs.run_names",
         "federated.runs.runs",
         "federated.runs.training",
         "auditing.audit",

@@ -17,7 +17,8 @@ from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.run_files import environment
 from privaudit.federated.runs.run_header import FORMAT, save_header
 from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.runs import Run, load_run
+from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import logged
 from privaudit.federated.transcript import (
     UPLOAD_KINDS,

@@ -16,7 +16,8 @@ from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
 from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.runs import RUN_ORIGINS, Run
+from privaudit.federated.runs.run_names import RUN_ORIGINS
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Records, Task
 from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message, Transcript
 from privaudit.federated.weighted_mean import WEIGHT

@@ -26,7 +26,8 @@ from privaudit.federated.runs.run_files import environment
 from privaudit.federated.runs.run_folder import check_place, clear_run
 from privaudit.federated.runs.run_header import FORMAT, HEADER, save_header
 from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.runs import RUN_ORIGINS, Run, load_run
+from privaudit.federated.runs.run_names import RUN_ORIGINS, load_run
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.transcript import Transcript
 from privaudit.statistics.verdict import Sampling

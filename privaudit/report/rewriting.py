@@ -16,8 +16,13 @@ from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptEr
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
 from privaudit.federated.runs.run_header import refuse_link
-from privaudit.federated.runs.run_names import find_place, runs_folder
-from privaudit.federated.runs.runs import Run, latest_runs, load_run
+from privaudit.federated.runs.run_names import (
+    find_place,
+    latest_runs,
+    load_run,
+    runs_folder,
+)
+from privaudit.federated.runs.runs import Run
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.index import IndexEntry, check_place, write_index
 from privaudit.report.page import write_report

@@ -55,7 +55,8 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_pair,
     measure_use,
 )
-from privaudit.federated.runs.runs import Run, load_run
+from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.runs import Run
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 
 EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1, "underpowered": 3}

@@ -83,7 +83,7 @@ def _checked_specs(
 def _train_all(
     specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
-    from privaudit.federated.runs.runs import mark_latest
+    from privaudit.federated.runs.run_names import mark_latest
     from privaudit.federated.runs.training import train as train_run
 
     done = []

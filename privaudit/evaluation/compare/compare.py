@@ -23,7 +23,8 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_pair,
     measure_seeds,
 )
-from privaudit.federated.runs.runs import Run, load_run
+from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import Change, Difference, judge_changes
 
 Runs = Run | str | Path | Sequence[Run | str | Path]

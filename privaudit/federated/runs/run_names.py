@@ -1,7 +1,8 @@
-"""What runs are called, and where they lie."""
+"""What runs are called, where they lie, and how they are loaded by name."""
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
@@ -11,7 +12,9 @@ from privaudit.core.errors import (
     TranscriptError,
     shown,
 )
-from privaudit.core.storage import read_bytes
+from privaudit.core.registry import Registry
+from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.federated.runs.runs import Run
 
 LATEST = "latest"  # the file beside the runs that names those last trained
 NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
@@ -90,3 +93,50 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
         raise MissingFileError(
             f"There is no run {shown(str(name))}: {reason_of(error)}. Name another."
         ) from None
+
+
+RUN_ORIGINS: Registry[Callable[[Path], Run]] = Registry(
+    "origin of a run", "privaudit.recording"
+)
+"""By the origin that a header names: runs that `privaudit train` did not make."""
+
+
+def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
+    """Load a run from disk, and verify its signature.
+
+    Args:
+        run: Name of a run in ``folder``, or a path; by default the latest run.
+        folder: Folder of all runs; by default ``./runs``.
+
+    Raises:
+        MissingFileError: There is no such run.
+        UnknownNameError: Another version, or another program, made it.
+    """
+    if run is None:
+        return latest_runs(folder)[-1]
+    loaded = Run(find_place(run, folder))
+    origin = loaded.origin
+    return RUN_ORIGINS.find(origin)(loaded.path) if origin else loaded
+
+
+def chosen_runs(
+    names: Sequence[str] | None, folder: str | Path | None = None
+) -> list[Run]:
+    """Return the runs of those names, or else the latest."""
+    return [load_run(one, folder=folder) for one in names or []] or latest_runs(folder)
+
+
+def latest_runs(folder: str | Path | None = None) -> list[Run]:
+    """Return what the last ``train`` command made, in its order.
+
+    Raises:
+        MissingFileError: Nothing was trained yet.
+        TranscriptError: What remembers it was altered.
+    """
+    return [load_run(place) for place in latest_places(folder)]
+
+
+def mark_latest(runs: Sequence[Run]) -> None:
+    """Remember which runs a command without a RUN is about."""
+    names = "".join(f"{run.name}\n" for run in runs)
+    write_bytes(runs[0].path.parent / LATEST, names.encode())

@@ -25,10 +25,9 @@ from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.limits import limit_of
 from privaudit.core.parameters import readable
-from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import Signer
-from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
+from privaudit.core.storage import parse_json, parse_tensors, read_bytes
 from privaudit.core.tensors import Tensors
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.on_device import on_device
@@ -44,7 +43,6 @@ from privaudit.federated.runs.run_files import (
 )
 from privaudit.federated.runs.run_header import SignedHeader, add_files, read_header
 from privaudit.federated.runs.run_key import RUN_KEY, masking_of, secrets_of
-from privaudit.federated.runs.run_names import LATEST, find_place, latest_places
 from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.federated.transcript import Transcript, TranscriptFolder
 from privaudit.privacy.trace import RoundTrace
@@ -368,50 +366,3 @@ class Run:
                 "--resume."
             )
         return self
-
-
-RUN_ORIGINS: Registry[Callable[[Path], Run]] = Registry(
-    "origin of a run", "privaudit.recording"
-)
-"""By the origin that a header names: runs that `privaudit train` did not make."""
-
-
-def load_run(run: str | Path | None = None, *, folder: str | Path | None = None) -> Run:
-    """Load a run from disk, and verify its signature.
-
-    Args:
-        run: Name of a run in ``folder``, or a path; by default the latest run.
-        folder: Folder of all runs; by default ``./runs``.
-
-    Raises:
-        MissingFileError: There is no such run.
-        UnknownNameError: Another version, or another program, made it.
-    """
-    if run is None:
-        return latest_runs(folder)[-1]
-    loaded = Run(find_place(run, folder))
-    origin = loaded.origin
-    return RUN_ORIGINS.find(origin)(loaded.path) if origin else loaded
-
-
-def chosen_runs(
-    names: Sequence[str] | None, folder: str | Path | None = None
-) -> list[Run]:
-    """Return the runs of those names, or else the latest."""
-    return [load_run(one, folder=folder) for one in names or []] or latest_runs(folder)
-
-
-def latest_runs(folder: str | Path | None = None) -> list[Run]:
-    """Return what the last ``train`` command made, in its order.
-
-    Raises:
-        MissingFileError: Nothing was trained yet.
-        TranscriptError: What remembers it was altered.
-    """
-    return [load_run(place) for place in latest_places(folder)]
-
-
-def mark_latest(runs: Sequence[Run]) -> None:
-    """Remember which runs a command without a RUN is about."""
-    names = "".join(f"{run.name}\n" for run in runs)
-    write_bytes(runs[0].path.parent / LATEST, names.encode())

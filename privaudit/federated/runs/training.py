@@ -63,8 +63,8 @@ from privaudit.federated.runs.run_folder import (
 from privaudit.federated.runs.run_header import save_header
 from privaudit.federated.runs.run_key import draw_run_key
 from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.run_names import check_name, runs_folder
-from privaudit.federated.runs.runs import Run, mark_latest
+from privaudit.federated.runs.run_names import check_name, mark_latest, runs_folder
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
 from privaudit.federated.trainer import Trainer

@@ -14,8 +14,8 @@ from typing import Any
 
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.federated.runs.round_metrics import certify_again
-from privaudit.federated.runs.run_names import runs_folder
-from privaudit.federated.runs.runs import Run, load_run
+from privaudit.federated.runs.run_names import load_run, runs_folder
+from privaudit.federated.runs.runs import Run
 from privaudit.recording.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS

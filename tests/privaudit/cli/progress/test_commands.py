@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from privaudit import train
-from privaudit.federated.runs.run_names import runs_folder
-from privaudit.federated.runs.runs import load_run
+from privaudit.federated.runs.run_names import load_run, runs_folder
 from tests.conftest import Cli
 
 
