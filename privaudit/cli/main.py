@@ -117,9 +117,9 @@ app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-for _computes in (train, tradeoff, table, shift, claim):
+for _computes in (train, table, shift, claim):
     app.command()(with_computing(_computes))
-for _asks in (attack, compare, gate, costs):
+for _asks in (attack, tradeoff, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
     app.command()(with_owner(with_trust(_loads)))

@@ -53,6 +53,23 @@ ReportSeeds = Annotated[
         "other dominates."
     ),
 ]
+Recorded = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A recorded federation, in place of what is trained; repeatable. Needs "
+        "--owner."
+    ),
+]
+_OF_TRAINING = (
+    "trainers",
+    "epsilons",
+    "modes",
+    "vary",
+    "seeds",
+    "report_seeds",
+    "settings",
+    "fields",
+)
 ScenarioName = Annotated[
     str | None, typer.Option(help="By default: prompt-release.", show_default=False)
 ]
@@ -91,6 +108,7 @@ def tradeoff(
     vary: Vary = None,
     seeds: Seeds = None,
     report_seeds: ReportSeeds = None,
+    recorded: Recorded = None,
     scenario: ScenarioName = None,
     attack: AttackName = None,
     clients: Attacked = None,
@@ -131,6 +149,8 @@ def tradeoff(
     )
     from privaudit.cli.progress import choose_view
 
+    if recorded:
+        given["recorded"] = recorded
     _sweep(plan, given, out, runs, choose_view(quiet, as_json))
 
 
@@ -151,14 +171,36 @@ def _sweep(
     for name, value in given.items():  # of a table single names are replaced
         there = entries.get(name)
         entries[name] = {**there, **value} if isinstance(there, dict) else value
-    entries.setdefault("trainers", SweepPlan().trainers)
     folder = out or runs_folder(runs) / "tradeoff"
     with view:
-        sweep_result = sweep(**entries, folder=runs, watcher=view)
+        if "recorded" in entries:
+            sweep_result = _of_recorded(entries, runs, view)
+        else:
+            entries.setdefault("trainers", SweepPlan().trainers)
+            sweep_result = sweep(**entries, folder=runs, watcher=view)
     write_sweep(sweep_result, folder)
     contents = {"path": str(folder), **sweep_result.to_dict()}
     result = Result("\n".join(_essentials(sweep_result)), contents)
     view.present([result], lambda: _present(sweep_result, folder))
+
+
+def _of_recorded(
+    entries: dict[str, Any], folder: Path | None, view: "Display"
+) -> "Tradeoff":
+    """Weigh federations that others trained."""
+    from privaudit.evaluation.tradeoff.plan import make_plan
+    from privaudit.evaluation.tradeoff.recorded_tradeoff import weigh_runs
+    from privaudit.federated.runs.run_names import load_run
+
+    names = entries.pop("recorded")
+    trained = [name for name in _OF_TRAINING if name in entries]
+    if trained:
+        raise ConfigError(
+            f"--recorded was given with {', '.join(trained)}, which are about training. "
+            "Leave one of both out."
+        )
+    runs = [load_run(name, folder=folder) for name in names]
+    return weigh_runs(runs, make_plan(entries), watcher=view)
 
 
 def _essentials(found: "Tradeoff") -> Iterator[str]:

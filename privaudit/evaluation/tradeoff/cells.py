@@ -30,7 +30,7 @@ class SweepPoint:
         auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
-        gain: Accuracy on own classes beyond the zero-shot model's.
+        gain: Accuracy on own classes beyond the zero-shot model's; None without one.
         certified: Epsilon that is proved for the adversary; None if nothing is.
         guarantee: Of which unit, adjacency and delta that is, in words.
         attack: Whose AUROC it is.
@@ -48,7 +48,7 @@ class SweepPoint:
     auroc: Estimate
     local: Estimate
     neighbour: Estimate | None
-    gain: Estimate
+    gain: Estimate | None
     certified: float | None
     guarantee: str
     attack: str
@@ -60,7 +60,12 @@ class SweepPoint:
 
     @classmethod
     def of(
-        cls, audit: Audit, mode: str, epsilon: float | None, attack: str | None = None
+        cls,
+        audit: Audit,
+        mode: str,
+        epsilon: float | None,
+        attack: str | None = None,
+        replicate: int | None = None,
     ) -> "SweepPoint":
         """Return what a sweep keeps of an audit.
 
@@ -70,17 +75,17 @@ class SweepPoint:
             epsilon: Of its cell.
             attack: Which carries the numbers; by default the headline, and for success
                 rates the first that learns from shadow models.
+            replicate: In place of the run's seed.
         """
         leak = audit.results[attack] if attack else audit.headline
         guesses = leak if attack else audit.guesses
         utility = audit.measured_utility
-        assert utility.gain is not None  # a sweep's own runs have an untrained model
         groups = [client.groups for client in leak.clients]
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
             mode=mode,
             epsilon=epsilon,
-            seed=audit.run.config.seed,
+            seed=audit.run.config.seed if replicate is None else replicate,
             success=guesses.success,
             auroc=leak.auroc,
             local=utility.local,
@@ -107,7 +112,7 @@ class SweepCell:
         auroc: Mean AUROC.
         local: Mean accuracy on own classes.
         neighbour: Mean accuracy on others' classes; None if there is none.
-        gain: Mean gain over the zero-shot model.
+        gain: Mean gain over the zero-shot model; None if it is missing in one.
         reference: The cell that ``change`` is to: that without noise of the same mode
             where there is one, else the first; None for such a cell itself.
         change: AUROC less the reference's, paired by seed; None where there is none, or
@@ -124,7 +129,7 @@ class SweepCell:
     auroc: Estimate
     local: Estimate
     neighbour: Estimate | None
-    gain: Estimate
+    gain: Estimate | None
     reference: Key | None
     change: Estimate | None
     certified: float | None
@@ -179,6 +184,7 @@ def _cell(
     differences: int,
 ) -> SweepCell:
     points = groups[key]
+    gains = [p.gain.value for p in points if p.gain is not None]
     others = [p.neighbour.value for p in points if p.neighbour is not None]
     proved = [p.certified for p in points if p.certified is not None]
     scores = [p.scores for p in points if p.scores is not None]
@@ -191,7 +197,7 @@ def _cell(
         auroc=mean_with_t([p.auroc.value for p in points]),
         local=mean_with_t([p.local.value for p in points]),
         neighbour=mean_with_t(others) if len(others) == len(points) else None,
-        gain=mean_with_t([p.gain.value for p in points]),
+        gain=mean_with_t(gains) if len(gains) == len(points) else None,
         reference=reference if compared else None,
         change=_change(points, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
