@@ -14,6 +14,7 @@ from privaudit import load_run
 from privaudit.core.errors import PrivauditError
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.run_header import save_header
 from privaudit.recording.bundle import BUNDLE, bundle_schema
 from privaudit.recording.importing import finish_recording
 from tests.conftest import Cli
@@ -170,6 +171,15 @@ def test_nothing_in_the_folder_is_imported(
     finish_recording(copy, toss())
     _ = load_run(copy).transcript
     assert not marker.exists()
+
+
+def test_an_origin_that_nobody_knows_is_refused(copy: Path) -> None:
+    """Also where an extra is missing that another module of the folder needs."""
+    finish_recording(copy, toss())
+    header = load_run(copy).header
+    save_header(copy, {**header, "origin": "elsewhere"})
+    with pytest.raises(PrivauditError, match="recorded, scores"):
+        load_run(copy)
 
 
 def test_names_of_all_clients_are_known(copy: Path) -> None:
