@@ -97,7 +97,9 @@ def _refuse_options(option: Any, value: Any) -> None:
     for one in value if isinstance(value, list | tuple) else [value]:
         if not isinstance(one, str | Path) or not str(one).startswith("-"):
             continue
-        if isinstance(one, str) and one[1:2].isdecimal():
+        kind = getattr(option, "type", None)  # typer 0.20 has a path as a str here
+        is_path = isinstance(one, Path) or getattr(kind, "name", "") == "path"
+        if not is_path and str(one)[1:2].isdecimal():
             continue
         name = option.opts[0]
         raise ConfigError(
