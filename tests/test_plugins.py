@@ -252,7 +252,7 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = import_module("privaudit.federated.runs.runs")
-    monkeypatch.setattr(runs, "latest_runs", None)
+    monkeypatch.setattr(run_names, "latest_runs", None)
     code, _, err = cli("attack", "--attack", told)
     assert (code, err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match=why):

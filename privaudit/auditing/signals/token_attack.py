@@ -15,6 +15,7 @@ from privaudit.core.tensors import Tensors, stack
 from privaudit.datasets.files.mapped_tensors import spilled
 from privaudit.federated.trainer import Records
 from privaudit.models.feature_cache import default_folder
+from privaudit.models.interfaces import OwnersModel
 from privaudit.models.token_statistics import ALPHAS
 from privaudit.models.token_table import CLAMPED_TOKENS, TOKENS, TokenTable
 
@@ -98,10 +99,13 @@ def table_of(
 def _ask(
     adversary: Adversary, records: Records, model: Tensors, wanted: str
 ) -> TokenTable:
-    if adversary.task.kind != "generation":
+    is_owners = isinstance(adversary.task.backbone, OwnersModel)
+    generates = is_owners and adversary.task.kind == "generation"
+    if records.words is None and not generates:
         raise AttackError(
-            "An attack on token distributions was requested, but these models classify. "
-            "Use a data set with questions or captions, and a model that generates text."
+            "An attack on token distributions was requested, but these records hold no "
+            "words. Use a data set with questions or captions, and a model that "
+            "generates text."
         )
     chunks = adversary.trainer.query(
         adversary.task, stack([model]), records, want=frozenset({wanted})
