@@ -4,10 +4,19 @@ Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
 """
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+)
 
 from privaudit.core.errors import TranscriptError, shown
 from privaudit.core.parameters import MOST, readable
@@ -21,6 +30,31 @@ FORMAT = 1  # of bundle.json; raised when an older reader would misread it
 CLIPPED_BY = "clipped_by"
 """The setting that says "server" where uploads are clipped after they were sent."""
 _HASH = r"[0-9a-f]{64}"
+PARTIES = ("server", "public", "clients")  # who sends and receives beside clients
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def refuse_control(value: JsonValue) -> JsonValue:
+    """Return a value of JSON with finite numbers, whose texts no terminal would obey.
+
+    Raises:
+        ValueError: One does.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is not finite")
+    texts = [value] if isinstance(value, str) else []
+    if isinstance(value, dict):
+        texts += value
+        below = [*value.values()]
+    else:
+        below = value if isinstance(value, list) else []
+    if any(_CONTROL.search(text) for text in texts):
+        raise ValueError("a text holds a control character")
+    for entry in below:
+        refuse_control(entry)
+    return value
+
 
 Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 """A line of words: nothing that a terminal would obey."""
@@ -72,7 +106,7 @@ class Bundle(_Declared):
     trainer: Text = Field("recorded", description="The method, in the owner's words.")
     model: Text = Field("", description="The model, in the owner's words.")
     dataset: Text = Field("", description="The data, in the owner's words.")
-    settings: dict[str, JsonValue] = Field(
+    settings: Annotated[dict[str, JsonValue], AfterValidator(refuse_control)] = Field(
         default_factory=dict, description="Settings that a reader of the report needs."
     )
     model_hash: str = Field(
@@ -81,7 +115,7 @@ class Bundle(_Declared):
     data_hash: str = Field(
         "", pattern=rf"^({_HASH})?$", description="SHA-256 of the records."
     )
-    libraries: dict[str, str] = Field(default_factory=dict, description="Versions.")
+    libraries: dict[Text, Text] = Field(default_factory=dict, description="Versions.")
     seconds: tuple[float, ...] = Field(
         (), description="Of each round, from its first message to its last."
     )

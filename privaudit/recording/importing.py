@@ -2,14 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Set
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from privaudit.core.errors import ConfigError, TooFewRecordsError, TranscriptError
+from privaudit.core.errors import (
+    ConfigError,
+    TooFewRecordsError,
+    TranscriptError,
+    shown,
+)
 from privaudit.core.storage import file_hash, write_bytes, write_json
 from privaudit.datasets.partition import FEWEST_CANDIDATES
 from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
@@ -22,6 +28,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import logged
 from privaudit.federated.transcript import (
     UPLOAD_KINDS,
+    Kind,
     Message,
     Transcript,
     TranscriptFolder,
@@ -30,7 +37,7 @@ from privaudit.federated.transcript import (
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import privacy_record
-from privaudit.recording.bundle import BUNDLE, Bundle, read_bundle
+from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 
 
@@ -60,6 +67,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         transcript = TranscriptFolder(path / "transcript").truncate(
             head=bundle.head, length=bundle.length
         )
+        _check_messages(path, bundle, transcript)
         lines = _metrics(path, bundle, transcript)
         config = _config(bundle, truth, transcript, lines)
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -121,6 +129,51 @@ def _check(path: Path, bundle: Bundle, truth: Ledger) -> None:
             f"{truth.clients[int(counts.argmin())]} has {int(counts.min())} candidates "
             f"in the ledger, and {FEWEST_CANDIDATES} are needed to tell members from "
             "others. Leave that client out of the audit, or give it more records."
+        )
+
+
+def _check_messages(path: Path, bundle: Bundle, transcript: Transcript) -> None:
+    """Refuse messages that nobody could have sent, or that are not as was declared."""
+    parties = {*PARTIES, *bundle.clients}
+    declared, received, last = bundle.aggregation, set[str](), -1
+    for message in transcript:
+        place = f"{path}: {message.kind} of round {message.round}"
+        if not {message.sender, message.receiver} <= parties or (
+            message.kind not in get_args(Kind)
+        ):
+            raise TranscriptError(
+                f"{place} is from {shown(message.sender)} to {shown(message.receiver)}, "
+                "and bundle.json knows no such parties, or this version no such kind."
+            )
+        if message.kind == "broadcast":
+            received.add(message.receiver)
+        if message.is_update:
+            _check_upload(place, message, declared, received)
+        if message.is_update or message.kind == "sum":
+            last = max(last, message.round)
+    if bundle.rounds != last + 1:
+        raise TranscriptError(
+            f"{path / BUNDLE} declares {bundle.rounds} rounds, and uploads were sent in "
+            f"{last + 1}: what a certificate says would be about others. Write the "
+            "number of rounds that were recorded."
+        )
+
+
+def _check_upload(
+    place: str, message: Message, declared: Aggregation, received: Set[str]
+) -> None:
+    if declared.uploads == "differences" and message.sender not in received:
+        raise TranscriptError(
+            f"{place}: {message.sender} sent differences, and nothing that it had "
+            "received is recorded. Record the server's broadcasts, too."
+        )
+    if declared.weight is None:
+        return
+    weight = message.tensors.get(declared.weight)
+    if weight is None or weight.numel() != 1 or not 0 <= float(weight) < math.inf:
+        raise TranscriptError(
+            f"{place}: the upload of {message.sender} has no weight called "
+            f"{declared.weight!r} that is one finite number, 0 or more."
         )
 
 
@@ -191,7 +244,11 @@ def _config(
     lines: Sequence[Mapping[str, Any]],
 ) -> RecordedConfig:
     masked = any(message.kind == "sum" for message in transcript)
-    taking_part = float(np.mean([len(line["participants"]) for line in lines]))
+    counts = [len(line["participants"]) for line in lines if line["participants"]]
+    counts = [
+        m.tensors["clients"].numel() for m in transcript if m.kind == "survivors"
+    ] or counts
+    taking_part = float(np.mean(counts))
     return RecordedConfig(
         trainer=bundle.trainer,
         model=bundle.model,

@@ -37,8 +37,10 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError, shown
 from privaudit.core.tensors import Tensors
+from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.threat_models import View
 from privaudit.models.interfaces import TaskKind
+from privaudit.recording.bundle import BUNDLE
 
 VARIABLE = "PRIVAUDIT_OWNER"
 Positions = Int[np.ndarray, " records"]
@@ -210,7 +212,7 @@ def _code_of(given: object) -> str:
     folder = Path(place).absolute().parent
     names = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
     files = {Path(name).absolute() for name in (place, *names) if name}
-    own = [file for file in sorted(files) if _is_own(file, folder)]
+    own = sorted({Path(place).absolute(), *(f for f in files if _is_own(f, folder))})
     hashes = [hashlib.sha256(file.read_bytes()).digest() for file in own]
     return hashlib.sha256(b"".join(hashes)).hexdigest()
 
@@ -228,8 +230,8 @@ def load_owner(place: str) -> Owner:
     """Import the module that an owner names, and check it.
 
     Args:
-        place: A file, ``theirs.py``, or a module, ``package.theirs``. Its folder is put
-            on the path, as ``python theirs.py`` does.
+        place: A file, ``theirs.py``, or a module, ``package.theirs``. What lies beside
+            it can be imported; an installed module of the same name comes first.
 
     Raises:
         MissingFileError: There is no such file or module.
@@ -253,22 +255,33 @@ def load_owner(place: str) -> Owner:
 
 
 def _import_module(name: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _can_import_from(Path.cwd())
     return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    folder = path.resolve().parent
+    for above in (folder, *folder.parents):
+        if (above / BUNDLE).exists() or (above / HEADER).exists():
+            raise ImportError(
+                f"it lies in the run {above}, and nothing of a run is executed: take "
+                "your own copy elsewhere"
+            )
+    _can_import_from(folder)
+    name = f"privaudit_owner_{path.stem}"  # no other module's
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("it is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # so that what it defines knows where it is from
+    sys.modules[name] = module  # so that what it defines knows where it is from
     spec.loader.exec_module(module)
     return module
+
+
+def _can_import_from(folder: Path) -> None:
+    """Let modules of a folder be imported, behind all that is installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 _chosen: ContextVar[Owner | None] = ContextVar("owner", default=None)

@@ -32,6 +32,7 @@ from privaudit.recording.recorded_trainer import (
     as_summed,
     escaped,
 )
+from privaudit.statistics.verdict import Sampling
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,20 @@ class RecordedRun(Run):
         What is on disk is as it was sent, and checked as such.
         """
         received: dict[ClientId, Tensors] = {}
+        made: dict[tuple[int, ...], Tensors] = {}  # many messages may hold one upload
         summed = Transcript()
         recorded = super().transcript
         for message in recorded:
             if message.kind == "broadcast":
                 received[message.receiver] = message.tensors
-            summed.add(replace(message, tensors=self._summed(message, received)))
+            held = [*message.tensors.values()]
+            held += (
+                received.get(message.sender, {}).values() if message.is_update else ()
+            )
+            key = (hash(message.kind), *map(id, held))
+            if key not in made:
+                made[key] = self._summed(message, received)
+            summed.add(replace(message, tensors=made[key]))
         summed.head = recorded.head
         return summed
 
@@ -209,6 +218,13 @@ class RecordedRun(Run):
         if asked is None or not self.personal_models:
             return False
         return asked.utility is not None or asked.task == "classification"
+
+    @property
+    def sampling(self) -> Sampling:
+        """How members were chosen; unknown, too, where the ledger does not say."""
+        coin = self.truth.coin
+        is_known = coin is not None and coin.randomness != "none"
+        return "coin" if is_known else "unknown"
 
     @property
     def trains_shadows(self) -> bool:

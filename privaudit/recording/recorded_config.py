@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from pydantic import model_serializer
+from pydantic import field_validator, model_serializer
 
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.trainer import Trainer
 from privaudit.models.interfaces import TaskKind
+from privaudit.recording.bundle import refuse_control
 
 ORIGIN = "recorded"
 KNOWN = (
@@ -30,6 +31,11 @@ class RecordedConfig(RunConfig):
     ``trainer``, ``model`` and ``dataset`` are the owner's words, not names of this
     tool. ``participation`` is the share of clients that took part in a round on average.
     """
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_control(cls, value: Any) -> Any:
+        return refuse_control(value) if isinstance(value, str | dict) else value
 
     @model_serializer(mode="plain")
     def _known(self) -> dict[str, Any]:

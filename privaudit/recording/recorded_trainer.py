@@ -28,6 +28,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcript import Message
 from privaudit.federated.weighted_mean import (
     UNTRAINED,
     WEIGHT,
@@ -185,7 +186,22 @@ class RecordedTrainer(BaseTrainer):
         sent = last_sent(view, client)
         if sent is not None:
             return Reconstruction(sent)
-        return Reconstruction(view.last_broadcast(client).tensors, (UNTRAINED,))
+        return Reconstruction(self._last_model(view, client), (UNTRAINED,))
+
+    def _last_model(self, view: View, client: ClientId) -> Tensors:
+        """Return the latest model that the server had, as far as the view shows.
+
+        Where it takes means, there is one for all; after the last round its server
+        knows the mean of what it summed, whether or not that was broadcast.
+        """
+        sent = view.last_broadcast(client)
+        if self.declared.kind != "mean":
+            return sent.tensors
+        latest = max((m for m in view.messages if m.kind == "broadcast"), key=_round_of)
+        sums = view.sums
+        if sums and sums[-1].index >= latest.round and WEIGHT in sums[-1].total:
+            return apply_mean(latest.tensors, sums[-1].total)
+        return latest.tensors if latest.round > sent.round else sent.tensors
 
     def query(
         self,
@@ -238,6 +254,23 @@ class RecordedTrainer(BaseTrainer):
             )  # fmt: skip
         if not torch.isfinite(logits).any(dim=1).all() or torch.isnan(logits).any():
             raise self._fault("query", "returned logits that are not finite", "numbers")
+        if bool((logits >= 0).all()) and bool(
+            (logits.sum(dim=1) - 1).abs().max() < 1e-3
+        ):
+            raise self._fault(
+                "query", "returned rows that sum to 1, so they are probabilities",
+                "logits, or log-probabilities",
+            )  # fmt: skip
+        largest = (
+            0
+            if self.owner is None or self.owner.labels is None
+            else int(self.owner.labels.max())
+        )
+        if largest >= logits.shape[1]:
+            raise self._fault(
+                "query", f"returned {logits.shape[1]} classes, and labels go to {largest}",
+                "a number for each class, from 0",
+            )  # fmt: skip
         return at_least_float32(logits).log_softmax(dim=-1)
 
     def _tokens(
@@ -286,8 +319,11 @@ class RecordedTrainer(BaseTrainer):
         try:
             return function(*arguments)
         except Exception as error:
-            raise self._fault(
-                name, f"raised {type(error).__name__}: {error}", "no error"
+            owner = self.owner.name if self.owner else "the owner's module"
+            names = ", ".join(self.first) or "nothing"
+            raise AttackError(
+                f"{name} of {owner} raised {type(error).__name__}: {error}. A model is "
+                f"handed over as tensors by name: {names}."
             ) from error
 
     def _fault(self, name: str, what: str, wanted: str) -> AttackError:
@@ -300,6 +336,10 @@ class IndividualRecordedTrainer(RecordedTrainer):
     """The same, where the server uses each upload by itself."""
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
+
+
+def _round_of(message: Message) -> int:
+    return message.round
 
 
 def _kinds(labels: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ bundle.json counts the round. So memory does not grow with the rounds, and what 
 recorded before a kill can be audited.
 """
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
-from privaudit.core.parameters import readable
+from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import make_private_folder, write_json
 from privaudit.core.tensors import Tensors, digest
@@ -81,7 +82,8 @@ class Recorder:
         uploads: Whether clients send "models", or "differences" from what they received.
         ledger: The truth about members, or its file, if it may be kept with the run.
             Without one ``privaudit import`` ends what is begun here.
-        trainer: The method, in your words; like ``model`` and ``dataset``.
+        trainer: The method, in your words, by default the folder's name; like ``model``
+            and ``dataset``.
         model: Likewise.
         dataset: Likewise.
         settings: What a reader of the report should know besides.
@@ -103,7 +105,7 @@ class Recorder:
         weight: str | None = None,
         uploads: Literal["models", "differences"] = "models",
         ledger: "Ledger | str | Path | None" = None,
-        trainer: str = "recorded",
+        trainer: str = "",
         model: str = "",
         dataset: str = "",
         settings: Mapping[str, Any] | None = None,
@@ -125,7 +127,7 @@ class Recorder:
                 aggregation=Aggregation(
                     kind=aggregation, weight=weight, uploads=uploads
                 ),
-                trainer=trainer,
+                trainer=trainer or self.folder.name,
                 model=model,
                 dataset=dataset,
                 settings=dict(settings or {}),
@@ -155,7 +157,6 @@ class Recorder:
         self._clients: dict[str, None] = {}
         self._seen: dict[str, Tensor] = {}  # tensors of this round, by digest
         self._keys: dict[int, str] = {}  # their digests, by their id
-        self._last: dict[str, Tensors] = {}  # broadcasts of the latest round, by client
         self._mechanisms: list[dict[str, Any]] = []
         self._began, self._seconds = 0.0, list[float]()
         self._length, self._head, self._uploads = 0, GENESIS, -1
@@ -179,8 +180,6 @@ class Recorder:
         with self._lock:
             for one in [clients] if isinstance(clients, str) else clients:
                 tensors = self._take(round, one, "broadcast", SERVER, one, tensors)
-                if round >= self._uploads:
-                    self._last[one] = tensors
 
     def update(
         self,
@@ -198,8 +197,9 @@ class Recorder:
             weight: The number of that name, where it does not stand among the tensors.
 
         Raises:
-            ConfigError: As :meth:`broadcast`; or the weight is missing, or none is
-                declared.
+            ConfigError: As :meth:`broadcast`; the client sent one already in this
+                round; or the weight is missing, none is declared, or it is no finite
+                number of 0 or more.
         """
         declared = self._bundle.aggregation
         held, name = {**tensors}, declared.weight
@@ -211,9 +211,16 @@ class Recorder:
                 f"the recorder was told that weights are called {name!r}. Give both, or "
                 "neither."
             )
+        if name is not None:
+            _check_weight(held[name], f"{client} in round {round}")
         alone = declared.kind == "individual"
         kind: Kind = "individual-update" if alone else "update"
         with self._lock:
+            if any(m.sender == client and m.round == round for m in self._buffer):
+                raise ConfigError(
+                    f"{client} sent two updates in round {round}: one client sends one "
+                    "in a round. Name clients apart, or count rounds on."
+                )
             self._take(round, client, kind, client, SERVER, held)
             self._uploads = max(self._uploads, round)
 
@@ -258,13 +265,27 @@ class Recorder:
             self._has_released = True
 
     def declare(self, **settings: Any) -> None:
-        """Add settings that are known only after the recording began."""
-        both = {**self._bundle.settings, **settings}
-        self._bundle = self._bundle.model_copy(update={"settings": both})
+        """Add settings that are known only after the recording began.
+
+        Raises:
+            ConfigError: One is nothing that JSON holds, or the recorder is closed.
+        """
+        with self._lock:
+            self._refuse_closed("settings")
+            both = {**self._bundle.settings, **settings}
+            try:
+                self._bundle = Bundle(**{**dict(self._bundle), "settings": both})
+            except ValidationError as error:
+                raise ConfigError(readable(error, "recording")) from None
 
     def mechanism(self, round: int, event: MechanismEvent) -> None:
-        """Record a privacy mechanism as it was applied in a round."""
+        """Record a privacy mechanism as it was applied in a round.
+
+        Raises:
+            ConfigError: The recorder is closed.
+        """
         with self._lock:
+            self._refuse_closed("a mechanism")
             entry = event.to_json()
             for group in self._mechanisms:
                 if {**group, "rounds": None} == {**entry, "rounds": None}:
@@ -306,10 +327,26 @@ class Recorder:
         self._is_closed = True
 
     def _publish(self) -> None:
-        """Give away the model that follows the last round, if it was broadcast."""
-        if self._round > self._uploads >= 0:
-            for client, tensors in self._last.items():
-                self._take(self._round, client, "release", client, PUBLIC, tensors)
+        """Give away the model that follows the last round, if it was broadcast.
+
+        Where all who got it got the same, the others have it, too: one global model.
+        """
+        sent = [m for m in self._buffer if m.kind == "broadcast"]
+        if not sent or not self._round > self._uploads >= 0:
+            return
+        finals = {m.receiver: m.tensors for m in sent}
+        is_global = all(_same(m.tensors, sent[0].tensors) for m in sent)
+        for client in self._clients:
+            if is_global or client in finals:
+                model = finals.get(client, sent[0].tensors)
+                self._take(self._round, client, "release", client, PUBLIC, model)
+
+    def _refuse_closed(self, what: str) -> None:
+        if self._is_closed:
+            raise ConfigError(
+                f"{what} came after the recording of {self.folder} was closed. Record "
+                "before that."
+            )
 
     def _take(
         self,
@@ -321,6 +358,11 @@ class Recorder:
         tensors: Mapping[str, Any],
     ) -> Tensors:
         """Buffer a message; where another round begins, write the one before."""
+        if type(round) is not int or not 0 <= round < MOST:
+            raise ConfigError(
+                f"A {kind} of round {shown(str(round))} was to be recorded. Count rounds "
+                f"from 0 in whole numbers below {MOST:,}."
+            )
         if self._is_closed or round < self._round or not tensors:
             reason = "nothing is in it"
             if self._is_closed or round < self._round:
@@ -393,6 +435,18 @@ class Recorder:
         }
         self._bundle = self._bundle.model_copy(update=changed)
         write_json(self.folder / BUNDLE, self._bundle.model_dump(mode="json"))
+
+
+def _check_weight(weight: Any, whose: str) -> None:
+    try:
+        value = float(weight)
+    except (TypeError, ValueError, RuntimeError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(
+            f"The update of {whose} weighs {shown(str(weight))}. A weight is one finite "
+            "number, 0 or more."
+        )
 
 
 def _same(one: Tensors, other: Tensors) -> bool:

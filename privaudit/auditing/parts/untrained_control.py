@@ -70,7 +70,7 @@ UNTRAINED_CONTROL = AuditPart(
     "untrained_control",
     UntrainedControl | None,
     applies=lambda played: (
-        not played.run.truth.tossed and _first_model(played) is not None
+        played.run.sampling != "coin" and _first_model(played) is not None
     ),
     compute=attack_untrained,
     nothing=None,

@@ -250,6 +250,8 @@ def _checked(stored: Mapping[str, np.ndarray]) -> Ledger:
     owner, is_member = stored["owner"], stored["is_member"]
     if owner.ndim != 1 or owner.dtype.kind != "i":
         raise ValueError(f"owner is {owner.dtype} of shape {owner.shape}")
+    if not -4 <= owner.min(initial=0) <= owner.max(initial=-1) < max(1, len(owner)):
+        raise ValueError(f"owners go from {owner.min()} to {owner.max()}")
     if is_member.shape != owner.shape or is_member.dtype != bool:
         raise ValueError(f"is_member is {is_member.dtype} of shape {is_member.shape}")
     names = _names(stored["clients"], owner) if "clients" in stored else ()

@@ -30,6 +30,7 @@ from privaudit.report.export.rules import HEADER, PRIVACY
 FORMAT = 1
 CARD = "card.json"
 _OWN_HASH = "sha256"
+_OWNERS_WORDS = ("trainer", "settings", "dataset", "model")
 
 Part = Callable[[], Any]
 
@@ -46,13 +47,24 @@ def card_parts(
         for name in scenarios
     }
     return {
-        "run": lambda: HEADER(sieve, run.header, "run.json"),
+        "run": lambda: HEADER(sieve, _without_words(run, sieve), "run.json"),
         "sent": lambda: _sent(run),
         "data": lambda: _data(run, key),
         "truth": lambda: {"sealed": seal(key(), "ledger", run.truth.hash)},
         "privacy": lambda: PRIVACY(sieve, run.privacy, "privacy.json"),
         **audits,
     }
+
+
+def _without_words(run: Run, sieve: AllowList) -> Mapping[str, Any]:
+    """Return a run's header without what its owner wrote in words of their own."""
+    if not run.origin:
+        return run.header
+    config = run.header["config"]
+    words = [name for name in _OWNERS_WORDS if name in config]
+    sieve.withheld += [f"run.json/config/{name}" for name in words]
+    kept = {name: value for name, value in config.items() if name not in words}
+    return {**run.header, "config": kept}
 
 
 def audited_scenarios(run: Run) -> list[str]:

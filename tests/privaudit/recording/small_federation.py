@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.recorder import Recorder
 
 CLIENTS, CANDIDATES, REFERENCE, TESTS = 3, 24, 40, 12
@@ -66,7 +66,7 @@ def owners() -> np.ndarray:
 def toss(seed: int = 0) -> Ledger:
     owner = owners()
     coin = np.random.default_rng(seed).random(COUNT) < 0.5
-    return Ledger(owner, coin & (owner >= 0))
+    return Ledger(owner, coin & (owner >= 0), coin=Coin("seed", seed))
 
 
 def start() -> dict[str, Tensor]:

@@ -84,6 +84,14 @@ def test_a_bundle_is_what_its_schema_says(copy: Path) -> None:
         ({"mechanisms": [{"release": "upload", "rounds": [0]}]}, "mechanism"),
         ({"trainer": "x" * 1000}, "trainer"),
         ({"trainer": "\x1b[31mred"}, "trainer"),
+        ({"settings": {"note": ["\x1b[2J"]}}, "settings"),
+        ({"libraries": {"torch\n": "1"}}, "libraries"),
+        ({"rounds": 1}, "uploads were sent in 2"),
+        ({"clients": ["client-0"]}, "no such parties"),
+        (
+            {"aggregation": {"kind": "mean", "weight": "other", "uploads": "models"}},
+            "no weight called 'other'",
+        ),
     ],
 )
 def test_a_bundle_that_is_wrong_says_where(
@@ -93,6 +101,24 @@ def test_a_bundle_that_is_wrong_says_where(
     with pytest.raises(PrivauditError, match=says):
         finish_recording(copy, toss())
     assert not (copy / "run.json").exists()
+
+
+def test_terminals_obey_no_word_of_a_foreign_header(copy: Path) -> None:
+    """run.json holds the words again: whoever signs it may write them anew."""
+    finish_recording(copy, toss())
+    header = load_run(copy).header
+    config = {**header["config"], "trainer": "\x1b[2J\nmine: No evidence of a leak"}
+    save_header(copy, {**header, "config": config})
+    with pytest.raises(PrivauditError, match="control character"):
+        _ = load_run(copy).config
+
+
+def test_an_owner_that_is_no_client_costs_no_memory(tmp_path: Path) -> None:
+    owner = owners()
+    owner[0] = 2**40
+    np.savez(tmp_path / "big.npz", owner=owner, is_member=np.zeros(len(owner), bool))
+    with pytest.raises(PrivauditError, match="owners go from"):
+        Ledger.load(tmp_path / "big.npz")
 
 
 def drop(kind: int, keep: int) -> Callable[[], Ledger]:

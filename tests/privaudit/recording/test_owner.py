@@ -1,5 +1,7 @@
 """The owner's module: how it is found, checked, and blamed."""
 
+import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,13 +45,11 @@ def test_a_file_is_imported_with_what_lies_beside_it(
 
 def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
     """Also code that the owner's module imports from its own folder."""
-    import sys
-
     codes = []
     for answer in (1, 2):
-        (tmp_path / "small.py").write_text(f"answer = {answer}")
-        (tmp_path / "owner_of_three.py").write_text(CODE)
-        sys.modules.pop("small", None)
+        (tmp_path / "smaller.py").write_text(f"answer = {answer}")
+        (tmp_path / "owner_of_three.py").write_text(CODE.replace("small", "smaller"))
+        sys.modules.pop("smaller", None)
         codes.append(load_owner(str(tmp_path / "owner_of_three.py")).code)
     assert codes[0] != codes[1]
     assert not Owner.of(Linear()).code  # nothing is kept of what may change unseen
@@ -100,6 +100,25 @@ def test_a_module_that_is_not_there_exits_with_2(folder: Path, cli: Cli) -> None
         assert name in err
 
 
+def test_an_owner_in_a_recorded_folder_is_not_executed(
+    folder: Path, tmp_path: Path
+) -> None:
+    """It came with the folder, and may be anybody's."""
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    (copy / "theirs.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(PrivauditError, match="nothing of a run is executed"):
+        load_owner(str(copy / "theirs.py"))
+
+
+def test_what_lies_beside_an_owner_hides_no_installed_module(tmp_path: Path) -> None:
+    (tmp_path / "colorsys.py").write_text("raise SystemExit('hidden')")
+    (tmp_path / "owner_with_colours.py").write_text(
+        "import colorsys\nlabels = [0]\nquery = colorsys.rgb_to_hsv"
+    )
+    sys.modules.pop("colorsys", None)
+    assert load_owner(str(tmp_path / "owner_with_colours.py")).labels is not None
+
+
 def raising(*_: object) -> None:
     raise ValueError("their own fault")
 
@@ -112,6 +131,8 @@ def raising(*_: object) -> None:
         (lambda t, p: torch.zeros(len(p) - 1, 4), "shape"),
         (lambda t, p: torch.zeros(len(p), 1), "two classes"),
         (lambda t, p: torch.full((len(p), 4), torch.nan), "not finite"),
+        (lambda t, p: torch.full((len(p), 4), 0.25), "probabilities"),
+        (lambda t, p: torch.zeros(len(p), 3), "labels go to 3"),
     ],
 )
 def test_a_query_that_answers_wrongly_is_named(

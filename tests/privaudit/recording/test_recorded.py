@@ -15,6 +15,7 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError
+from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorded import RecordedRun
 from privaudit.recording.recorder import Recorder
@@ -164,10 +165,18 @@ def test_an_audit_is_stored_and_shown_without_the_owner(folder: Path) -> None:
     assert "FedAvg, a loop" in render_report([again])
 
 
-def test_an_export_names_no_word_of_the_owner(folder: Path, tmp_path: Path) -> None:
-    found = export_public(load_run(folder), tmp_path / "out")
+def test_an_export_names_no_word_of_the_owner(tmp_path: Path) -> None:
+    record(
+        tmp_path / "run",
+        trainer="FedAvg, a loop",
+        model="open_clip:secret_net",
+        dataset="digits",
+        settings={"hospital": "charite"},
+    )
+    found = export_public(load_run(tmp_path / "run"), tmp_path / "out")
     text = "".join(p.read_text() for p in (tmp_path / "out").iterdir())
-    assert "FedAvg, a loop" not in text
+    for word in ("FedAvg, a loop", "secret_net", "digits", "charite"):
+        assert word not in text
     assert set(found.card["data"]) == {"sealed"}
 
 
@@ -216,7 +225,7 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
     from tests.privaudit.recording.small_federation import run_federation
 
     def say(recorder: Recorder, index: int, client: str, sent, count: int) -> None:  # type: ignore[no-untyped-def]
-        before = recorder._last[client]
+        before = next(m.tensors for m in recorder._buffer if m.receiver == client)
         changed = {n: t - before[n] for n, t in sent.items()}
         recorder.update(index, client, changed, weight=count)
 
@@ -283,6 +292,17 @@ def test_without_broadcasts_uploads_are_attacked(tmp_path: Path) -> None:
     assert audit.utility is None
     assert audit.auroc.value > 0.95
     assert "Privacy-utility trade-off" not in render_report([audit])
+
+
+def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(
+    tmp_path: Path,
+) -> None:
+    tossed = toss()
+    record(tmp_path / "run", Ledger(tossed.owner, tossed.is_member))
+    with use_owner(Linear()):
+        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    assert audit.auroc.value > 0.95
+    assert audit.headline.verdict.kind == "sampling unknown"
 
 
 def test_owner_counts_agree() -> None:

@@ -23,6 +23,7 @@ from tests.privaudit.recording.small_federation import (
     Linear,
     record,
     run_federation,
+    start,
     toss,
 )
 
@@ -121,12 +122,61 @@ def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
         (lambda r: r.broadcast(0, "server", {"w": torch.ones(1)}), "taken"),
         (lambda r: r.broadcast(0, "a", {"w": "text"}), "no tensor"),
         (lambda r: r.update(0, "a", {"w": torch.ones(1)}), "Give both, or neither"),
+        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=-1), "weighs"),
+        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=np.nan), "weighs"),
+        (lambda r: r.update(0, "a", {"n": torch.ones(2)}), "weighs"),
+        (lambda r: r.broadcast(10**9, "a", {"w": torch.ones(1)}), "Count rounds"),
+        (lambda r: r.broadcast(-1, "a", {"w": torch.ones(1)}), "Count rounds"),
+        (lambda r: r.declare(limit=float("inf")), "settings"),
+        (lambda r: r.declare(limit={1, 2}), "settings"),
     ],
 )
 def test_what_is_no_message_is_refused(tmp_path: Path, spoil: Any, says: str) -> None:
     recorder = Recorder(tmp_path / "run", weight="n")
     with pytest.raises(ConfigError, match=says):
         spoil(recorder)
+
+
+def test_a_client_sends_one_update_in_a_round(tmp_path: Path) -> None:
+    """Two nodes that claim one partition would hide one behind the other."""
+    recorder = Recorder(tmp_path / "run")
+    recorder.update(0, "a", {"w": torch.ones(1)})
+    with pytest.raises(ConfigError, match="two updates"):
+        recorder.update(0, "a", {"w": torch.zeros(1)})
+
+
+def test_the_last_model_is_everybodys_where_it_is_one(tmp_path: Path) -> None:
+    """Flower evaluates on some clients only: the others have no older model."""
+    with Recorder(tmp_path / "run", ledger=toss()) as recorder:
+        for client in NAMES:
+            recorder.broadcast(0, client, {"w": torch.zeros(3)})
+            recorder.update(0, client, {"w": torch.ones(3)})
+        recorder.broadcast(1, "client-1", {"w": torch.ones(3)})
+    run = recorder.run
+    assert run is not None
+    released = {m.sender: m.tensors for m in run.transcript if m.kind == "release"}
+    assert set(released) == set(NAMES)
+    assert all(tensors["w"].sum() == 3 for tensors in released.values())
+
+
+def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
+    """Nobody broadcast what came of the last round; who summed it knows."""
+    from privaudit import Auditor
+    from privaudit.recording.owner import use_owner
+
+    ledger, owner = toss(), Linear()
+    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
+        for client in NAMES:
+            recorder.broadcast(0, client, start())
+        for number, client in enumerate(NAMES):
+            members = ledger.members_of(number)
+            sent = owner.local_update(start(), members, 0)
+            recorder.update(0, client, sent, weight=len(members))
+    with use_owner(owner):
+        audit = Auditor(load_run(tmp_path / "run")).attack(
+            "server-aggregate", shadows=0
+        )
+    assert audit.auroc.value > 0.95
 
 
 def test_a_weight_that_nobody_declared_is_refused(tmp_path: Path) -> None:
