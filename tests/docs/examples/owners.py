@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST, UNUSED
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from tests.places import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -35,4 +35,6 @@ def toss(
         [*range(clients), PUBLIC, TEST], [each] * clients + [public, tests]
     )
     owner[places[: len(kinds)]] = kinds
-    return Ledger(owner, (rng.random(records) < 0.5) & (owner >= 0))
+    return Ledger(
+        owner, (rng.random(records) < 0.5) & (owner >= 0), coin=Coin("seed", seed)
+    )

@@ -13,7 +13,7 @@ import torch
 
 from privaudit import Audit, Auditor
 from privaudit.datasets.split import UNUSED
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.federated.runs.run_names import load_run
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import Owner, use_owner
@@ -48,7 +48,11 @@ class Noisy:
         others = rng.permutation(np.flatnonzero(theirs == UNUSED))[:80]
         owner = np.where(theirs >= 0, UNUSED, theirs)
         owner[others] = np.arange(80) % 2
-        return Ledger(owner, (rng.random(len(owner)) < 0.5) & (owner >= 0))
+        return Ledger(
+            owner,
+            (rng.random(len(owner)) < 0.5) & (owner >= 0),
+            coin=Coin("seed", seed),
+        )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.federated.runs.runs import Run
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
@@ -55,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def record(place: Path, *, learns: bool = True) -> Run:
     """Record a federation that trains on its members, or on public records alone."""
     coin = np.random.default_rng(3).random(len(OWNER)) < 0.5
-    ledger = Ledger(OWNER, coin & (OWNER >= 0))
+    ledger = Ledger(OWNER, coin & (OWNER >= 0), coin=Coin("seed", 0))
     server = {"table": torch.zeros([VOCABULARY] * 3)}
     with Recorder(place, ledger=ledger) as recorder:
         for index in range(2):

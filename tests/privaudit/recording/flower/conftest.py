@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.flower import RecordingGrid
 from tests.privaudit.recording.flower.small_app import NODES, InProcessGrid, client_app
 
@@ -16,7 +16,9 @@ def ledger() -> Ledger:
     """Eight candidates of each client, half of them members."""
     candidates = np.repeat(np.arange(NODES), 8)
     owner = np.array([*candidates, *[PUBLIC] * 10, TEST])
-    return Ledger(owner, (np.arange(len(owner)) % 2 == 0) & (owner >= 0))
+    return Ledger(
+        owner, (np.arange(len(owner)) % 2 == 0) & (owner >= 0), coin=Coin("seed", 0)
+    )
 
 
 Recorded = Callable[..., RecordingGrid]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.ledger import Coin, Ledger
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -69,7 +69,7 @@ def test_an_example_is_simulated_recorded_and_attacked(
     shutil.copytree(EXAMPLES / name, app)
     owner = rng.choice([0, 1, PUBLIC, TEST], records, p=[0.35, 0.35, 0.2, 0.1])
     is_member = (rng.random(records) < 0.5) & (owner >= 0)
-    Ledger(owner, is_member).save(app / "ledger.npz")
+    Ledger(owner, is_member, coin=Coin("seed", 0)).save(app / "ledger.npz")
     write(app, rng, records)
     run(app, "simulate.py", str(NODES))
     words = (

@@ -113,7 +113,11 @@ def test_clients_bear_the_ledgers_names(recording: Recorded, ledger: Ledger) -> 
 def test_a_node_that_the_ledger_does_not_know_is_refused(
     recording: Recorded, ledger: Ledger
 ) -> None:
-    two = Ledger(np.where(ledger.owner == 2, -1, ledger.owner), ledger.is_member)
+    two = Ledger(
+        np.where(ledger.owner == 2, -1, ledger.owner),
+        ledger.is_member,
+        coin=ledger.coin,
+    )
     with pytest.raises(ConfigError, match="partition 2, and the ledger has 2 clients"):
         start(recording(ledger=two))
 
