@@ -48,7 +48,8 @@ def _hidden(audits: Sequence[Audit]) -> str:
     count = sum(1 for audit in quiet if others_sentence(audit))
     if not count:
         return ""
-    return f" In {count} of the others, another attack shows a leak."
+    rest = "them" if len(quiet) == len(audits) else "the others"
+    return f" In {count} of {rest}, another attack shows a leak."
 
 
 def card(label: str, audit: Audit) -> dict[str, Any]:

@@ -42,6 +42,9 @@ Attacks = Annotated[
 Margin = Annotated[
     float | None, typer.Option(help="Non-inferiority margin of leakage.")
 ]
+UtilityMargin = Annotated[
+    float | None, typer.Option(help="Non-inferiority margin of utility.")
+]
 Alpha = Annotated[float | None, typer.Option(help="Family-wise false-alarm rate.")]
 Guarantees = Annotated[
     bool | None,
@@ -68,7 +71,7 @@ def gate(
     attacks: Attacks = None,
     guarantees: Guarantees = None,
     margin: Margin = None,
-    utility_margin: Margin = None,
+    utility_margin: UtilityMargin = None,
     alpha: Alpha = None,
     max_auroc: MaxAuroc = None,
     min_utility: MinUtility = None,

@@ -31,7 +31,11 @@ def _lines(
     config = card["run"]["config"]
     yield "A privacy audit by privaudit, without its private parts"
     yield ""
-    yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
+    origin = card["run"].get("origin")
+    if origin:
+        yield f"  a run from elsewhere ({origin}): its owner's words stay with the run"
+    else:
+        yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
     yield f"  transcript {card['run']['progress']['head']}"
     yield f"  card {card['sha256']}"
     if any(map(is_repeatable, card["privacy"].get("certified", {}).values())):
