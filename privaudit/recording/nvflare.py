@@ -22,6 +22,8 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from torch import Tensor
 
+from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.ledger import check_client_name
 from privaudit.federated.runs.runs import Run
 from privaudit.recording.recorder import Recorder
 
@@ -34,7 +36,8 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
 
     Uploads are weighed by NUM_STEPS_CURRENT_ROUND, as NVFlare's aggregators do, and by
     1 where a client does not say it. A result that arrives after the next round began
-    is not recorded: no aggregator takes it.
+    is not recorded: no aggregator takes it. With a warning left out are a result of
+    another kind than the first, and a site whose name no client of a run can bear.
 
     Attributes:
         run: What was recorded, once the job has ended and if there is a ledger.
@@ -65,6 +68,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         self.run: Run | None = None
         self._lock = threading.RLock()
         self._recorder: Recorder | None = None
+        self._kind = ""  # of the first upload
         self._first: int | None = None  # NVFlare's number of the first round
         self._round = 0
         self._sent: dict[str, dict[str, Tensor]] = {}  # in this round, by client
@@ -72,10 +76,17 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Record what a client sends."""
-        client, round = _client(fl_ctx), self._number(shareable)
+        client, round = self._client(fl_ctx), self._number(shareable)
         with self._lock:
+            if not client:
+                return
             if round < self._round:
                 self.log_warning(fl_ctx, f"{client} is late: not recorded")
+                return
+            self._kind = self._kind or dxo.data_kind
+            if dxo.data_kind != self._kind:
+                sent = f"{client} sends {dxo.data_kind}, where others sent {self._kind}"
+                self.log_warning(fl_ctx, f"{sent}: not recorded")
                 return
             is_whole = dxo.data_kind == DataKind.WEIGHTS
             recorder = self._begun("models" if is_whole else "differences")
@@ -102,7 +113,9 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         round, dxo = self._number(task), from_shareable(task)
         if round > self._round:
             self._round, self._sent = round, {}
-        client = _client(fl_ctx)
+        client = self._client(fl_ctx)
+        if not client:
+            return
         self._sent[client] = _copied(dxo.data)
         if self._recorder is not None:
             self._recorder.broadcast(round, client, self._sent[client])
@@ -153,12 +166,19 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
             self._first = int(round)
         return int(round) - self._first
 
+    def _client(self, fl_ctx: FLContext) -> str:
+        """Return who receives or sends: whoever asks the server, or this client.
 
-def _client(fl_ctx: FLContext) -> str:
-    """Return who receives or sends: whoever asks the server, or this client."""
-    is_client = fl_ctx.get_process_type() in _OF_CLIENTS
-    own, peer = fl_ctx.get_identity_name(), fl_ctx.get_peer_context()
-    return str(own if is_client or peer is None else peer.get_identity_name())
+        Empty, with a warning, where a run can have no client of that name.
+        """
+        is_client = fl_ctx.get_process_type() in _OF_CLIENTS
+        own, peer = fl_ctx.get_identity_name(), fl_ctx.get_peer_context()
+        name = str(own if is_client or peer is None else peer.get_identity_name())
+        try:
+            return check_client_name(name)
+        except ConfigError as error:
+            self.log_warning(fl_ctx, f"A site is not recorded: {error}")
+            return ""
 
 
 def _copied(tensors: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """A Grid that records what passes through it: one line in a ServerApp."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ from privaudit.recording.flower.messages import (
     weight_of,
 )
 from privaudit.recording.recorder import Recorder
+
+_log = logging.getLogger(__name__)
 
 
 class RecordingGrid(Grid):
@@ -65,8 +68,11 @@ class RecordingGrid(Grid):
         self._grid, self._weight = grid, weight
         self._recorder = Recorder(folder, weight=weight, ledger=ledger, **declared)
         self._ledger = self._recorder.ledger
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = {}  # by node; empty for whom nobody may be
+        self._holders: dict[str, int] = {}  # the node that named a partition, by client
+        self._others: dict[int, str] = {}  # names of nodes that hold none
         self._round, self._trained = 0, -1
+        self._shift: int | None = None  # Flower's count less this one's
         self._unnamed: list[
             tuple[int, Tensors]
         ] = []  # broadcasts, until a node answers
@@ -148,9 +154,12 @@ class RecordingGrid(Grid):
             tensors: The sum of updates times their weights.
             weight: The sum of weights.
         """
-        names = sorted(self._names[node] for node in nodes)
-        held = {**tensors, self._weight: weight} if self._weight else tensors
         self._trained = self._round
+        names = sorted(self._names.get(node, "") for node in nodes)
+        if "" in names:
+            _log.warning("A sum is not recorded: nobody knows who all are in it.")
+            return
+        held = {**tensors, self._weight: weight} if self._weight else tensors
         self._recorder.summed(self._round, names, held)
 
     def close(self, arrays: ArrayRecord | None = None) -> Run | None:
@@ -163,7 +172,7 @@ class RecordingGrid(Grid):
         self._end_round()
         if arrays is not None:
             final = tensors_of({"": arrays})
-            names = sorted(set(self._names.values()))
+            names = sorted(set(self._names.values()) - {""})
             self._recorder.broadcast(self._trained + 1, names, final)
         return self._recorder.close()
 
@@ -194,14 +203,15 @@ class RecordingGrid(Grid):
             sent = self._tensors(message)
             if sent:
                 self._unnamed.append((message.metadata.dst_node_id, sent))
+        self._read = {}  # what is sent next may be the same records, changed
         self._record_broadcasts()
 
     def _record_broadcasts(self) -> None:
         """Record what named nodes were sent, in the order of their names."""
         known = [
-            (self._names[n], sent) for n, sent in self._unnamed if n in self._names
+            (self._names[n], sent) for n, sent in self._unnamed if self._names.get(n)
         ]
-        self._unnamed = [one for one in self._unnamed if one[0] not in self._names]
+        self._unnamed = [one for one in self._unnamed if not self._names.get(one[0])]
         shared: dict[int, tuple[Tensors, list[str]]] = {}
         for name, sent in sorted(known, key=lambda one: one[0]):
             shared.setdefault(id(sent), (sent, []))[1].append(name)
@@ -209,14 +219,23 @@ class RecordingGrid(Grid):
             self._recorder.broadcast(self._round, names, sent)
 
     def _begin(self, message: Message, kind: str) -> None:
-        """Begin another round, if the message belongs to a later one."""
-        counted = round_of(message)
-        if counted is not None:
-            index = counted - (kind == "train")
-        elif kind == "train":
+        """Begin another round, if the message belongs to a later one.
+
+        Flower's count says so while it begins at 1 and goes up by 1. Where it begins
+        elsewhere or jumps, as groups named by a date do, the next round is meant.
+        """
+        if kind == "train":
             index = self._round + (self._trained == self._round)
         else:
             index = self._trained + 1
+        counted = round_of(message)
+        if counted is not None:
+            counted -= kind == "train"
+            ahead = counted - (self._shift or 0) - self._round
+            if ahead > (self._shift is not None):
+                self._shift = counted - index
+            self._shift = self._shift or 0
+            index = counted - self._shift
         if index > self._round:
             self._end_round()
             self._round = index
@@ -228,7 +247,7 @@ class RecordingGrid(Grid):
             self._events.append(noted)
         for event in self._events:
             self._recorder.mechanism(self._round, event)
-        self._unnamed, self._notes, self._events, self._read = [], {}, [], {}
+        self._unnamed, self._notes, self._events = [], {}, []
 
     def _tensors(self, message: Message) -> Tensors:
         """Return a message's arrays; records that many messages share are read once."""
@@ -242,44 +261,84 @@ class RecordingGrid(Grid):
 
     def _record_replies(self, replies: Sequence[Message]) -> None:
         """Record what clients sent, in the order of their names."""
-        named = [
-            (self._name(reply), reply) for reply in replies if not reply.has_error()
-        ]
+        named = []
+        for reply in replies:
+            if reply.has_error():
+                continue
+            noted = take_note(reply)
+            if reply.metadata.message_type.startswith(("train", "evaluate")):
+                named.append((self._name(reply, noted), noted, reply))
         self._record_broadcasts()
-        for (name, note), reply in sorted(named, key=lambda one: one[0][0]):
+        for name, noted, reply in sorted(named, key=lambda one: one[0]):
             if reply.metadata.message_type.startswith("train"):
-                self._record_update(name, note, reply)
+                self._record_update(name, noted, reply)
 
-    def _record_update(self, name: str, note: UpdateNote, reply: Message) -> None:
+    def _record_update(self, name: str, noted: dict[str, Any], reply: Message) -> None:
+        """Record what a client sent; what nobody may have sent counts as noted only."""
         masked = masked_of(reply.content)
-        if masked:
+        if masked and name:
             self._recorder.masked(self._round, name, masked)
         sent = tensors_of(dict(reply.content.array_records))
         if not sent:
             return
         weight = weight_of(reply.content, self._weight) if self._weight else None
-        self._recorder.update(self._round, name, sent, weight)
+        if name:
+            self._recorder.update(self._round, name, sent, weight)
         self._trained = self._round
+        try:
+            note = UpdateNote.of(noted)
+        except ConfigError as error:
+            _log.warning("%s The update counts as neither clipped nor noised.", error)
+            note = UpdateNote()
         self._notes[reply.metadata.src_node_id] = note
 
-    def _name(self, reply: Message) -> tuple[str, UpdateNote]:
-        """Return whose a reply is, and what else its mods noted.
+    def _name(self, reply: Message, noted: dict[str, Any]) -> str:
+        """Return whose a reply is, and take that from what its mods noted.
+
+        A partition is the node's that named it first, as long as that is there, and a
+        node has one. Nothing else that names it is recorded as that client's: it is a
+        node without a partition, and left out where there is a ledger.
 
         Raises:
             ConfigError: There is a ledger, and the client does not name its partition.
         """
-        noted = take_note(reply)
-        node, partition = reply.metadata.src_node_id, noted.pop("partition", None)
-        if partition is not None:
-            self._names[node] = self._client(partition)
-        elif node not in self._names:
-            if self._ledger is not None:
-                raise ConfigError(
-                    f"Node {node} replied without its partition, and the ledger knows "
-                    "clients by it. Put name_partition first among the ClientApp's mods."
+        node, name = reply.metadata.src_node_id, ""
+        if "partition" in noted:
+            partition = noted.pop("partition")
+            if type(partition) is int and 0 <= partition < 2**63:
+                name = self._client(partition)
+            if not (name and self._takes(node, name)):
+                _log.warning(
+                    "Node %d calls partition %.40r its own, and is not recorded as "
+                    "that client: another node holds it, the node named another one "
+                    "before, or it is no partition.",
+                    *(node, partition),
                 )
-            self._names[node] = f"node-{len(self._names)}"
-        return self._names[node], UpdateNote(**noted)
+                name = ""
+        elif node in self._names:
+            return self._names[node]
+        elif self._ledger is not None:
+            raise ConfigError(
+                f"Node {node} replied without its partition, and the ledger knows "
+                "clients by it. Put name_partition first among the ClientApp's mods."
+            )
+        if not name and self._ledger is None:
+            name = self._others.setdefault(node, f"node-{len(self._others)}")
+        self._names[node] = name
+        return name
+
+    def _takes(self, node: int, name: str) -> bool:
+        """Say whether a node may be a client, and let it be if so."""
+        holder = self._holders.get(name)
+        if holder == node:
+            return True
+        is_held = holder is not None and holder in set(self._grid.get_node_ids())
+        if is_held or node in self._holders.values():
+            return False
+        if holder is not None:
+            del self._names[holder]
+        self._holders[name] = node
+        return True
 
     def _client(self, partition: int) -> str:
         """Return the name of a partition's client.

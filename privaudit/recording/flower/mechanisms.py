@@ -7,8 +7,10 @@ more or less would change what all others are divided by. Flower's own formulas 
 clip norm. Weights of updates are taken as public, and as the same for neighbours.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp.strategy import (
@@ -20,6 +22,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from privaudit.core.errors import ConfigError, shown
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.flower.messages import weight_of
 
@@ -45,6 +48,25 @@ class UpdateNote:
 
     clip_norm: float = float("inf")
     noise_std: float = 0.0
+
+    @classmethod
+    def of(cls, noted: Mapping[str, Any]) -> "UpdateNote":
+        """Return what a client noted: its word, so anything may stand there.
+
+        Raises:
+            ConfigError: Something else is noted, no number, or one out of range.
+        """
+        numbers = all(type(value) in (int, float) for value in noted.values())
+        if numbers and noted.keys() <= {"clip_norm", "noise_std"}:
+            note = cls(**noted)
+            if note.clip_norm > 0 and 0 <= note.noise_std < math.inf:
+                # Over a tiny clip norm finite noise is an infinite multiplier.
+                if note.noise_std / note.clip_norm < math.inf:
+                    return note
+        raise ConfigError(
+            f"A client notes {shown(dict(noted))} of its update. A note holds "
+            "clip_norm, a number above 0, and noise_std, a finite one of at least 0."
+        )
 
 
 def local_event(notes: Sequence[UpdateNote], rate: float) -> MechanismEvent | None:
@@ -101,17 +123,19 @@ class ServerNoise:
         multiplier, n the clients it counts on, C' the clip norm as it is then. One update
         of weight w moves a weighted mean by w / sum(w) clip norms C. So in the mean's
         units noise over clip norm is z (C' / C) / (n max(w) / sum(w)), which is z where
-        C' = C and the n updates weigh alike.
+        C' = C and the n updates weigh alike. Nothing is bounded where a weight is negative
+        or not finite, or all are 0.
 
         Source: as in flwr 1.41, dp_fixed_clipping.py and dp_adaptive_clipping.py.
         """
-        largest = max(weights) / sum(weights)
+        total = sum(weights)
+        is_mean = all(weight >= 0 for weight in weights) and 0 < total < math.inf
+        largest = max(weights) / total if is_mean else 1.0
         spread = self.strategy.clipping_norm / self.clip_norm
         clients = self.strategy.num_sampled_clients
         noise = self.strategy.noise_multiplier * spread / (clients * largest)
-        moved = self._event(
-            noise, REPLACED, self.clip_norm, len(weights), self._is_bounded(notes)
-        )
+        bounded = is_mean and self._is_bounded(notes)
+        moved = self._event(noise, REPLACED, self.clip_norm, len(weights), bounded)
         counted = getattr(self.strategy, "clipped_count_stddev", 0.0)
         if not counted:
             return [moved]
@@ -157,4 +181,5 @@ def weights_of(strategy: Strategy, replies: Sequence[Message]) -> list[float]:
     """Return the weight of each reply that did not fail, as a strategy takes it."""
     key = getattr(strategy, "weighted_by_key", "num-examples")
     sent = [reply.content for reply in replies if not reply.has_error()]
-    return [weight_of(content, key) or 1.0 for content in sent]
+    weights = [weight_of(content, key) for content in sent]
+    return [1.0 if weight is None else weight for weight in weights]

@@ -112,15 +112,28 @@ def _draws_uniformly(strategy: Strategy) -> bool:
     return drawn is FedAvg.configure_train
 
 
-def claim_of(source: "LocalDpMod | Strategy") -> Claim:
+def claim_of(source: "LocalDpMod | Strategy", rounds: int | None = None) -> Claim:
     """Return the epsilon that one of Flower's mechanisms claims, by its own formula.
 
-    LocalDpMod's is of one round. A strategy claims what its accountant allows, or, where
-    that has no bound, has spent; without an accountant it claims nothing.
+    LocalDpMod's is of one round: of the training it claims the sum over its rounds, and
+    nothing where their number is not given. A strategy claims what its accountant allows,
+    or, where that has no bound, has spent; without an accountant it claims nothing.
+
+    Args:
+        source: The mod, or the strategy.
+        rounds: In how many each client takes part at most; of a LocalDpMod only.
+
+    Raises:
+        ConfigError: There are fewer than 1.
     """
+    if rounds is not None and rounds < 1:
+        raise ConfigError(f"A claim of {rounds} rounds was asked for. Give 1 or more.")
     if isinstance(source, LocalDpMod):
-        words = "Flower's LocalDpMod, of one round"
-        return Claim(source.epsilon, source.delta, words)
+        once = f"epsilon {source.epsilon:g}, delta {source.delta:g} in one round"
+        if rounds is None:
+            return Claim(source=f"Flower's LocalDpMod: {once}, nothing of all rounds")
+        words = f"Flower's LocalDpMod: {once}, added up over {rounds}"
+        return Claim(rounds * source.epsilon, rounds * source.delta, words)
     accountant = getattr(source, "accountant", None)
     if accountant is None:
         return Claim()

@@ -174,3 +174,17 @@ def test_a_job_s_arguments_make_the_same_filter_again(tmp_path: Path) -> None:
     written = json.dumps({name: getattr(made, name) for name in names})
     again = RecordingFilter(**json.loads(written))
     assert all(getattr(again, name) == getattr(made, name) for name in names)
+
+
+def test_another_kind_and_a_name_that_is_none_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    play(recording, rounds=(0,), sites=("../site", "hospital-a"))
+    other = message(99, 0, DataKind.WEIGHT_DIFF)
+    assert recording.process(other, context("hospital-b")) is other
+    recording.handle_event(EventType.END_RUN, context("hospital-a"))
+    assert told(tmp_path / "run", "update") == [(0, "hospital-a", 2.0)]
+    assert told(tmp_path / "run", "broadcast") == [(0, "hospital-a", 0.0)]
+    assert "hospital-b sends WEIGHT_DIFF" in caplog.text
+    assert "'../site' is no name of a client" in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -16,6 +16,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.transcript import Transcript, TranscriptFolder
 from privaudit.recording.flower import RecordingGrid
+from privaudit.recording.flower.mechanisms import UpdateNote
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     NODES,
@@ -214,3 +215,121 @@ def test_memory_does_not_grow_with_the_rounds(tmp_path: Path) -> None:
     assert tensors <= 2 * NODES + 2
     assert len(grid._read) <= 1
     grid.close()
+
+
+def echo(grid: RecordingGrid, at: int, nodes: list[int], value: float = 0.0) -> None:
+    """Train once at nodes, in the round that Flower counts so."""
+    config = ConfigRecord({"server-round": at})
+    content = {"arrays": arrays_of(value, value), "config": config}
+    sent = [Message(RecordDict(content), node, "train") for node in nodes]
+    grid.send_and_receive(sent)
+
+
+def noting(**note: object) -> ClientApp:
+    """Return the small app, whose client-1 notes something else of itself."""
+
+    def other(message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 1:
+            reply.content["privaudit"] = ConfigRecord(note)
+        return reply
+
+    app, named = ClientApp(), client_app()
+
+    @app.train(mods=[other])
+    def train(message: Message, context: Context) -> Message:
+        return named(message, context)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"config": ConfigRecord()}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize("partition", ["x", 1.5, -1, True, 0])
+def test_a_node_is_not_taken_for_a_client_that_it_is_not(
+    recording: Recorded,
+    ledger: Ledger,
+    caplog: pytest.LogCaptureFixture,
+    partition: object,
+) -> None:
+    grid = recording(noting(partition=partition), ledger=ledger)
+    echo(grid, 1, grid.nodes)
+    run = grid.close()
+    assert run is not None
+    assert run.participants == [("client-0", "client-2")]
+    assert f"calls partition {partition!r} its own" in caplog.text
+    sent = transcript(run.path)
+    updates = {m.sender: m.tensors["w"][0] for m in sent if m.is_update}
+    assert updates == {"client-0": 1.0, "client-2": 3.0}
+
+
+def test_without_a_ledger_such_a_node_is_one_without_a_partition(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    with recording(noting(partition=0)) as grid:
+        echo(grid, 1, grid.nodes)
+    sent = transcript(tmp_path / "run")
+    updates = {m.sender: m.tensors["w"][0] for m in sent if m.is_update}
+    assert updates == {"client-0": 1.0, "node-0": 2.0, "client-2": 3.0}
+
+
+def test_a_node_keeps_its_partition_until_it_is_gone(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    grid = recording(ledger=ledger)
+    first, second, third = grid.nodes
+    echo(grid, 1, [first, second, third])
+    grid.contexts[third].node_config["partition-id"] = 0  # changes its own
+    grid.contexts[5] = grid.contexts[second]  # restarts with another id
+    echo(grid, 2, [first, third, 5])
+    grid.nodes.remove(second)
+    echo(grid, 3, [first, 5])
+    run = grid.close()
+    assert run is not None
+    both = ("client-0", "client-1")
+    assert run.participants == [(*both, "client-2"), ("client-0",), both]
+
+
+def test_a_note_that_is_none_counts_as_no_protection(
+    recording: Recorded, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = noting(partition=1, clip_norm=0.0, noise_std="big")
+    grid = recording(app, ledger=ledger)
+    echo(grid, 1, grid.nodes)
+    assert UpdateNote() in grid.update_notes
+    assert "neither clipped nor noised" in caplog.text
+    assert grid.close().participants == [tuple(CLIENTS)]
+
+
+def test_replies_to_queries_need_no_name(recording: Recorded, ledger: Ledger) -> None:
+    grid = recording(noting(), ledger=ledger)
+    content = RecordDict({"config": ConfigRecord()})
+    asked = [Message(content, node, "query") for node in grid.nodes]
+    assert len(list(grid.send_and_receive(asked))) == NODES
+
+
+@pytest.mark.parametrize("counts", [(20261122, 20261123), (1, 20261123), (4, 5)])
+def test_rounds_count_from_0_whatever_flower_calls_them(
+    recording: Recorded, tmp_path: Path, counts: tuple[int, int]
+) -> None:
+    with recording() as grid:
+        for at in counts:
+            echo(grid, at, grid.nodes)
+    updates = [m.round for m in transcript(tmp_path / "run") if m.is_update]
+    assert updates == [0] * NODES + [1] * NODES
+
+
+def test_records_that_change_between_two_sends_are_read_again(
+    recording: Recorded, tmp_path: Path
+) -> None:
+    arrays = arrays_of(0, 0)
+    config = ConfigRecord({"server-round": 1})
+    with recording() as grid:
+        for number, node in enumerate(grid.nodes):
+            arrays["w"] = Array(np.full(2, number, dtype=np.float32))
+            content = RecordDict({"arrays": arrays, "config": config})
+            grid.send_and_receive([Message(content, node, "train")])
+    sent = [m for m in transcript(tmp_path / "run") if m.kind == "broadcast"]
+    assert [m.tensors["w"][0] for m in sent] == [0, 1, 2]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
@@ -30,6 +31,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.flower import RecordedStrategy, claim_of, noted
+from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     NODES,
@@ -73,7 +75,9 @@ def found(run: Run, rule: str) -> list[Finding]:
 
 def test_local_noise_is_each_uploads_own(recording: Recorded, ledger: Ledger) -> None:
     mod = LocalDpMod(CLIP, sensitivity=CLIP, epsilon=0.9, delta=1e-5)
-    run = recorded(recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod))
+    run = recorded(
+        recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod, rounds=2)
+    )
     (event,) = events(run)
     std = CLIP * math.sqrt(2 * math.log(1.25 / 1e-5)) / 0.9
     assert event.noise_multiplier == pytest.approx(std / CLIP)
@@ -84,7 +88,7 @@ def test_local_noise_is_each_uploads_own(recording: Recorded, ledger: Ledger) ->
         NODES,
     )
     claimed, certified = run.privacy["claimed"], run.privacy["certified"]
-    assert claimed["epsilon"] == 0.9
+    assert claimed["epsilon"] == 2 * 0.9
     assert (
         certified["server"]["epsilon"] > 2 * 0.9
     )  # two rounds, of twice the clip norm
@@ -106,7 +110,9 @@ def test_enough_local_noise_covers_its_claim(
 def test_noise_far_too_small_is_found(recording: Recorded, ledger: Ledger) -> None:
     """As a DP filter's defaults that give epsilon 70,000 a round."""
     mod = LocalDpMod(1.0, sensitivity=0.0011, epsilon=1.0, delta=1e-5)
-    run = recorded(recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod))
+    run = recorded(
+        recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod, rounds=2)
+    )
     (finding,) = found(run, "claim-covers-certificate")
     assert finding.severity == "error"
     assert run.privacy["certified"]["server"]["epsilon"] > 2 * 65_000
@@ -239,6 +245,69 @@ def test_a_strategys_claim_is_its_accountants() -> None:
     )
     assert claim_of(strategy) == Claim(4.0, 1e-5, "Flower's RdpAccountant")
     assert claim_of(fed_avg()).epsilon is None
+
+
+def test_a_claim_of_one_round_is_none_of_the_training() -> None:
+    mod = LocalDpMod(CLIP, sensitivity=CLIP, epsilon=0.9, delta=1e-5)
+    claim = claim_of(mod)
+    assert claim.epsilon is None
+    assert "epsilon 0.9, delta 1e-05 in one round" in claim.source
+    composed = claim_of(mod, rounds=3)
+    assert (composed.epsilon, composed.delta) == pytest.approx((2.7, 3e-5))
+    with pytest.raises(ConfigError, match="1 or more"):
+        claim_of(mod, rounds=0)
+
+
+def reply(weight: float | None) -> Message:
+    metrics = MetricRecord(
+        {"loss": 1.0} if weight is None else {"num-examples": weight}
+    )
+    return Message(
+        RecordDict({"metrics": metrics}), dst_node_id=1, message_type="train"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "share"),
+    [
+        ([0.05, 0.0, 0.0], 1.0),
+        ([1.0, 3.0], 0.75),
+        ([None, 3.0], 0.75),
+        ([0.0, 0.0], None),
+        ([3.0, -1.0], None),
+        ([1.0, math.nan], None),
+        ([1.0, math.inf], None),
+    ],
+)
+def test_noise_counts_over_the_share_that_weights_of_zero_leave(
+    weights: list[float], share: float | None
+) -> None:
+    """A share that is no weight of a mean bounds nothing."""
+    strategy = DifferentialPrivacyServerSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
+    taken = weights_of(strategy.strategy, [reply(weight) for weight in weights])
+    (event,) = ServerNoise(strategy, CLIP, 1.0).events(taken, [])
+    assert event.bounded == (share is not None)
+    if share is not None:
+        assert event.noise_multiplier == pytest.approx(NOISE / (NODES * share))
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        {"evil": 1},
+        {"clip_norm": 0.0, "noise_std": 1.0},
+        {"clip_norm": -1.0, "noise_std": 1.0},
+        {"clip_norm": math.nan, "noise_std": 1.0},
+        {"clip_norm": 5e-324, "noise_std": 1.0},
+        {"clip_norm": 1.0, "noise_std": math.nan},
+        {"clip_norm": 1.0, "noise_std": "big"},
+        {"clip_norm": 1.0, "noise_std": [1.0]},
+        {"clip_norm": True},
+    ],
+)
+def test_a_note_that_is_none_is_refused(noted: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="a number above 0, and noise_std"):
+        UpdateNote.of(noted)
 
 
 def test_another_mod_cannot_be_noted(tmp_path: Path) -> None:
