@@ -186,5 +186,5 @@ def test_another_kind_and_a_name_that_is_none_are_left_out(
     recording.handle_event(EventType.END_RUN, context("hospital-a"))
     assert told(tmp_path / "run", "update") == [(0, "hospital-a", 2.0)]
     assert told(tmp_path / "run", "broadcast") == [(0, "hospital-a", 0.0)]
-    assert "hospital-b sends WEIGHT_DIFF" in caplog.text
+    assert f"hospital-b sends {DataKind.WEIGHT_DIFF}" in caplog.text
     assert "'../site' is no name of a client" in caplog.text

@@ -300,7 +300,9 @@ def test_a_note_that_is_none_counts_as_no_protection(
     echo(grid, 1, grid.nodes)
     assert UpdateNote() in grid.update_notes
     assert "neither clipped nor noised" in caplog.text
-    assert grid.close().participants == [tuple(CLIENTS)]
+    run = grid.close()
+    assert run is not None
+    assert run.participants == [tuple(CLIENTS)]
 
 
 def test_replies_to_queries_need_no_name(recording: Recorded, ledger: Ledger) -> None:
