@@ -59,10 +59,13 @@ class UpdateNote:
         numbers = all(type(value) in (int, float) for value in noted.values())
         if numbers and noted.keys() <= {"clip_norm", "noise_std"}:
             note = cls(**noted)
-            if note.clip_norm > 0 and 0 <= note.noise_std < math.inf:
-                # Over a tiny clip norm finite noise is an infinite multiplier.
-                if note.noise_std / note.clip_norm < math.inf:
-                    return note
+            # Over a tiny clip norm finite noise is an infinite multiplier.
+            if (
+                note.clip_norm > 0
+                and 0 <= note.noise_std < math.inf
+                and note.noise_std / note.clip_norm < math.inf
+            ):
+                return note
         raise ConfigError(
             f"A client notes {shown(dict(noted))} of its update. A note holds "
             "clip_norm, a number above 0, and noise_std, a finite one of at least 0."
