@@ -154,7 +154,7 @@ class Auditor:
             UnknownNameError: No threat model, or no client, has that name.
             ViewError: The threat model does not fit the run.
             AttackError: There is nobody to attack, or a scenario about epsilon meets
-                groups of records that share a coin.
+                groups of records that share a coin, or members that no coin chose.
         """
         run, population = self.run, self.run.population
         scenario = self._as_seen(scenario)
@@ -163,6 +163,12 @@ class Auditor:
                 f"{scenario.name} was requested, and {run.name} has groups of records "
                 "that share a coin: what they show of epsilon is a group's, and a claim "
                 "is about one record. Choose another scenario, or split without groups."
+            )
+        if scenario.one_run and run.sampling != "coin":
+            raise AttackError(
+                f"{scenario.name} was requested, and {run.name} declares no coin that "
+                "chose its members, which a bound on epsilon rests on. Choose another "
+                "scenario, or record a federation whose ledger was tossed."
             )
         threat = find_threat(scenario.threat)
         who = scenario.threat.partition(":")[2]  # a peer does not attack itself

@@ -197,6 +197,7 @@ def _lenient(config: pytest.Config, limit: MarkerLimit) -> str:
 
 def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
     from privaudit.checks.gate.checks import judge
+    from privaudit.checks.gate.questions import as_sampled
     from privaudit.core.errors import ConfigError
 
     wanted = "above" if limit.metric == "utility" else "below"
@@ -211,7 +212,8 @@ def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
             f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER from 0 to "
             f"1, and has below={limit.below}, above={limit.above}."
         )
-    return judge([_question(found, limit, float(value))], limit.alpha)[0]
+    asked = as_sampled(_question(found, limit, float(value)), found.run.sampling)
+    return judge([asked], limit.alpha)[0]
 
 
 def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion":
@@ -237,7 +239,12 @@ def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion
 
 def _message(found: "Audit", check: "GateCheck") -> str:
     question = check.question
-    if check.outcome == "underpowered":
+    if question.sampling != "coin":
+        advice = (
+            "More records decide nothing. Audit a run whose members a fair coin chose, "
+            'or set underpowered="xfail".'
+        )
+    elif check.outcome == "underpowered":
         advice = (
             f"Too few records to say. Audit a run with more candidates, move "
             f'{question.setting}={question.limit:g}, or set underpowered="xfail".'

@@ -103,6 +103,7 @@ def _rank(entry: IndexEntry) -> tuple[int, int, float, str]:
 def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
     audit = entry.audit
     strongest, p = _strongest(audit)
+    by_coin = audit.run.sampling == "coin"  # else no p-value is of membership
     verdict = audit.headline.verdict.kind
     heading, kind = wording.decision(audit)
     return {
@@ -119,7 +120,7 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
         "strongest": strongest.attack,
         "strongest_auroc": TableCell.of(strongest.auroc),
         "tried": len(audit.results),
-        "p": formatting.p_value(p),
+        "p": formatting.p_value(p) if by_coin else "",
         "rank": str(len(_ORDER) - _ORDER.index(verdict)),
         "kind": kind.replace(" ", "-"),
         "verdict": heading,

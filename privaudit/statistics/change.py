@@ -16,9 +16,12 @@ from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import check_confidence
 from privaudit.statistics.power import enough_to_exclude
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 IntervalAt = Callable[[float], Estimate]  # the same difference at any confidence
-Kind = Literal["increase", "decrease", "no difference", "underpowered"]
+Kind = Literal[
+    "increase", "decrease", "no difference", "underpowered", "sampling unknown"
+]
 
 _SMALLEST_P = 1e-12  # below it nobody asks
 
@@ -31,6 +34,8 @@ class Difference:
         name: Of what was measured, such as "loss-threshold AUROC".
         interval_at: The difference at any confidence; the intervals are nested.
         margin: The largest difference that does not matter, above 0.
+        sampling: Of a leak, how members were chosen: without a coin each, the number
+            stands and there is no verdict.
 
     Raises:
         ConfigError: ``margin`` is out of range.
@@ -39,6 +44,7 @@ class Difference:
     name: str
     interval_at: IntervalAt
     margin: float = 0.05
+    sampling: Sampling = "coin"
 
     def __post_init__(self) -> None:
         if not 0 < self.margin < 1:
@@ -54,7 +60,8 @@ class Change:
 
     Attributes:
         kind: "increase", "decrease": beyond the margin, after Holm. "no difference":
-            none beyond the margin. "underpowered": neither can be said.
+            none beyond the margin. "underpowered": neither can be said. "sampling
+            unknown": it is of a leak, and nobody declares a coin.
         estimate: The difference.
         margin: From where on it matters.
         p_value: Of no difference at all, adjusted for the number of claims (Holm).
@@ -76,12 +83,16 @@ class Change:
     @property
     def excludes_increase(self) -> bool:
         """Whether an increase beyond the margin is ruled out."""
-        return not self.estimate.unresolved and self.estimate.high < self.margin
+        return self._resolved and self.estimate.high < self.margin
 
     @property
     def excludes_decrease(self) -> bool:
         """Whether a decrease beyond the margin is ruled out."""
-        return not self.estimate.unresolved and self.estimate.low > -self.margin
+        return self._resolved and self.estimate.low > -self.margin
+
+    @property
+    def _resolved(self) -> bool:
+        return self.kind != "sampling unknown" and not self.estimate.unresolved
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
@@ -160,8 +171,11 @@ def _judge(
 ) -> Change:
     estimate, margin = difference.interval_at(1 - alpha), difference.margin
     kind = _kind(estimate, margin, p_values[1] <= alpha)
-    enough = None if estimate.unresolved else _enough(estimate, margin)
     said = f"{difference.name} differs by {estimate}"
+    if difference.sampling != "coin":
+        sentence = f"No verdict on leakage: {said}. {UNKNOWN_SAMPLING}"
+        return Change("sampling unknown", estimate, margin, *p_values, None, sentence)
+    enough = None if estimate.unresolved else _enough(estimate, margin)
     sentence = f"{kind.capitalize()}: {said}."
     if kind in ("increase", "decrease"):
         sentence = f"{kind.capitalize()}: {said}, beyond {margin:g}."

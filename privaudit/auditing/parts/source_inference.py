@@ -23,6 +23,7 @@ from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.signals import measure_signals
 from privaudit.statistics.estimate import Estimate, two_proportions
 from privaudit.statistics.guesses import success_rate
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def infer_sources(
     targets: Sequence[Target],
     truth: Truth,
     by_unit: ByUnit = lambda _, values: values,
+    sampling: Sampling = "coin",
 ) -> SourceInference | None:
     """Name each candidate's client by the smallest loss, or each group's by the mean.
 
@@ -72,7 +74,7 @@ def infer_sources(
         _share(right[~member]),
         beyond,
         1 / len(targets),
-        _sentence(beyond),
+        _sentence(beyond) if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
     )
 
 
@@ -114,7 +116,11 @@ SOURCE_INFERENCE = AuditPart(
     SourceInference | None,
     applies=lambda played: played.scenario.by_round,
     compute=lambda played: infer_sources(
-        played.adversary, played.targets, played.truth, played.by_unit
+        played.adversary,
+        played.targets,
+        played.truth,
+        played.by_unit,
+        played.run.sampling,
     ),
     nothing=None,
     title="Source inference",

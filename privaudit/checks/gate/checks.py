@@ -20,6 +20,7 @@ from privaudit.statistics.change import (
 )
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.power import enough_to_exclude
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 Outcome = Literal["pass", "regression", "underpowered"]
 
@@ -39,6 +40,8 @@ class GateQuestion:
         before: The baseline's; None where the run is held to a value.
         interval_at: Of the change since the baseline, or of the run's value.
         note: Added to the sentence.
+        sampling: Of a leak, how members were chosen: without a coin each, nothing is
+            decided.
     """
 
     name: str
@@ -49,6 +52,7 @@ class GateQuestion:
     before: float | None
     interval_at: IntervalAt
     note: str = ""
+    sampling: Sampling = "coin"
 
     def worse_at(self, confidence: float) -> Estimate:
         """Return by how much it is worse: than before, or than the limit."""
@@ -70,12 +74,12 @@ class GateCheck:
     Attributes:
         question: What was asked.
         outcome: "regression": worse beyond the line, after Holm. "pass": that is ruled
-            out. "underpowered": neither.
+            out. "underpowered": neither, or no coin is declared that chose members.
         estimate: The change since the baseline, or the run's value.
         p_value: Of being no worse than the line, two-sided and after Holm; 1 where it
             is better.
         enough: The n that would decide in 80 of 100 comparisons; None where it is
-            decided, or the interval is unresolved.
+            decided, the interval is unresolved, or no n would.
         sentence: What a developer reads, with the number, its interval and n.
     """
 
@@ -137,7 +141,9 @@ def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCh
     Raises:
         ConfigError: ``alpha`` or a margin is out of range.
     """
-    differences = [Difference(q.name, q.worse_at, q.margin) for q in questions]
+    differences = [
+        Difference(q.name, q.worse_at, q.margin, q.sampling) for q in questions
+    ]
     return [
         _answer(question, change, alpha)
         for question, change in zip(
@@ -161,8 +167,8 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
-    enough = None
-    if outcome == "underpowered" and not change.estimate.unresolved:
+    enough, by_coin = None, question.sampling == "coin"
+    if outcome == "underpowered" and by_coin and not change.estimate.unresolved:
         enough = _enough(question, change.estimate)
     estimate = question.interval_at(1 - alpha)
     said = _SENTENCES[outcome](question, estimate, change.estimate)
@@ -172,6 +178,8 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
             f"in 80 of 100 comparisons, in place of {sum(estimate.n)}."
         )
     sentence = f"{outcome.capitalize()}: {said}{question.note}"
+    if not by_coin:
+        sentence = f"No verdict on membership: {said}{question.note} {UNKNOWN_SAMPLING}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
     return GateCheck(question, outcome, estimate, p_value, enough, sentence)
 
@@ -219,7 +227,9 @@ def _said_pass(question: GateQuestion, estimate: Estimate, worse: Estimate) -> s
 
 
 def _said_undecided(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
-    if not worse.unresolved and worse.low > question.margin:
+    if question.sampling != "coin":
+        beyond = "and no verdict is given"
+    elif not worse.unresolved and worse.low > question.margin:
         beyond = "which is beyond it, but not after Holm's correction for all checks"
     elif question.before is not None and worse.low > 0:
         beyond = "which is not chance, but leaves it open"

@@ -35,6 +35,7 @@ from privaudit.checks.gate.checks import (
 from privaudit.checks.gate.guarantees import GuaranteeCheck, compare_guarantees
 from privaudit.checks.gate.paired_baseline import check_same, joined_audit, joined_tests
 from privaudit.checks.gate.questions import (
+    as_sampled,
     auroc_at,
     changes,
     leak_limit,
@@ -169,6 +170,7 @@ def gate(
         *_changes(audit, against, attacks, settings),
         *_limits(audit, settings),
     ]
+    questions = [as_sampled(question, loaded.sampling) for question in questions]
     for name in attacks:
         audit.leak(name)  # so that a name is right, with or without a baseline
     checks: list[GateCheck | GuaranteeCheck] = [

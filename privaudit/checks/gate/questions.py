@@ -1,6 +1,7 @@
 """What the gate asks of a run's audit, alone or beside another's."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import success_rate
 from privaudit.statistics.roc import pooled_auroc, sign_turned
+from privaudit.statistics.verdict import Sampling
 
 
 def auroc_at(clients: Sequence[ClientScores]) -> IntervalAt:
@@ -94,6 +96,13 @@ def use_limit(
     """Return the question whether utility is below a limit."""
     value = interval_at(0.95).value
     return GateQuestion(name, "use", setting, limit, value, None, interval_at)
+
+
+def as_sampled(question: GateQuestion, sampling: Sampling) -> GateQuestion:
+    """Return the question; of a leak, it is answered only if a coin chose members."""
+    if question.about == "use" or sampling == "coin":
+        return question
+    return replace(question, sampling=sampling)
 
 
 def use_name(metric: str) -> str:

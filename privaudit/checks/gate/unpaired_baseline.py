@@ -24,6 +24,7 @@ from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.checks.gate.questions import (
     TURNED_SIDES,
+    as_sampled,
     auroc_at,
     success_at,
     turned_at,
@@ -38,6 +39,7 @@ from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
 from privaudit.statistics.roc import sign_turned
+from privaudit.statistics.verdict import Sampling
 
 NOTE = (
     " Unpaired: the baseline holds numbers and no scores, so this takes more records "
@@ -130,14 +132,23 @@ def unpaired(
         clients = audit.clients(name)
         if "auroc" in settings.metrics:
             before = _estimate(numbers, "leaks", name, "auroc")
-            yield _auroc(name, auroc_at(clients), before, settings)
+            asked = _auroc(name, auroc_at(clients), before, settings)
+            yield as_sampled(asked, _sampling(numbers, name))
         if "success" in settings.metrics:
             before = _estimate(numbers, "leaks", name, "success_plain")
             now = success_at(clients)
-            yield _question(f"{name} success rate", now, before, settings)
+            asked = _question(f"{name} success rate", now, before, settings)
+            yield as_sampled(asked, _sampling(numbers, name))
     known = audit.run.has_utility or numbers.contents.get("utility") is not None
     if "utility" in settings.metrics and known:
         yield _use(audit, numbers, settings)
+
+
+def _sampling(numbers: PublicNumbers, attack: str) -> Sampling:
+    """Return how its members were chosen, as its verdict on the attack says."""
+    verdict = numbers.contents["leaks"][attack].get("verdict")
+    kind = verdict.get("kind") if isinstance(verdict, dict) else ""
+    return "unknown" if kind == "sampling unknown" else "coin"
 
 
 def _auroc(

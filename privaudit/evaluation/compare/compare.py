@@ -26,6 +26,7 @@ from privaudit.evaluation.compare.paired_metrics import (
 from privaudit.federated.runs.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import Change, Difference, judge_changes
+from privaudit.statistics.verdict import Sampling
 
 Runs = Run | str | Path | Sequence[Run | str | Path]
 
@@ -198,14 +199,16 @@ def compare(
     margins: dict[About, float] = {"leak": margin, "use": utility_margin}
     settled = measured if attacks else _settled(measured)
     rest = [metric for metric in measured if metric not in settled]
+    by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))
+    sampling: Sampling = "coin" if by_coin else "unknown"
     return RunComparison(
         first=tuple(a.name for a, _ in pairs),
         against=tuple(b.name for _, b in pairs),
         scenario=scenario,
         paired_by="record" if len(pairs) == 1 else "seed",
         changes=(
-            *_judge(settled, margins, alpha, is_primary=True),
-            *_judge(rest, margins, alpha, is_primary=False),
+            *_judge(settled, margins, alpha, sampling, is_primary=True),
+            *_judge(rest, margins, alpha, sampling, is_primary=False),
         ),
     )
 
@@ -219,12 +222,19 @@ def _judge(
     measured: Sequence[Measured],
     margins: Mapping[About, float],
     alpha: float,
+    sampling: Sampling,
     *,
     is_primary: bool,
 ) -> list[MetricChange]:
     """Return what may be said, corrected for the number of these metrics."""
     differences = [
-        Difference(m.name, m.interval_at, margins[m.about]) for m in measured
+        Difference(
+            m.name,
+            m.interval_at,
+            margins[m.about],
+            sampling if m.about == "leak" else "coin",
+        )
+        for m in measured
     ]
     return [
         MetricChange(m.name, m.about, m.first, m.second, change, is_primary, m.turned)

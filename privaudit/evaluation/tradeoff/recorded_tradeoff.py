@@ -27,13 +27,21 @@ def weigh_runs(
         watcher: Is told what is done next.
 
     Raises:
-        ConfigError: A run was trained here, has no utility, or stands there twice.
+        ConfigError: A run was trained here, has no utility, declares no coin that
+            chose its members, or stands there twice.
     """
     trained = [run.name for run in runs if not run.origin]
     if trained:
         raise ConfigError(
             f"{trained[0]} was trained here, and a trade-off of recorded federations was "
             "requested. Sweep trainers with --trainers, or compare such runs."
+        )
+    untossed = [run.name for run in runs if run.sampling != "coin"]
+    if untossed:
+        raise ConfigError(
+            f"A trade-off was requested, and {untossed[0]} declares no coin that chose "
+            "its members: what tells them from others may be no leakage. Weigh "
+            "federations whose ledgers were tossed (`privaudit split`)."
         )
     ledgers = list(dict.fromkeys(run.header["ledger_hash"] for run in runs))
     points = []

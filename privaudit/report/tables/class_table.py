@@ -44,7 +44,10 @@ def classes_of(
     if names is None:
         names = [audit.run.class_names for audit in audits]
     pairs = zip(audits, names, strict=True)
-    return [leak_by_class(audit.headline, class_names) for audit, class_names in pairs]
+    return [
+        leak_by_class(audit.headline, class_names, audit.run.sampling)
+        for audit, class_names in pairs
+    ]
 
 
 def class_tables(

@@ -1,7 +1,7 @@
 """Records of which classes leak? AUROC by class, corrected for their number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 FEWEST = 10  # members, and as many others: with fewer an interval says nothing
 
@@ -24,17 +25,20 @@ class ClassLeak:
         n: Its members and its other candidates, of all attacked clients.
         auroc: Within clients and averaged by pairs; None where there are too few.
         p_value: Of an AUROC of 0.5, by Holm's method over all classes with enough.
+        sampling: How members were chosen: without a coin each, no class is said to leak.
     """
 
     name: str
     n: tuple[int, int]
     auroc: Estimate | None
     p_value: float = 1.0
+    sampling: Sampling = "coin"
 
     @property
     def results(self) -> bool:
         """Whether the AUROC lies above 0.5, corrected for the number of classes."""
-        return self.auroc is not None and self.p_value <= ALPHA
+        by_coin = self.sampling == "coin"
+        return by_coin and self.auroc is not None and self.p_value <= ALPHA
 
     @property
     def standing(self) -> str:
@@ -42,11 +46,15 @@ class ClassLeak:
         if self.auroc is None:
             members, others = self.n
             return f"unresolved: needs {FEWEST} + {FEWEST}, has {members} + {others}"
+        if self.sampling != "coin":
+            return "no verdict"
         finding = "above 0.5" if self.results else "not distinguishable from 0.5"
         return f"{finding}, p {p_value(self.p_value)}"
 
 
-def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLeak]:
+def leak_by_class(
+    leak: AttackResult, names: Sequence[str] = (), sampling: Sampling = "coin"
+) -> list[ClassLeak]:
     """Return each class that has a candidate, in the order of the classes.
 
     Scores are compared within a client and a class only, so that an attack which knows
@@ -55,6 +63,7 @@ def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLe
     Args:
         leak: Of one attack.
         names: Of the classes; a class without one is called by its number.
+        sampling: How members were chosen.
     """
     labels = sorted({int(label) for c in leak.clients for label in c.labels})
     class_leaks = [_of_class(leak.clients, label, names) for label in labels]
@@ -62,7 +71,7 @@ def leak_by_class(leak: AttackResult, names: Sequence[str] = ()) -> list[ClassLe
     adjusted = holm([p_above_chance(one.auroc) for one in resolved if one.auroc])
     corrected = {one.name: float(p) for one, p in zip(resolved, adjusted, strict=True)}
     return [
-        ClassLeak(one.name, one.n, one.auroc, corrected.get(one.name, 1.0))
+        replace(one, p_value=corrected.get(one.name, 1.0), sampling=sampling)
         for one in class_leaks
     ]
 
@@ -94,6 +103,8 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     )
     if not resolved:
         return f"No class has {FEWEST} members and {FEWEST} non-members.{rest}"
+    if resolved[0].sampling != "coin":
+        return f"No verdict on any class. {UNKNOWN_SAMPLING}{rest}"
     over = f"Holm-corrected over {len(resolved)} class{'es' * (len(resolved) > 1)}"
     leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)
     if not leaking:

@@ -24,6 +24,7 @@ from privaudit.statistics.comparisons import (
     pooled_paired_auroc_difference,
 )
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import Sampling
 
 
 def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
@@ -89,7 +90,9 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def round_sentences(audit: Audit) -> list[str]:
     """Say of each attack when it leaked; nothing where single rounds were not asked."""
     return [
-        _when(leakage) for leakage in audit.part(LEAKAGE_BY_ROUND) if leakage.by_round
+        _when(leakage, audit.run.sampling)
+        for leakage in audit.part(LEAKAGE_BY_ROUND)
+        if leakage.by_round
     ]
 
 
@@ -110,12 +113,14 @@ def corrected(told: LeakageByRound) -> dict[int, float]:
     return {index: float(p) for index, p in zip(rounds, adjusted, strict=True)}
 
 
-def _when(told: LeakageByRound) -> str:
+def _when(told: LeakageByRound, sampling: Sampling) -> str:
     """Say when one attack leaked, and what the largest round is: no estimate."""
     count, worst, first = len(told.by_round), told.worst, first_round_above(told)
     p_values = corrected(told)
     over = f"Holm-corrected over {count} rounds"
-    if first is None:
+    if sampling != "coin":
+        when = "no round is named, as no coin is declared that chose the members"
+    elif first is None:
         least = p_value(min(p_values.values()))
         when = f"no round can be named, {over} (smallest p {least})"
     else:
@@ -134,13 +139,15 @@ def source_sentences(audit: Audit) -> list[str]:
     inference = audit.part(SOURCE_INFERENCE)
     if inference is None:
         return []
+    by_coin = audit.run.sampling == "coin"
+    adds = "Training adds" if by_coin else "The difference is"
     return [
         f"The right client is guessed for {rate(inference.members)} of "
         f"{inference.members.n[0]} members, and for {rate(inference.others)} of "
         f"{inference.others.n[0]} candidates that no client trained on (by chance "
-        f"{100 * inference.chance:.1f} %). Training adds "
+        f"{100 * inference.chance:.1f} %). {adds} "
         f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
-        f"{inference.sentence}."
+        f"{inference.sentence.removesuffix('.')}."
     ]
 
 
@@ -154,14 +161,17 @@ def linkage_sentences(audit: Audit) -> list[str]:
         learned = "no clear difference from"
     else:
         learned = "more than" if gain.value > 0 else "less than"
+    learned += " what a PromptFL client learns"
+    if audit.run.sampling != "coin":
+        learned = "of which no leak is said, as no coin is declared"
     peer = audit.scenario.threat.partition(":")[2]
     return [
         f"The adversary is {peer}. A PromptFL client receives only the average, on "
         f"which “{links.attack}” has an AUROC of {point(links.auroc_without)} "
         f"{interval(links.auroc_without)}. This one also received {links.suspects} "
         "anonymous prompts; using the likeliest one for each client changes the AUROC "
-        f"by {point(gain, signed=True)} {interval(gain)}: {learned} what a PromptFL "
-        "client learns. The prompt was linked to the right client in "
+        f"by {point(gain, signed=True)} {interval(gain)}: {learned}. "
+        "The prompt was linked to the right client in "
         f"{rate(links.linked_right)} of {sum(links.linked_right.n)} cases (by chance "
         f"{100 * links.linked_right_by_chance:.1f} %)."
     ]
@@ -172,7 +182,9 @@ def rebuilding(audit: Audit) -> list[str]:
     gain = gain_of_rebuilding(audit)
     if gain is None:
         return []
-    if not gain.excludes(0):
+    if audit.run.sampling != "coin":
+        learned = "of which no leak is said, as no coin is declared"
+    elif not gain.excludes(0):
         learned = "no clear difference"
     else:
         more = "more" if gain.value > 0 else "less"

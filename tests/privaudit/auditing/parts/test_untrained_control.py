@@ -1,8 +1,10 @@
 """What an audit says where no coin chose the members."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from privaudit import Auditor, load_run
@@ -14,11 +16,16 @@ from privaudit.auditing.parts.untrained_control import (
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.tensors import Tensors
+from privaudit.evaluation.tradeoff.plan import SweepPlan
+from privaudit.evaluation.tradeoff.recorded_tradeoff import weigh_runs
 from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
+from privaudit.report.tables.parts import round_sentences, source_sentences
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 from tests.privaudit.recording.small_federation import (
     COUNT,
     Linear,
@@ -86,6 +93,24 @@ def test_what_training_adds_is_told_apart(tmp_path: Path) -> None:
     again = restore_audit(read_audit(load_run(tmp_path / "run"), audit.scenario.name))
     assert control_of(again).change == control.change
     assert again.headline.verdict == audit.headline.verdict
+
+
+def test_nothing_is_said_to_leak_by_round_or_source_or_of_epsilon(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path / "run", replace(toss(), coin=Coin("none")), Linear())
+    run = load_run(tmp_path / "run")
+    with use_owner(Linear()):
+        audit = Auditor(run).attack("update-watch", shadows=0)
+        with pytest.raises(AttackError, match=r"one-run .* declares no coin"):
+            Auditor(run).attack("one-run", shadows=0)
+        with pytest.raises(ConfigError, match=r"trade-off .* declares no coin"):
+            weigh_runs([run], SweepPlan(scenario="server-reconstruct", shadows=0))
+    rounds, (source,) = round_sentences(audit), source_sentences(audit)
+    assert rounds
+    assert all("no round is named, as no coin is declared" in one for one in rounds)
+    assert "Training adds" not in source
+    assert source.endswith(f": no verdict. {UNKNOWN_SAMPLING}")
 
 
 def test_where_a_coin_was_tossed_there_is_no_control(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,15 @@ from privaudit.core.errors import ConfigError, IncompatibleRunsError, Transcript
 from privaudit.evaluation.compare.compare import compare
 from privaudit.recording.scores import SCORES, ScoredRun
 from privaudit.report.export import export_public, verify_card
+from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.junit import gate_junit
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.page import render_report
+from privaudit.report.sarif import gate_sarif
+from privaudit.report.tables.class_table import classes_of
+from privaudit.report.tables.leak_by_class import class_sentence
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.statistics.verdict import Sampling
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 ASKED = GateSettings(scenario=SCORES)
 COUNT = 120  # of members, and of others
@@ -55,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "turned": audit_of(-3.0, seed=2),
         "unnamed": audit_of(0.1, named=False),
         "undeclared": audit_of(1.5, "unknown"),
+        "undeclared-noise": audit_of(0.0, "unknown"),
     }.items():
         save_audit(audit, place / name)
     return place
@@ -225,8 +231,41 @@ def test_a_gate_compares_each_record_with_itself(runs: Path, tmp_path: Path) -> 
     limit = GateSettings(scenario=SCORES, max_auroc=0.9)
     assert "coin" not in gate("unnamed", None, limit).assurance.sentence
     said = gate("undeclared", None, limit)
-    assert "nobody declares that a fair coin chose" in said.assurance.sentence
-    assert "nobody declares that a fair coin chose" in gate_junit(said)
+    assert UNKNOWN_SAMPLING in said.assurance.sentence
+
+
+@pytest.mark.parametrize("name", ["undeclared", "undeclared-noise"])
+def test_without_a_coin_the_gate_decides_nothing(
+    runs: Path, tmp_path: Path, name: str
+) -> None:
+    """Neither a leak beyond the limit nor one that is ruled out."""
+    file = write_baseline(name, tmp_path / "same.json", scenario=SCORES)
+    found = gate(name, file, replace(ASKED, max_auroc=0.7))
+    assert found.exit_code == 3
+    assert [check.outcome for check in found.checks] == ["underpowered"] * 2
+    assert all(UNKNOWN_SAMPLING in check.sentence for check in found.checks)
+    assert 'failures="2"' in gate_junit(found)
+    messages = [
+        one["message"]["text"] for one in gate_sarif(found)["runs"][0]["results"]
+    ]
+    assert messages == [check.sentence for check in found.checks]
+    export_public(name, tmp_path / "card")
+    (check,) = gate("before", tmp_path / "card", ASKED).checks
+    assert check.outcome == "underpowered"
+    assert UNKNOWN_SAMPLING in check.sentence
+
+
+def test_without_a_coin_nothing_else_is_a_verdict(runs: Path, tmp_path: Path) -> None:
+    same = compare("undeclared", "undeclared", scenario=SCORES)
+    assert {entry.change.kind for entry in same.changes} == {"sampling unknown"}
+    assert all(UNKNOWN_SAMPLING in entry.sentence for entry in same.changes)
+    assert (same.regressed, same.passes) == (False, False)
+    audit = restored("undeclared")
+    index = write_index(tmp_path, [IndexEntry(audit, tmp_path / "r.html")]).read_text()
+    assert "best of 1<" in index
+    (classes,) = classes_of([audit])
+    assert {one.standing for one in classes} == {"no verdict"}
+    assert class_sentence(classes).startswith("No verdict on any class.")
 
 
 def test_two_audits_are_compared_by_their_records(runs: Path) -> None:
