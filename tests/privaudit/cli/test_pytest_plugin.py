@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate import checks, questions
 from privaudit.checks.gate.gate import write_baseline
 from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.federated.runs.ledger import Coin
+from privaudit.recording.owner import use_owner
 from tests.conftest import common_cache
 from tests.places import ROOT
+from tests.privaudit.recording.small_federation import Linear, record, toss
 
 pytest_plugins = ["pytester"]
 
@@ -92,6 +96,18 @@ def test_an_ini_option_makes_what_is_not_decided_an_expected_failure(
     project.makepyfile(marked("below=0.5"))
     options = ("-o", "privaudit_underpowered=xfail")
     project.runpytest(*LOADED, *options).assert_outcomes(xfailed=1)
+
+
+def test_without_a_coin_a_leak_is_not_ruled_out(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    record(tmp_path / "run", replace(toss(), coin=Coin("none")), Linear(learns=False))
+    pytester.makeini(f"[pytest]\nprivaudit_run = {tmp_path / 'run'}\n")
+    pytester.makepyfile(marked("below=0.999", "metric='success', below=0.999"))
+    with use_owner(Linear()):
+        result = pytester.runpytest(*LOADED)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["No verdict on membership: *", "*a fair coin chose,*"])
 
 
 def test_a_failure_says_number_interval_n_and_what_to_do(
