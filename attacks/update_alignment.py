@@ -96,11 +96,8 @@ class _Watched:
         self, sent: Message, candidates: Records
     ) -> tuple[Float[np.ndarray, " candidates"], Float[np.ndarray, " public"]]:
         """Return an upload's cosines with candidates and with public records."""
-        (received,) = (
-            message.tensors
-            for message in self.adversary.view.broadcasts_to(sent.sender)
-            if message.round == sent.round
-        )
+        view = self.adversary.view
+        received = view.received_in(sent.sender, sent.round).tensors
         at = Round(sent.round, self.adversary.seeds, (sent.sender,))
         upload = update_deltas(
             {n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received
@@ -138,11 +135,16 @@ def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
     """Return the cosine of all tensors that were sent, as one vector."""
     names = sorted(upload.keys() & alone.keys())
     one, many = (
-        torch.cat([part[name].flatten(1).double() for name in names], dim=1)
+        torch.cat([_rows(part[name]) for name in names], dim=1)
         for part in (upload, alone)
     )
     similarity: Shaped[Tensor, " records"] = cosine_similarity(one, many, dim=1)
     return similarity.numpy()
+
+
+def _rows(stacked: Shaped[Tensor, "k ..."]) -> Float[Tensor, "k numbers"]:
+    """Return each member of a stack as a row; a single number is one of length 1."""
+    return stacked.unsqueeze(1).flatten(1).double()
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:

@@ -31,6 +31,7 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import (
     AttackError,
+    ConfigError,
     TooFewRecordsError,
     UnknownNameError,
 )
@@ -91,10 +92,12 @@ def measure_shift(
             the blind baseline.
 
     Raises:
-        ConfigError: The run cannot be attacked, the foreign data set is the run's own
-            or has classes unknown to the model, or an attack does not query the model.
+        ConfigError: The run cannot be attacked or was not trained here, the foreign
+            data set is the run's own or has classes unknown to the model, or an attack
+            does not query the model.
         UnknownNameError: No data set, or no attack of the scenario, has that name.
     """
+    _refuse_trained_elsewhere(run)
     kind = run.population.task.kind
     plan = _plan(find_scenario(scenario, 0).for_task(kind), attacks, kind)
     adversary, all_targets = Auditor(run).prepare(plan)
@@ -114,8 +117,23 @@ def measure_shift(
 
 
 def usual_foreign(run: Run) -> str:
-    """Return the data set that foreign non-members are from if nobody names one."""
+    """Return the data set that foreign non-members are from if nobody names one.
+
+    Raises:
+        ConfigError: The run was not trained here, so its model reads no other records.
+    """
+    _refuse_trained_elsewhere(run)
     return USUAL_FOREIGN[run.population.task.kind]
+
+
+def _refuse_trained_elsewhere(run: Run) -> None:
+    if run.origin:
+        raise ConfigError(
+            f"{run.name} was trained elsewhere (origin: {run.origin}), and its model is "
+            "asked by its owner about the ledger's records alone, so foreign records "
+            "cannot be compared. Where no coin was tossed, `privaudit attack` makes the "
+            "control before training itself."
+        )
 
 
 def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: TaskKind) -> Scenario:

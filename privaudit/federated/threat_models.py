@@ -101,6 +101,23 @@ class View:
             )
         return sent
 
+    def received_in(self, client: str, round: int) -> Message:
+        """Return what ``client`` trained from in a round: the last sent to it by then.
+
+        An upload may come rounds after the broadcast that it answers.
+
+        Raises:
+            ViewError: This adversary sees no broadcast to it of that round or before.
+        """
+        sent = [m for m in self.broadcasts_to(client) if m.round <= round]
+        if not sent:
+            raise ViewError(
+                f"The {self.adversary} view holds an upload of {client!r} in round "
+                f"{round}, and nothing that was sent to it by then. Record broadcasts "
+                "before what answers them, or make attacks that read models alone."
+            )
+        return sent[-1]
+
     @cached_property
     def sums(self) -> tuple["RoundSum", ...]:
         """What clients sent in each round, summed, beside what they received.
@@ -128,9 +145,9 @@ class View:
         Raises:
             ViewError: This adversary sees none of the client's messages.
         """
-        received = {m.round: m.tensors[name] for m in self.broadcasts_to(client)}
         return tuple(
-            m.tensors[name] - received[m.round] for m in self.updates_of(client)
+            m.tensors[name] - self.received_in(client, m.round).tensors[name]
+            for m in self.updates_of(client)
         )
 
     def last_broadcast(self, client: str) -> Message:

@@ -101,10 +101,11 @@ def update_deltas(
 
     What was not received, such as a gradient, is taken as it is. Numbers that came with
     their coordinates stand there, among zeros, in a row of all that was received.
+    Integers and truth values count as floating-point numbers.
     """
     deltas = {}
     for name in (name for name in sent if role_of(name) == "model"):
-        tensor, before = sent[name], received.get(name)
+        tensor, before = _floating(sent[name]), received.get(name)
         if COORDINATES in sent:
             size = sum(t.numel() for n, t in received.items() if n != COORDINATES)
             row = torch.zeros(len(tensor), size, dtype=tensor.dtype)
@@ -113,6 +114,10 @@ def update_deltas(
         if weight is not None:
             tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
         if before is not None and before.shape == tensor.shape[1:]:
-            tensor = tensor - before
+            tensor = tensor - _floating(before)
         deltas[name] = tensor
     return deltas
+
+
+def _floating(tensor: Tensor) -> Float[Tensor, "..."]:
+    return tensor if tensor.is_floating_point() else tensor.float()

@@ -214,7 +214,6 @@ def _rounds_to_replay(
 
     The last upload's alone, if the client keeps nothing and no other upload counts.
     """
-    received = {m.round: m.tensors for m in adversary.view.broadcasts_to(client)}
     trained = [message.round for message in adversary.view.updates_of(client)]
     needs_all = has_state or adversary.reconstructing.reconstructs_from_all_rounds
     for index in trained if needs_all else trained[-1:]:
@@ -223,7 +222,8 @@ def _rounds_to_replay(
             for m in adversary.view.messages
             if m.round == index and m.receiver == SERVER
         )
-        yield Round(index, adversary.seeds, peers), received[index]
+        received = adversary.view.received_in(client, index)
+        yield Round(index, adversary.seeds, peers), received.tensors
 
 
 def _rebuild_replayed(
