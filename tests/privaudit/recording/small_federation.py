@@ -32,9 +32,10 @@ X, Y = data()
 
 @dataclass
 class Linear:
-    """The owner's side; ``members`` False trains on reference records only."""
+    """The owner's side; ``learns`` False trains on reference records only."""
 
     learns: bool = True
+    steps: int = 40
     labels = Y.numpy()
     class_names = ("oak", "elm", "ash", "yew")
 
@@ -47,7 +48,7 @@ class Linear:
         if not self.learns:
             positions = np.flatnonzero(owners() == PUBLIC)
         model = {n: t.clone().requires_grad_() for n, t in received.items()}
-        for _ in range(40):
+        for _ in range(self.steps):
             logits = self.query(model, positions)
             loss = torch.nn.functional.cross_entropy(logits, Y[positions])
             grads = torch.autograd.grad(loss, list(model.values()))
