@@ -136,6 +136,7 @@ class Auditor:
 
     def _as_seen(self, plan: Scenario) -> Scenario:
         plan = plan.where_masked() if self.run.config.is_masked else plan
+        plan = plan.leaving_out(self.run.left_out)
         task = self.run.population.task
         if isinstance(task.backbone, OwnersModel):
             return plan.on_answers_alone()

@@ -5,7 +5,7 @@ verdict is about: it was named before any score was seen, so no best of several 
 reported as if it had been the only one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from privaudit.auditing.attack import Attack
@@ -79,6 +79,16 @@ class Scenario:
         if self.threat != "server":
             return self
         return replace(self, threat="server-aggregate", note=MASKED)
+
+    def leaving_out(self, clients: Sequence[str]) -> "Scenario":
+        """Return the scenario with a note of clients that a server cannot rebuild."""
+        if self.threat != "server" or not clients:
+            return self
+        note = (
+            f"Left out: {', '.join(clients)}. The last upload is not finite, or lacks "
+            "tensors that others send, so this audit says nothing about them."
+        )
+        return replace(self, note=note)
 
     def without_pictures(self) -> "Scenario":
         """Return the scenario without attacks that look at a picture's own tokens."""

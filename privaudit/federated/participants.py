@@ -12,17 +12,18 @@ def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
     Participation is public, and drawn without a look at any record; the run wrote down
     who took part. Where uploads may be lost only those count of whom one arrived;
     behind masks, in a sum that was not aborted. The server is told: what the others
-    trained reached nobody, unless they gave it away.
+    trained reached nobody, unless they gave it away. Damaged uploads rebuild nobody.
     """
     config, clients = run.config, run.population.task.clients
     arrived: dict[int, list[int]] = {}
     if (config.is_masked or config.dropout) and not _has_own(run, threat):
         arrived = _arrived(run) if config.is_masked else _unlost(run)
+    damaged = run.left_out if threat == "server" else ()
     seen: set[str] = set()
     for index, drawn in enumerate(run.participants):
         places = arrived.get(index, range(len(drawn)))
         seen |= {drawn[place] for place in places}
-    return tuple(client for client in clients if client in seen)
+    return tuple(c for c in clients if c in seen and c not in damaged)
 
 
 def _has_own(run: Run, threat: str) -> bool:

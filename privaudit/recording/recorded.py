@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
 from privaudit.federated.runs.population import Population
@@ -200,6 +200,27 @@ class RecordedRun(Run):
             return escaped(message.tensors)
         before = received.get(message.sender, {})
         return as_summed(message.tensors, before, declared)
+
+    @cached_property
+    def left_out(self) -> tuple[ClientId, ...]:
+        """Clients whose last upload is not finite, or lacks what others return.
+
+        Nobody where that is everybody: then the reason is told by what fails. Nobody
+        either where the owner's ``reconstruct`` says what an upload means.
+        """
+        if self.asked is not None and self.asked.reconstruct is not None:
+            return ()
+        last = {m.sender: m.tensors for m in self.transcript if m.is_update}
+        downs = (m for m in self.transcript if m.kind == "broadcast")
+        received = {m.receiver: m.tensors.keys() for m in downs}
+        returned = set().union(*last.values())
+        damaged = tuple(
+            client
+            for client, sent in last.items()
+            if not all_finite(sent)
+            or returned & received.get(client, set()) - sent.keys()
+        )
+        return damaged if len(damaged) < len(last) else ()
 
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:

@@ -213,6 +213,11 @@ class Run:
             ) from None
 
     @cached_property
+    def left_out(self) -> tuple[ClientId, ...]:
+        """Clients that a server cannot rebuild, since their last uploads are damaged."""
+        return ()
+
+    @cached_property
     def trace(self) -> list[RoundTrace] | None:
         """What clients' mechanisms did in each round; None if nobody took notes.
 

@@ -92,3 +92,29 @@ def test_shift_is_not_measured_on_a_recorded_run(late: Path) -> None:
     for ask in (measure_shift, usual_foreign):
         with pytest.raises(ConfigError, match="run was trained elsewhere"):
             ask(run)
+
+
+@pytest.mark.parametrize("damage", ["not finite", "a tensor less"])
+def test_a_damaged_upload_leaves_its_client_out(tmp_path: Path, damage: str) -> None:
+    """And no other: the audit says who is missing."""
+    owner, ledger = Linear(), toss()
+    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
+        recorder.broadcast(0, NAMES, start())
+        for number, name in enumerate(NAMES):
+            sent = owner.local_update(start(), ledger.members_of(number), 0)
+            if name == NAMES[0] and damage == "not finite":
+                sent["bias"] *= float("nan")
+            elif name == NAMES[0]:
+                del sent["bias"]
+            recorder.update(0, name, sent, weight=5)
+        recorder.broadcast(1, NAMES, sent)
+    run = load_run(tmp_path / "run")
+    with use_owner(owner):
+        for scenario in ("server-reconstruct", "update-watch"):
+            audit = Auditor(run).attack(scenario, shadows=0)
+            assert [c.client for c in audit.headline.clients] == list(NAMES[1:])
+            assert audit.auroc.value > 0.95
+            assert f"Left out: {NAMES[0]}." in audit.scenario.note
+        alone = Auditor(run).attack("prompt-release", shadows=0)
+    assert len(alone.headline.clients) == len(NAMES)
+    assert not alone.scenario.note
