@@ -196,7 +196,7 @@ class RecordedRun(Run):
             return _renamed(message.tensors, declared.weight)
         if message.kind in MASKED_KINDS:
             return message.tensors
-        if not message.is_update or declared.kind == "individual":
+        if not message.is_update:
             return escaped(message.tensors)
         before = received.get(message.sender, {})
         return as_summed(message.tensors, before, declared)

@@ -5,9 +5,7 @@ bundle.json counts the round. So memory does not grow with the rounds, and what 
 recorded before a kill can be audited.
 """
 
-import math
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -17,13 +15,12 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import make_private_folder, write_json
-from privaudit.core.tensors import Tensors, digest
+from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.ledger import Ledger, check_client_name
 from privaudit.federated.runs.run_folder import (
     check_place,
@@ -33,13 +30,10 @@ from privaudit.federated.runs.run_folder import (
 from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcript import (
-    GENESIS,
     PUBLIC,
     SERVER,
     Kind,
     Message,
-    TranscriptFolder,
-    chain,
 )
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
@@ -50,6 +44,7 @@ from privaudit.recording.bundle import (
     DeclaredClaim,
 )
 from privaudit.recording.importing import finish_recording
+from privaudit.recording.round_writer import RoundWriter, are_same, check_weight
 
 
 class Recorder:
@@ -149,17 +144,12 @@ class Recorder:
         check_place(self.folder, fresh=False)
         make_private_folder(self.folder)
         clear_run(self.folder)
-        self._transcript = TranscriptFolder(self.folder / "transcript")
-        self._transcript.clear()
+        self._rounds = RoundWriter(self.folder / "transcript")
         remove_unfinished(self.folder)
         self._lock = threading.RLock()
-        self._round, self._buffer = 0, list[Message]()
         self._clients: dict[str, None] = {}
-        self._seen: dict[str, Tensor] = {}  # tensors of this round, by digest
-        self._keys: dict[int, str] = {}  # their digests, by their id
         self._mechanisms: list[dict[str, Any]] = []
-        self._began, self._seconds = 0.0, list[float]()
-        self._length, self._head, self._uploads = 0, GENESIS, -1
+        self._uploads = -1  # the last round with one
         self._has_released, self._is_closed = False, False
         self.run: Run | None = None
         self._note()
@@ -212,11 +202,13 @@ class Recorder:
                 "neither."
             )
         if name is not None:
-            _check_weight(held[name], f"{client} in round {round}")
+            check_weight(held[name], f"{client} in round {round}")
         alone = declared.kind == "individual"
         kind: Kind = "individual-update" if alone else "update"
         with self._lock:
-            if any(m.sender == client and m.round == round for m in self._buffer):
+            if any(
+                m.sender == client and m.round == round for m in self._rounds.messages
+            ):
                 raise ConfigError(
                     f"{client} sent two updates in round {round}: one client sends one "
                     "in a round. Name clients apart, or count rounds on."
@@ -260,7 +252,7 @@ class Recorder:
             ConfigError: As :meth:`broadcast`.
         """
         with self._lock:
-            after = max(self._round, self._uploads + 1)
+            after = max(self._rounds.number, self._uploads + 1)
             self._take(after, client, "release", client, PUBLIC, tensors)
             self._has_released = True
 
@@ -331,15 +323,17 @@ class Recorder:
 
         Where all who got it got the same, the others have it, too: one global model.
         """
-        sent = [m for m in self._buffer if m.kind == "broadcast"]
-        if not sent or not self._round > self._uploads >= 0:
+        sent = [m for m in self._rounds.messages if m.kind == "broadcast"]
+        if not sent or not self._rounds.number > self._uploads >= 0:
             return
         finals = {m.receiver: m.tensors for m in sent}
-        is_global = all(_same(m.tensors, sent[0].tensors) for m in sent)
+        is_global = all(are_same(m.tensors, sent[0].tensors) for m in sent)
         for client in self._clients:
             if is_global or client in finals:
                 model = finals.get(client, sent[0].tensors)
-                self._take(self._round, client, "release", client, PUBLIC, model)
+                self._take(
+                    self._rounds.number, client, "release", client, PUBLIC, model
+                )
 
     def _refuse_closed(self, what: str) -> None:
         if self._is_closed:
@@ -363,9 +357,9 @@ class Recorder:
                 f"A {kind} of round {shown(str(round))} was to be recorded. Count rounds "
                 f"from 0 in whole numbers below {MOST:,}."
             )
-        if self._is_closed or round < self._round or not tensors:
+        if self._is_closed or round < self._rounds.number or not tensors:
             reason = "nothing is in it"
-            if self._is_closed or round < self._round:
+            if self._is_closed or round < self._rounds.number:
                 reason = "that round is written already"
             raise ConfigError(
                 f"A {kind} of round {round} was to be recorded, but {reason}. Record "
@@ -373,82 +367,30 @@ class Recorder:
             )
         if client:
             self._number(client)
-        if round > self._round:
+        if round > self._rounds.number:
             self._write_round()
-            self._round = round
-        if not self._buffer:
-            self._began = time.perf_counter()
-        held = {str(name): self._hold(name, one) for name, one in tensors.items()}
-        message = Message(round, sender, receiver, kind, held)
-        twice = kind == "broadcast" and any(
-            m.kind == kind and m.receiver == receiver and _same(m.tensors, held)
-            for m in self._buffer
-        )
-        if not twice:
-            self._buffer.append(message)
+            self._rounds.number = round
+        held = {str(n): self._rounds.hold(n, one) for n, one in tensors.items()}
+        self._rounds.add(Message(round, sender, receiver, kind, held))
         return held
 
     def _number(self, client: str) -> int:
         self._clients.setdefault(check_client_name(client))
         return list(self._clients).index(client)
 
-    def _hold(self, name: str, value: Any) -> Tensor:
-        """Return a tensor as it is now: the federation may go on to change it."""
-        if id(value) in self._keys:  # it is held already
-            return self._seen[self._keys[id(value)]]
-        try:
-            tensor = torch.as_tensor(value).detach().cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
-                "Give tensors or numeric arrays by name."
-            ) from None
-        key = digest(tensor)
-        if key not in self._seen:
-            self._seen[key] = tensor.clone()
-            self._keys[id(self._seen[key])] = key
-        return self._seen[key]
-
     def _write_round(self) -> None:
         """Write the messages of one round, and let bundle.json count them."""
-        if self._buffer:
-            self._seconds.append(round(time.perf_counter() - self._began, 4))
-            lines = []
-            for message in self._buffer:
-                keys = {n: self._keys[id(t)] for n, t in message.tensors.items()}
-                entry = message.describe(keys)
-                self._head = chain(self._head, entry)
-                lines.append({**entry, "hash": self._head})
-            self._transcript.write(self._round, self._buffer, lines)
-            self._length += len(lines)
-        self._buffer, self._seen, self._keys = [], {}, {}
+        self._rounds.write()
         self._note()
 
     def _note(self) -> None:
         changed = {
             "rounds": self._uploads + 1,
             "clients": tuple(self._clients),
-            "seconds": tuple(self._seconds[: self._uploads + 1]),
-            "length": self._length,
-            "head": self._head,
+            "seconds": tuple(self._rounds.seconds[: self._uploads + 1]),
+            "length": self._rounds.length,
+            "head": self._rounds.head,
             "mechanisms": self._mechanisms,
         }
         self._bundle = self._bundle.model_copy(update=changed)
         write_json(self.folder / BUNDLE, self._bundle.model_dump(mode="json"))
-
-
-def _check_weight(weight: Any, whose: str) -> None:
-    try:
-        value = float(weight)
-    except (TypeError, ValueError, RuntimeError):
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ConfigError(
-            f"The update of {whose} weighs {shown(str(weight))}. A weight is one finite "
-            "number, 0 or more."
-        )
-
-
-def _same(one: Tensors, other: Tensors) -> bool:
-    """Say whether two messages hold the same tensors: equal ones are held once."""
-    return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())

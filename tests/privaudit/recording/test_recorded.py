@@ -14,7 +14,7 @@ from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.lint import lint
-from privaudit.core.errors import AttackError, ConfigError
+from privaudit.core.errors import AttackError, ConfigError, PrivauditError
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorded import RecordedRun
@@ -231,7 +231,9 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
     """NVFlare's clients send what they changed: the audit is the same."""
 
     def say(recorder: Recorder, index: int, client: str, sent, count: int) -> None:  # type: ignore[no-untyped-def]
-        before = next(m.tensors for m in recorder._buffer if m.receiver == client)
+        before = next(
+            m.tensors for m in recorder._rounds.messages if m.receiver == client
+        )
         changed = {n: t - before[n] for n, t in sent.items()}
         recorder.update(index, client, changed, weight=count)
 
@@ -242,6 +244,16 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
     with use_owner(Linear()):
         audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
     assert audit.auroc.value > 0.95
+
+
+def test_uploads_that_a_server_uses_one_by_one_are_attacked(tmp_path: Path) -> None:
+    record(tmp_path / "run", aggregation="individual")
+    with use_owner(Linear()):
+        run = load_run(tmp_path / "run")
+        audit = Auditor(run).attack("server-reconstruct", shadows=0)
+        assert audit.auroc.value > 0.95
+        with pytest.raises(PrivauditError, match="uses the update of"):
+            Auditor(run).attack("server-aggregate", shadows=0)
 
 
 def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(

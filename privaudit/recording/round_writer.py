@@ -1,0 +1,108 @@
+"""A round's messages while they are sent, and how they are written when it ends."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError, shown
+from privaudit.core.tensors import Tensors, digest
+from privaudit.federated.transcript import GENESIS, Message, TranscriptFolder, chain
+
+
+class RoundWriter:
+    """Holds the messages of one round, and writes them to a transcript.
+
+    Args:
+        folder: Of the transcript, which is emptied.
+
+    Attributes:
+        number: Of the round.
+        messages: Of this round, as far as they were sent.
+        length: How many messages were written.
+        head: Of their hash chain.
+        seconds: Of each written round, from its first message to its last.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = TranscriptFolder(folder)
+        self._folder.clear()
+        self.number, self.messages = 0, list[Message]()
+        self.length, self.head = 0, GENESIS
+        self.seconds = list[float]()
+        self._began = 0.0
+        self._held: dict[str, Tensor] = {}  # by digest
+        self._keys: dict[int, str] = {}  # their digests, by their id
+
+    def hold(self, name: str, value: Any) -> Tensor:
+        """Return a tensor as it is now: the federation may go on to change it.
+
+        Raises:
+            ConfigError: It is none.
+        """
+        if id(value) in self._keys:  # it is held already
+            return self._held[self._keys[id(value)]]
+        try:
+            tensor = torch.as_tensor(value).detach().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
+                "Give tensors or numeric arrays by name."
+            ) from None
+        key = digest(tensor)
+        if key not in self._held:
+            self._held[key] = tensor.clone()
+            self._keys[id(self._held[key])] = key
+        return self._held[key]
+
+    def add(self, message: Message) -> None:
+        """Take a message of this round; a broadcast that is repeated counts once."""
+        if not self.messages:
+            self._began = time.perf_counter()
+        twice = message.kind == "broadcast" and any(
+            m.kind == message.kind
+            and m.receiver == message.receiver
+            and are_same(m.tensors, message.tensors)
+            for m in self.messages
+        )
+        if not twice:
+            self.messages.append(message)
+
+    def write(self) -> None:
+        """Write the round, and forget it."""
+        if self.messages:
+            self.seconds.append(round(time.perf_counter() - self._began, 4))
+            lines = []
+            for message in self.messages:
+                keys = {n: self._keys[id(t)] for n, t in message.tensors.items()}
+                entry = message.describe(keys)
+                self.head = chain(self.head, entry)
+                lines.append({**entry, "hash": self.head})
+            self._folder.write(self.number, self.messages, lines)
+            self.length += len(lines)
+        self.messages, self._held, self._keys = [], {}, {}
+
+
+def are_same(one: Tensors, other: Tensors) -> bool:
+    """Say whether two messages hold the same tensors: equal ones are held once."""
+    return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
+
+
+def check_weight(weight: Any, whose: str) -> None:
+    """Refuse what weighs no update.
+
+    Raises:
+        ConfigError: It is no finite number of 0 or more.
+    """
+    try:
+        value = float(weight)
+    except (TypeError, ValueError, RuntimeError):
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(
+            f"The update of {whose} weighs {shown(str(weight))}. A weight is one finite "
+            "number, 0 or more."
+        )
