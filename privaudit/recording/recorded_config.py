@@ -20,7 +20,6 @@ KNOWN = (
     "rounds",
     "participation",
     "publish",
-    "secure_aggregation",
     "randomness",
 )
 
@@ -39,7 +38,8 @@ class RecordedConfig(RunConfig):
 
     @model_serializer(mode="plain")
     def _known(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in KNOWN}
+        known = {name: getattr(self, name) for name in KNOWN}
+        return known | ({"secure_aggregation": "masked"} if self.is_masked else {})
 
     @property
     def task(self) -> TaskKind:
