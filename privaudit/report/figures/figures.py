@@ -117,10 +117,10 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
         for sort, marker in _MARKERS.items()
         if sort in sorts
     ]
-    entries += [
-        Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits)),
-        Line2D([], [], color=INK, label="random guessing"),
-    ]
+    if any(audit.measured_utility.zero_shot is not None for audit in audits):
+        line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits))
+        entries.append(line)
+    entries.append(Line2D([], [], color=INK, label="random guessing"))
     figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
 
 
