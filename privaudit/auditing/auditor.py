@@ -33,7 +33,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility, measure_clients
 from privaudit.federated.threat_models import find_threat
 from privaudit.models.interfaces import OwnersModel, TaskKind
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.delong import checked_scores
 from privaudit.statistics.progress import Event, Phase, Watcher, watching
 from privaudit.statistics.verdict import Sampling

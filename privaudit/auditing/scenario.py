@@ -13,7 +13,7 @@ from privaudit.auditing.query_access import Answers
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
 from privaudit.models.interfaces import TaskKind
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 
 MASKED = (
     "Uploads are masked, so there is no single one to rebuild a client from: this is "

@@ -122,12 +122,7 @@ class Registry(Generic[T]):
 
     def _import_all(self) -> None:
         for path in self._modules():
-            try:
-                import_module(path)
-            except ModuleNotFoundError as error:
-                if (error.name or "").startswith("privaudit"):
-                    raise
-                # It needs an extra that is not installed, such as Flower.
+            import_module(path)
 
     def _plugins(self, name: str | None = None) -> list[EntryPoint]:
         plugins = _entry_points(self.group, tuple(sys.path))

@@ -59,6 +59,30 @@ def _certify(
     return certify(events, view, claim.delta)
 
 
+def events_by_round(
+    mechanisms: Sequence[Mapping[str, Any]], rounds: int
+) -> list[list[MechanismEvent]]:
+    """Return the mechanisms of each round, from what :func:`privacy_record` groups.
+
+    Args:
+        mechanisms: Each once, with the rounds it was applied in.
+        rounds: How many there are.
+
+    Raises:
+        ConfigError: A mechanism is none.
+        KeyError: One lacks its rounds.
+        IndexError: A round is beyond the last.
+    """
+    events: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
+    for group in mechanisms:
+        event = MechanismEvent.from_json(
+            {name: value for name, value in group.items() if name != "rounds"}
+        )
+        for index in group["rounds"]:
+            events[index].append(event)
+    return events
+
+
 def _grouped(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return each mechanism once, with the rounds it was applied in."""
     groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}

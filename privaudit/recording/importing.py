@@ -36,7 +36,7 @@ from privaudit.federated.transcript import (
 )
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
-from privaudit.privacy.privacy_record import privacy_record
+from privaudit.privacy.privacy_record import events_by_round, privacy_record
 from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 
@@ -185,7 +185,7 @@ def _metrics(
     for message in transcript:
         if message.round < bundle.rounds:
             rounds[message.round].append(message)
-    lines = []
+    lines, mechanisms = [], _mechanisms(path, bundle)
     for index, messages in enumerate(rounds):
         sent = bytes_sent(messages)
         line = {
@@ -196,7 +196,7 @@ def _metrics(
             "bytes_up": sent["up"],
             "bytes_down": sent["down"],
             "seconds": bundle.seconds[index] if index < len(bundle.seconds) else 0.0,
-            "mechanisms": _mechanisms(path, bundle, index),
+            "mechanisms": [event.to_json() for event in mechanisms[index]],
         }
         lines.append(line)
     return lines
@@ -210,20 +210,20 @@ def _participants(bundle: Bundle, messages: Sequence[Message]) -> list[str]:
     return [client for client in bundle.clients if client in senders]
 
 
-def _mechanisms(path: Path, bundle: Bundle, index: int) -> list[dict[str, Any]]:
-    """Return the mechanisms of one round, checked."""
-    events = []
+def _mechanisms(path: Path, bundle: Bundle) -> list[list[MechanismEvent]]:
+    """Return the mechanisms of each recorded round, checked."""
+    groups = []
     for group in bundle.mechanisms:
-        fields = dict(group)
-        rounds = fields.pop("rounds", None)
+        rounds: Any = group.get("rounds")
         if not isinstance(rounds, list) or not all(type(r) is int for r in rounds):
             raise TranscriptError(
                 f"{path / BUNDLE} has a mechanism without the list of its rounds. Give "
                 "each one, as docs/format.md says."
             )
-        if index in rounds:
-            events.append(MechanismEvent.from_json(fields).to_json())
-    return events
+        # Not of a round that a kill cut; twice in one round is two mechanisms.
+        counted = [index for index in rounds if 0 <= index < bundle.rounds]
+        groups.append({**group, "rounds": counted})
+    return events_by_round(groups, bundle.rounds)
 
 
 def _privacy(

@@ -23,10 +23,11 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, get_args, runtime_checkable
@@ -132,6 +133,18 @@ class Owner:
     aggregate: Callable[..., Any] | None = None
     reconstruct: Callable[..., Any] | None = None
     utility: Callable[..., Float[np.ndarray, " records"]] | None = None
+
+    @cached_property
+    def classes(self) -> int:
+        """How many classes the labels need; at least 1."""
+        return 1 if self.labels is None else int(self.labels.max(initial=0)) + 1
+
+    @property
+    def names_of_classes(self) -> tuple[str, ...]:
+        """The owner's names of classes, or their numbers; "-" where there are none."""
+        if self.labels is None:
+            return ("-",)
+        return self.class_names or tuple(map(str, range(self.classes)))
 
     @classmethod
     def of(cls, given: object, name: str = "") -> "Owner":
@@ -316,8 +329,3 @@ def chosen_owner() -> Owner | None:
     """
     named = os.environ.get(VARIABLE)
     return _chosen.get() or (load_owner(named) if named else None)
-
-
-def names_of_classes(owner: Owner, labels: Sequence[int]) -> tuple[str, ...]:
-    """Return a name for each class: the owner's, or its number."""
-    return owner.class_names or tuple(str(n) for n in range(max(labels, default=0) + 1))

@@ -24,17 +24,21 @@ KNOWN = (
 )
 
 
-class RecordedConfig(RunConfig):
-    """A run's settings as its owner declared them; others are neither known nor stored.
-
-    ``trainer``, ``model`` and ``dataset`` are the owner's words, not names of this
-    tool. ``participation`` is the share of clients that took part in a round on average.
-    """
+class DeclaredConfig(RunConfig):
+    """Settings that hold words of other people's: nothing that a terminal would obey."""
 
     @field_validator("*")
     @classmethod
     def _refuse_control(cls, value: Any) -> Any:
         return refuse_control(value) if isinstance(value, str | dict) else value
+
+
+class RecordedConfig(DeclaredConfig):
+    """A run's settings as its owner declared them; others are neither known nor stored.
+
+    ``trainer``, ``model`` and ``dataset`` are the owner's words, not names of this
+    tool. ``participation`` is the share of clients that took part in a round on average.
+    """
 
     @model_serializer(mode="plain")
     def _known(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The trainer of a recorded federation: it asks the owner's functions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,14 +28,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcript import Message
-from privaudit.federated.weighted_mean import (
-    UNTRAINED,
-    WEIGHT,
-    apply_mean,
-    last_sent,
-    role_of,
-)
+from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, role_of
 from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.privacy.certificate import Claim
@@ -181,12 +174,10 @@ class RecordedTrainer(BaseTrainer):
         if self.owner is not None and self.owner.reconstruct is not None:
             model = self._call("reconstruct", self.owner.reconstruct, view, client)
             return Reconstruction(escaped(unescaped(model)))
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
-        sent = last_sent(view, client)
-        if sent is not None:
-            return Reconstruction(sent)
-        return Reconstruction(self._last_model(view, client), (UNTRAINED,))
+        found = super().reconstruct(task, view, client)
+        if UNTRAINED not in found.missing:
+            return found
+        return replace(found, model=self._last_model(view, client))
 
     def _last_model(self, view: View, client: ClientId) -> Tensors:
         """Return the latest model that the server had, as far as the view shows.
@@ -197,7 +188,9 @@ class RecordedTrainer(BaseTrainer):
         sent = view.last_broadcast(client)
         if self.declared.kind != "mean":
             return sent.tensors
-        latest = max((m for m in view.messages if m.kind == "broadcast"), key=_round_of)
+        latest = max(
+            (m for m in view.messages if m.kind == "broadcast"), key=lambda m: m.round
+        )
         sums = view.sums
         if sums and sums[-1].index >= latest.round and WEIGHT in sums[-1].total:
             return apply_mean(latest.tensors, sums[-1].total)
@@ -261,12 +254,8 @@ class RecordedTrainer(BaseTrainer):
                 "query", "returned rows that sum to 1, so they are probabilities",
                 "logits, or log-probabilities",
             )  # fmt: skip
-        largest = (
-            0
-            if self.owner is None or self.owner.labels is None
-            else int(self.owner.labels.max())
-        )
-        if largest >= logits.shape[1]:
+        if self.owner is not None and self.owner.classes > logits.shape[1]:
+            largest = self.owner.classes - 1
             raise self._fault(
                 "query", f"returned {logits.shape[1]} classes, and labels go to {largest}",
                 "a number for each class, from 0",
@@ -336,10 +325,6 @@ class IndividualRecordedTrainer(RecordedTrainer):
     """The same, where the server uses each upload by itself."""
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
-
-
-def _round_of(message: Message) -> int:
-    return message.round
 
 
 def _kinds(labels: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.audit import Audit
-from privaudit.recording.scores import ScoredRun
+from privaudit.recording.origins.scores import ScoredRun
 
 
 def run_labels(audits: Sequence[Audit]) -> list[str]:

@@ -11,7 +11,7 @@ from privaudit.auditing.default_attacks import SHARES, SLICES
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
-from privaudit.recording.scores import ScoredRun
+from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.cards import card, summary
 from privaudit.report.figures.attacks_figure import (

@@ -9,7 +9,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.estimate import Estimate
 
 GROUPS = "groups of records that share a coin"

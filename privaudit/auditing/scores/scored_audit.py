@@ -10,7 +10,7 @@ from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.scores.score_table import ScoreTable
 from privaudit.core.errors import ConfigError, shown
 from privaudit.federated.runs.ledger import Coin, Ledger
-from privaudit.recording.scores import SCORES, ScoredConfig, ScoredRun
+from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
 from privaudit.statistics.verdict import Sampling
 
 HALF = "median of the client's scores: half of its records are guessed members"

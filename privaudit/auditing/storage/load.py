@@ -20,7 +20,7 @@ from privaudit.core.errors import (
 from privaudit.core.storage import parse_json
 from privaudit.federated.runs.run_header import HEADER
 from privaudit.federated.runs.runs import AUDITS, Run
-from privaudit.recording.scores import SCORES as GIVEN
+from privaudit.recording.origins.scores import SCORES as GIVEN
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"

@@ -13,7 +13,7 @@ from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
 from privaudit.federated.runs.runs import AUDITS
-from privaudit.recording.scores import ScoredRun
+from privaudit.recording.origins.scores import ScoredRun
 
 
 def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:

@@ -20,6 +20,7 @@ from privaudit.federated.trainer import ClientId, Task, Trainer
 from privaudit.federated.transcript import Message
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
+from privaudit.privacy.privacy_record import events_by_round
 from privaudit.privacy.trace import ClientTrace, RoundTrace
 
 
@@ -158,25 +159,13 @@ def _read_privacy(
             view: Certificate.from_json(fields)
             for view, fields in privacy["certified"].items()
         }
-        rounds = _by_round(privacy["mechanisms"], run.config.rounds)
+        rounds = events_by_round(privacy["mechanisms"], run.config.rounds)
         return Claim(**privacy["claimed"]), certified, rounds
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
             f"{run.path / 'privacy.json'} cannot be read as a privacy record "
             f"({error!r}): it was altered, or is of another version. Train again."
         ) from None
-
-
-def _by_round(
-    mechanisms: Sequence[Mapping[str, Any]], rounds: int
-) -> list[list[MechanismEvent]]:
-    """Undo the grouping of privacy.json."""
-    events: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
-    for group in mechanisms:
-        fields = {name: value for name, value in group.items() if name != "rounds"}
-        for index in group["rounds"]:
-            events[index].append(MechanismEvent.from_json(fields))
-    return events
 
 
 def _members(run: Run) -> dict[ClientId, list[str]]:

@@ -10,7 +10,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
-from privaudit.recording.scores import ScoredRun
+from privaudit.recording.origins.scores import ScoredRun
 
 _DEALS = (  # what a deal and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shots", "test_share",

@@ -96,7 +96,7 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
 
 
 RUN_ORIGINS: Registry[Callable[[Path], Run]] = Registry(
-    "origin of a run", "privaudit.recording"
+    "origin of a run", "privaudit.recording.origins"
 )
 """By the origin that a header names: runs that `privaudit train` did not make."""
 

@@ -21,7 +21,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcript import bytes_sent
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, public_audit
 from privaudit.report.export.hmac import seal

@@ -12,7 +12,7 @@ from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
 from privaudit.models import registry
 from privaudit.privacy.certificate import CertifiedView
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import (
     AllowList,
     FieldRule,

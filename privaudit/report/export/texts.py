@@ -19,7 +19,7 @@ from privaudit.federated.runs.tasks import EXACT
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import NoiseAt, Release
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import (
     OMITTED,
     AllowList,

@@ -16,7 +16,7 @@ from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.federated.runs.run_names import load_run, runs_folder
 from privaudit.federated.runs.runs import Run
-from privaudit.recording.scores import SCORES
+from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
 from privaudit.report.export.card import card_parts, read_card

@@ -16,8 +16,8 @@ from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError, PrivauditError
 from privaudit.federated.runs.ledger import Ledger
+from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.recording.owner import Owner, use_owner
-from privaudit.recording.recorded import RecordedRun
 from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
 from privaudit.report.page import render_report
@@ -254,6 +254,24 @@ def test_uploads_that_a_server_uses_one_by_one_are_attacked(tmp_path: Path) -> N
         assert audit.auroc.value > 0.95
         with pytest.raises(PrivauditError, match="uses the update of"):
             Auditor(run).attack("server-aggregate", shadows=0)
+
+
+def test_equal_tensors_under_other_names_are_told_apart(tmp_path: Path) -> None:
+    """Equal tensors are held once: names say which message has which."""
+    one, other = torch.ones(3), torch.zeros(3)
+    with Recorder(tmp_path / "run", ledger=toss()) as recorder:
+        for client in NAMES:
+            recorder.broadcast(0, client, {"a": one, "b": other})
+        for client in NAMES:
+            recorder.update(0, client, {"a": one, "b": other})
+        recorder.broadcast(1, "client-0", {"b": one, "a": other})
+    run = recorder.run
+    assert run is not None
+    last = [m for m in run.transcript if m.kind == "broadcast"][-1]
+    assert {name: tensor.sum().item() for name, tensor in last.tensors.items()} == {
+        "a": 0.0,
+        "b": 3.0,
+    }
 
 
 def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(

@@ -211,6 +211,22 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
+def test_one_mechanism_twice_in_a_round_composes(tmp_path: Path) -> None:
+    event = MechanismEvent(
+        release="upload", noise_multiplier=5.0, sensitivity=1.0, clip_norm=1.0,
+        sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
+    )  # fmt: skip
+    epsilons = []
+    for times in (1, 2):
+        with Recorder(tmp_path / f"run-{times}", ledger=toss(), weight="n") as recorder:
+            for _ in range(times):
+                recorder.mechanism(0, event)
+            run_federation(recorder, toss(), Linear(), rounds=1)
+        certified = load_run(tmp_path / f"run-{times}").privacy["certified"]
+        epsilons.append(certified["server"]["epsilon"])
+    assert epsilons[1] > 1.3 * epsilons[0]
+
+
 def test_mechanisms_are_certified(tmp_path: Path) -> None:
     """Noise of 0.01 clip norms a round proves next to nothing, and lint says so."""
     from privaudit.checks.lint import lint

@@ -15,9 +15,15 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
-from privaudit.core.errors import ConfigError, IncompatibleRunsError, TranscriptError
+from privaudit.core.errors import (
+    ConfigError,
+    IncompatibleRunsError,
+    PrivauditError,
+    TranscriptError,
+)
 from privaudit.evaluation.compare.compare import compare
-from privaudit.recording.scores import SCORES, ScoredRun
+from privaudit.federated.runs.run_header import save_header
+from privaudit.recording.origins.scores import SCORES, ScoredRun
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.junit import gate_junit
@@ -195,6 +201,19 @@ def test_altered_truth_and_scores_are_refused(runs: Path, tmp_path: Path) -> Non
         (tmp_path / "one" / name).write_bytes((other / name).read_bytes())
         with pytest.raises(TranscriptError, match="altered"):
             restore_audit(read_audit(load_run(tmp_path / "one"), SCORES))
+
+
+def test_words_that_a_terminal_would_obey_are_refused(tmp_path: Path) -> None:
+    save_audit(audit_of(1.0), tmp_path / "mine")
+    header = json.loads((tmp_path / "mine" / "run.json").read_text())
+    del header["signature"], header["added"]
+    config = {**header["config"], "dataset": "mine\x1b[2J"}
+    save_header(tmp_path / "mine", {**header, "config": config})
+    with pytest.raises(PrivauditError, match="control character"):
+        _ = load_run(tmp_path / "mine").config
+    save_header(tmp_path / "mine", {**header, "class_names": ["a", "b\x1b[2J"]})
+    with pytest.raises(PrivauditError, match="control character"):
+        _ = ScoredRun(tmp_path / "mine").class_names
 
 
 def test_scores_replace_scores_and_nothing_else(tmp_path: Path) -> None:

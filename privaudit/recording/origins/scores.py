@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from pydantic import model_serializer
+from pydantic import JsonValue, model_serializer
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.phrases import phrase
 from privaudit.core.storage import make_private_folder
-from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.run_files import environment
@@ -30,6 +29,8 @@ from privaudit.federated.runs.run_names import RUN_ORIGINS, load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.transcript import Transcript
+from privaudit.recording.bundle import refuse_control
+from privaudit.recording.recorded_config import DeclaredConfig
 from privaudit.statistics.verdict import Sampling
 
 SCORES = "scores"  # the origin, the scenario, and who looks on
@@ -58,7 +59,7 @@ _NOTHING_PROVED: Mapping[str, Any] = {
 }
 
 
-class ScoredConfig(RunConfig):
+class ScoredConfig(DeclaredConfig):
     """What is declared of scores: the owner's words, and how members were chosen."""
 
     trainer: str = SCORES
@@ -185,8 +186,20 @@ class ScoredRun(Run):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """By class index."""
-        return tuple(map(str, self.header.get("class_names", ())))
+        """By class index.
+
+        Raises:
+            TranscriptError: A name holds what a terminal would obey.
+        """
+        names = list(map(str, self.header.get("class_names", ())))
+        try:
+            refuse_control(cast(JsonValue, names))
+        except ValueError as error:
+            raise TranscriptError(
+                f"{self.path / HEADER} holds names of classes that cannot be shown: "
+                f"{error}. Take the scores from their source again."
+            ) from None
+        return tuple(names)
 
     @property
     def has_names(self) -> bool:

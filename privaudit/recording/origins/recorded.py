@@ -1,6 +1,6 @@
 """A recorded federation as a run: everything that an audit asks of one."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import Claim
 from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
-from privaudit.recording.owner import Owner, chosen_owner, names_of_classes
+from privaudit.recording.owner import Owner, chosen_owner
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 from privaudit.recording.recorded_trainer import (
     IndividualRecordedTrainer,
@@ -126,9 +126,7 @@ class RecordedRun(Run):
             labels=labels,
             contents=None if hashes is None else torch.from_numpy(hashes),
         )
-        classes: tuple[str, ...] = ("-",)
-        if self.asked is not None and self.asked.labels is not None:
-            classes = names_of_classes(self.asked, labels.tolist())
+        classes = self.asked.names_of_classes if self.asked else ("-",)
         owned = OwnersRecords(count, self.header["data_hash"], hashes)
         candidates = {c: len(split.of(n)) for n, c in enumerate(names)}
         kind = self.asked.task if self.asked else "classification"
@@ -172,24 +170,21 @@ class RecordedRun(Run):
         What is on disk is as it was sent, and checked as such.
         """
         received: dict[ClientId, Tensors] = {}
-        made: dict[tuple[int, ...], Tensors] = {}  # many messages may hold one upload
+        made: dict[Hashable, Tensors] = {}  # many messages may hold one upload
         summed = Transcript()
         recorded = super().transcript
         for message in recorded:
             if message.kind == "broadcast":
                 received[message.receiver] = message.tensors
-            held = [*message.tensors.values()]
-            held += (
-                received.get(message.sender, {}).values() if message.is_update else ()
-            )
-            key = (hash(message.kind), *map(id, held))
+            before = received.get(message.sender, {}) if message.is_update else {}
+            key = message.kind, _identity(message.tensors), _identity(before)
             if key not in made:
-                made[key] = self._summed(message, received)
+                made[key] = self._summed(message, before)
             summed.add(replace(message, tensors=made[key]))
         summed.head = recorded.head
         return summed
 
-    def _summed(self, message: Message, received: dict[ClientId, Tensors]) -> Tensors:
+    def _summed(self, message: Message, received: Tensors) -> Tensors:
         """Return what a message holds under names, and as sums, that mean it here."""
         declared = self.bundle.aggregation
         if message.kind == "sum":
@@ -198,8 +193,7 @@ class RecordedRun(Run):
             return message.tensors
         if not message.is_update:
             return escaped(message.tensors)
-        before = received.get(message.sender, {})
-        return as_summed(message.tensors, before, declared)
+        return as_summed(message.tensors, received, declared)
 
     @cached_property
     def left_out(self) -> tuple[ClientId, ...]:
@@ -256,6 +250,11 @@ class RecordedRun(Run):
     def fingerprint(self) -> str:
         """What answers that are kept for later depend on besides the recording."""
         return self.asked.code if self.asked else ""
+
+
+def _identity(tensors: Tensors) -> Hashable:
+    """Return what tells the tensors of messages apart: a recording holds equal ones once."""
+    return tuple((name, id(tensor)) for name, tensor in tensors.items())
 
 
 def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:

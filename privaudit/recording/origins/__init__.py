@@ -1,0 +1,1 @@
+"""What stands in the place of a trained run, by the origin that its header names."""
