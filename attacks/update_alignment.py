@@ -18,7 +18,7 @@ from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.trainer import Cohort, Records, Round
 from privaudit.federated.trainer_abilities import TakesSingleStep, start_client
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.federated.weighted_mean import update_deltas
 
 AT_ONCE = 256  # records whose gradients are taken together

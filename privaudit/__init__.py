@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
+    from privaudit.federated.runs.folder.run_names import load_run
     from privaudit.federated.runs.ledger import Ledger
-    from privaudit.federated.runs.run_names import load_run
     from privaudit.federated.runs.runs import Run
     from privaudit.federated.runs.training import train
     from privaudit.models.remote_code import trust_remote_code
@@ -94,7 +94,7 @@ _HOMES = {
     "judge_claim": "privaudit.statistics.claim:judge_claim",
     "judge_leak": "privaudit.statistics.verdict:judge_leak",
     "lint": "privaudit.checks.lint:lint",
-    "load_run": "privaudit.federated.runs.run_names:load_run",
+    "load_run": "privaudit.federated.runs.folder.run_names:load_run",
     "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
     "shift": "privaudit.evaluation.distribution_shift:measure_shift",
     "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.storage import file_hash
-from privaudit.federated.runs.run_header import (
+from privaudit.federated.runs.folder.run_header import (
     ADDED,
     SIGNATURE,
     add_files,

@@ -19,8 +19,8 @@ from privaudit.core.errors import (
     UnknownNameError,
     ViewError,
 )
+from privaudit.federated.runs.folder.run_names import mark_latest
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.run_names import mark_latest
 from privaudit.federated.runs.runs import Run
 from privaudit.report.page import write_report
 from tests.conftest import common_cache
@@ -195,8 +195,8 @@ def test_bad_input_is_named(run: Run) -> None:
 
 
 def test_a_secure_sum_needs_a_trainer_that_allows_it(run: Run) -> None:
-    from privaudit.federated.threat_models import server_aggregate
-    from privaudit.federated.transcript import SERVER, Message
+    from privaudit.federated.transcripts.threat_models import server_aggregate
+    from privaudit.federated.transcripts.transcript import SERVER, Message
 
     update = next(m for m in run.transcript if m.kind == "update")
     alone = Message(0, update.sender, SERVER, "individual-update", update.tensors)

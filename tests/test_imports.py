@@ -132,7 +132,9 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
             continue
         seen.add(module)
         todo += imports_of(MODULES[module].read_text())
-    assert {f"privaudit.federated.{n}" for n in ("trainer", "threat_models")} <= seen
+    assert {
+        f"privaudit.federated.{n}" for n in ("trainer", "transcripts.threat_models")
+    } <= seen
     assert not seen & TRUTH
 
 
@@ -144,7 +146,8 @@ def test_only_the_federation_makes_messages() -> None:
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    sending = {"federation", "messages", "masked_sum", "threat_models", "transcript"}
+    seen = ("transcripts.threat_models", "transcripts.transcript")
+    sending = {"federation", "messages", "masked_sum", *seen}
     assert makers <= {
         *(f"privaudit.federated.{name}" for name in sending),
         "privaudit.auditing.shadow_models.training",

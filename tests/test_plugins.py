@@ -251,7 +251,7 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_names = import_module("privaudit.federated.runs.run_names")
+    run_names = import_module("privaudit.federated.runs.folder.run_names")
     monkeypatch.setattr(run_names, "latest_runs", None)
     code, _, err = cli("attack", "--attack", told)
     assert (code, err.count("\n")) == (2, 1)

@@ -12,7 +12,7 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.storage.save import save_audit
 from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.rewriting import rewrite_reports
 from tests.chromium import Chromium, find_chromium, started

@@ -12,9 +12,9 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import TRAINERS, Reconstruction, Records, Round, Task
-from privaudit.federated.transcript import SERVER, Message
+from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 
 Shards = dict[str, Records]

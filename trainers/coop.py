@@ -7,7 +7,6 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -17,6 +16,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 

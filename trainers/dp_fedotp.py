@@ -10,7 +10,6 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -20,6 +19,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.averaging import pair_texts
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.optimal_transport import Transport

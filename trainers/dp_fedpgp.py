@@ -10,8 +10,8 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import TRAINERS, ClientId, Reconstruction, Task
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,

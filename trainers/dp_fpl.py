@@ -14,7 +14,6 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -25,6 +24,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.grid_accounting import widened_noise

@@ -18,7 +18,6 @@ from privaudit.federated.batches import (
     Objective,
     epochs_of_batches,
 )
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -29,7 +28,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.clipping import clip_each

@@ -10,7 +10,6 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
 from privaudit.federated.batches import Batch
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -22,6 +21,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.events import on_grid
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses

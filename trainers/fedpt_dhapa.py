@@ -20,7 +20,6 @@ from privaudit.federated.client_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -31,6 +30,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED
 from privaudit.tuning.transformers.dhapa import (
     client_weights,

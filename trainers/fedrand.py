@@ -10,7 +10,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -22,7 +21,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.federated.weighted_mean import (
     WEIGHT,
     role_of,

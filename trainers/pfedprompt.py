@@ -11,7 +11,6 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -24,6 +23,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.feature_memory import (

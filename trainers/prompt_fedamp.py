@@ -11,7 +11,6 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -22,6 +21,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.proximal import ProximalTrainer, pass_messages
 

@@ -14,7 +14,6 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
 from privaudit.federated.on_device import computes
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -24,6 +23,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.learning import prompt_losses, start_context

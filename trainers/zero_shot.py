@@ -9,7 +9,6 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.query import UNTUNED
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -22,6 +21,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.certificate_phrases import NO_RECORD

@@ -18,9 +18,9 @@ from privaudit.auditing.signals.signal_cache import SignalStore
 from privaudit.core.errors import AttackError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import ThreatModel, View
 from privaudit.federated.trainer import ClientId, Reconstruction, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import Reconstructs
+from privaudit.federated.transcripts.threat_models import ThreatModel, View
 from privaudit.models.interfaces import AnyTask as AnyTask  # for authors of attacks
 from privaudit.statistics.progress import Event, Watcher
 

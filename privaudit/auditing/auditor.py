@@ -27,11 +27,11 @@ from privaudit.core.parameters import MOST
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.run_header import refuse_link
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_header import refuse_link
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility, measure_clients
-from privaudit.federated.threat_models import find_threat
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.models.interfaces import OwnersModel, TaskKind
 from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.delong import checked_scores

@@ -18,7 +18,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import Answers, answering
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
-from privaudit.federated.threat_models import find_threat
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.statistics.progress import Phase
 
 Place = tuple[Scenario, Adversary, list[Target]]

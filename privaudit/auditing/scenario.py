@@ -28,7 +28,7 @@ class Scenario:
     Attributes:
         name: As registered.
         question: What is asked, in one sentence.
-        threat: A threat model by name, see :mod:`privaudit.federated.threat_models`.
+        threat: A threat model by name, see :mod:`privaudit.federated.transcripts.threat_models`.
         attacks: By name; the first one that can read a run's models carries the
             verdict.
         by_round: Whether it is asked when it leaked, and whose a record is.

@@ -311,7 +311,7 @@ def _attack(config: pytest.Config, asked: AuditArguments) -> "Audit":
 def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
     from privaudit.core.errors import ConfigError
     from privaudit.core.parameters import parse_pairs
-    from privaudit.federated.runs.run_names import load_run
+    from privaudit.federated.runs.folder.run_names import load_run
     from privaudit.federated.runs.training import train
 
     folder: str = config.getini("privaudit_runs")

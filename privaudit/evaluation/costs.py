@@ -16,7 +16,7 @@ from privaudit.evaluation.fairness import Fairness, fairness_of
 from privaudit.evaluation.local_costs import LocalCosts
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
-from privaudit.federated.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit.federated.transcripts.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
 
 PROBE_SECONDS = 600
 

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from privaudit.core.seeds import Seeds
 from privaudit.evaluation.computing import computing_as
 from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 
 KILOBYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss

@@ -8,7 +8,6 @@ import pydantic.dataclasses
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Events,
@@ -17,6 +16,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, apply_mean, last_sent
 from privaudit.models.interfaces import AnyTask
 

@@ -29,7 +29,7 @@ from privaudit.federated.messages import (
 from privaudit.federated.runs.fields import COHORT_SIZE
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
 from privaudit.federated.trainer_abilities import start_client
-from privaudit.federated.transcript import PUBLIC, SERVER, Message
+from privaudit.federated.transcripts.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
 
 

@@ -16,7 +16,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ClientId
-from privaudit.federated.transcript import SERVER, Message
+from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation import packets
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Identity

@@ -9,7 +9,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.local_training import ClientInput, Trained
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Trainer
-from privaudit.federated.transcript import SERVER, Kind, Message
+from privaudit.federated.transcripts.transcript import SERVER, Kind, Message
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 

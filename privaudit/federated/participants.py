@@ -3,7 +3,7 @@
 from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer_abilities import start_client
-from privaudit.federated.transcript import MASKED_KINDS, Message
+from privaudit.federated.transcripts.transcript import MASKED_KINDS, Message
 
 
 def trained_clients(run: Run, threat: str) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from jaxtyping import Float
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Reconstruction,
@@ -20,6 +19,7 @@ from privaudit.federated.trainer import (
     Task,
     Trainer,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.certificate import Claim
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import ClientId, Cohort
+from privaudit.federated.transcripts.threat_models import View
 
 UNTRAINED = "the client's own training in its last round"
 """What is missing of a client where only the mean is seen."""

@@ -23,7 +23,7 @@ from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_json
 from privaudit.federated.runs.ledger import CLIENT_NAME, check_client_name
-from privaudit.federated.transcript import GENESIS
+from privaudit.federated.transcripts.transcript import GENESIS
 
 BUNDLE = "bundle.json"
 FORMAT = 1  # of bundle.json; raised when an older reader would misread it

@@ -19,14 +19,14 @@ from privaudit.core.errors import (
 from privaudit.core.storage import file_hash, write_bytes, write_json
 from privaudit.datasets.partition import FEWEST_CANDIDATES
 from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
+from privaudit.federated.runs.folder.run_files import environment
+from privaudit.federated.runs.folder.run_header import FORMAT, save_header
+from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.run_files import environment
-from privaudit.federated.runs.run_header import FORMAT, save_header
-from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import logged
-from privaudit.federated.transcript import (
+from privaudit.federated.transcripts.transcript import (
     UPLOAD_KINDS,
     Kind,
     Message,

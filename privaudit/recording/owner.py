@@ -38,8 +38,8 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError, shown
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.run_header import HEADER
-from privaudit.federated.threat_models import View
+from privaudit.federated.runs.folder.run_header import HEADER
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.bundle import BUNDLE
 

@@ -14,7 +14,6 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -28,6 +27,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, role_of
 from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TOKENS, token_signals

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.tensors import Tensors, digest
-from privaudit.federated.transcript import GENESIS, Message, TranscriptFolder, chain
+from privaudit.federated.transcripts.transcript import (
+    GENESIS,
+    Message,
+    TranscriptFolder,
+    chain,
+)
 
 
 class RoundWriter:

@@ -15,8 +15,8 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptError
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
-from privaudit.federated.runs.run_header import refuse_link
-from privaudit.federated.runs.run_names import (
+from privaudit.federated.runs.folder.run_header import refuse_link
+from privaudit.federated.runs.folder.run_names import (
     find_place,
     latest_runs,
     load_run,

@@ -7,8 +7,8 @@ import torch
 from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import View, server
 from privaudit.federated.trainer import Reconstruction, Records, Task
+from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.trainers.zero_shot import ZeroShot
 
 

@@ -25,7 +25,6 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
-from privaudit.federated.threat_models import View, server
 from privaudit.federated.trainer import (
     Reconstruction,
     Records,
@@ -33,6 +32,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.trainers.zero_shot import ZeroShot
 

@@ -6,7 +6,7 @@ import pytest
 
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcript import SERVER
+from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView
 from tests.toy_federation import VIEWS, Play
 

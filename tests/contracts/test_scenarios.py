@@ -7,7 +7,7 @@ import pytest
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import places
 from privaudit.auditing.scenario import SCENARIOS
-from privaudit.federated.threat_models import find_threat
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.models.interfaces import TaskKind
 
 

@@ -14,7 +14,7 @@ from privaudit.federated.on_device import on_device
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.trainer_abilities import claim_of
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards, few_epochs
 from tests.toy_language import toy_dialogues, toy_writing_task

@@ -12,8 +12,8 @@ from privaudit.auditing.dominated_views import as_weaker, attack_in_place
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.threat_models import View, find_threat
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View, find_threat
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainers.prompt_fedamp import PromptFedAMP

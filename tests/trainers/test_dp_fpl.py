@@ -10,8 +10,8 @@ from torch.nn.functional import cosine_similarity
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import KEY
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch

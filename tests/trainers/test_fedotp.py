@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import Cohort, Task
-from privaudit.federated.transcript import SERVER
+from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.tuning.prompts.averaging import pair_texts
 from privaudit.tuning.prompts.optimal_transport import transport_plan

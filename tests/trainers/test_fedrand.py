@@ -4,9 +4,9 @@ import torch
 from privaudit.auditing.shadow_models.training import _replay, _start
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import Round, Task
-from privaudit.federated.transcript import Message, bytes_sent
+from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.federated.transcripts.transcript import Message, bytes_sent
 from privaudit.trainers.fedrand import FedRand
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.toy_federation import CLIENTS, Play, Shards

@@ -14,7 +14,7 @@ from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.prompts.experts.gate import gate_part

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.core.phrases import phrase
-from privaudit.federated.threat_models import View
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 

@@ -13,7 +13,7 @@ from privaudit.auditing.linkage import without_suspects
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.federated.weighted_mean import without_weight
 from privaudit.statistics.comparisons import (
     Comparison,

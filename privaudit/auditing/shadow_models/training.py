@@ -32,7 +32,6 @@ from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.local_training import ClientInput, Stacking, update_clients
 from privaudit.federated.messages import update_of
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -46,7 +45,8 @@ from privaudit.federated.trainer_abilities import (
     remembers_steps,
     start_client,
 )
-from privaudit.federated.transcript import SERVER, Message
+from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.statistics.progress import Phase
 
 REPLAY_CHUNK = 256  # shadow clients stacked at once

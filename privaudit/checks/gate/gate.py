@@ -56,7 +56,7 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_pair,
     measure_use,
 )
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 

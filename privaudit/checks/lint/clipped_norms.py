@@ -14,7 +14,7 @@ from privaudit.checks.lint.recorded_uploads import (
     joint_move,
 )
 from privaudit.checks.lint.small_rules import event_unit
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 
 ROUNDING = 1e-4  # relative: sums and products in float32
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import CLIPPED_BY

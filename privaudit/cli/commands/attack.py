@@ -56,7 +56,7 @@ def attack(
     from privaudit.auditing.named_attacks import named_attacks
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
-    from privaudit.federated.runs.run_names import chosen_runs
+    from privaudit.federated.runs.folder.run_names import chosen_runs
     from privaudit.report.page import write_report
 
     view = choose_view(quiet, as_json)
@@ -103,7 +103,7 @@ def scores(
     from privaudit.auditing.scores.scored_audit import Declared, audit_scores
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
-    from privaudit.federated.runs.run_names import (
+    from privaudit.federated.runs.folder.run_names import (
         check_name,
         load_run,
         mark_latest,

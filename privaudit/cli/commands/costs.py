@@ -29,7 +29,7 @@ def costs(
     import json
 
     from privaudit.evaluation.costs import measure_costs
-    from privaudit.federated.runs.run_names import chosen_runs
+    from privaudit.federated.runs.folder.run_names import chosen_runs
 
     for one in chosen_runs(run, runs):
         run_costs = measure_costs(one, target=target, probe=probe)

@@ -24,7 +24,7 @@ def lint(
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
     from privaudit.checks.lint import lint as lint_run
-    from privaudit.federated.runs.run_names import chosen_runs
+    from privaudit.federated.runs.folder.run_names import chosen_runs
 
     selected_runs = chosen_runs(run, runs)
     findings = {one.name: lint_run(one) for one in selected_runs}

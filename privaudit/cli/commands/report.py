@@ -65,7 +65,7 @@ def figure(
     runs: options.RunsFolder = None,
 ) -> None:
     """Plot runs, and print the path of the figure."""
-    from privaudit.federated.runs.run_names import chosen_runs, runs_folder
+    from privaudit.federated.runs.folder.run_names import chosen_runs, runs_folder
     from privaudit.report.figures.attention_figure import write_attention_figure
 
     path = out or runs_folder(runs) / f"{what}.svg"

@@ -49,7 +49,7 @@ def shift(
     distribution shift, not membership. Attacks with shadow models are left out.
     """
     from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
-    from privaudit.federated.runs.run_names import chosen_runs
+    from privaudit.federated.runs.folder.run_names import chosen_runs
 
     names = options.maybe_listed("--attacks", attacks)
     for one in chosen_runs(run, runs):

@@ -16,7 +16,7 @@ def table(
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
     from privaudit.evaluation.tables.table import make_table
-    from privaudit.federated.runs.run_names import runs_folder
+    from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.tables.utility_table import write_utility_table
 
     wanted = read_plan(plan)

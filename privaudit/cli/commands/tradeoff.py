@@ -164,7 +164,7 @@ def _sweep(
     from privaudit.cli.progress import Result
     from privaudit.evaluation.tradeoff.plan import SweepPlan, read_sweep_plan
     from privaudit.evaluation.tradeoff.sweep import sweep
-    from privaudit.federated.runs.run_names import runs_folder
+    from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.galleries.sweep import write_sweep
 
     entries = read_sweep_plan(plan) if plan else {}
@@ -190,7 +190,7 @@ def _of_recorded(
     """Weigh federations that others trained."""
     from privaudit.evaluation.tradeoff.plan import make_plan
     from privaudit.evaluation.tradeoff.recorded_tradeoff import weigh_runs
-    from privaudit.federated.runs.run_names import load_run
+    from privaudit.federated.runs.folder.run_names import load_run
 
     names = entries.pop("recorded")
     trained = [name for name in _OF_TRAINING if name in entries]

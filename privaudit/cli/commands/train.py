@@ -83,7 +83,7 @@ def _checked_specs(
 def _train_all(
     specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
-    from privaudit.federated.runs.run_names import mark_latest
+    from privaudit.federated.runs.folder.run_names import mark_latest
     from privaudit.federated.runs.training import train as train_run
 
     done = []
@@ -115,7 +115,7 @@ def _say(text: str, run: "Run") -> None:
     queries = _model_queries(run)
     suffix = "" if queries is None else f" ({queries:,} model queries)"
     typer.echo(f"{text}: {run.path}{suffix}")
-    from privaudit.federated.runs.run_folder import foreign_files, some_files
+    from privaudit.federated.runs.folder.run_folder import foreign_files, some_files
 
     foreign = foreign_files(run.path)
     if foreign:

@@ -23,7 +23,7 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_pair,
     measure_seeds,
 )
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import Change, Difference, judge_changes
 from privaudit.statistics.verdict import Sampling

@@ -2,7 +2,7 @@
 
 runs/<name>/
   run.json            configuration, versions, progress, the hash of every file below,
-                      and signatures: see :mod:`privaudit.federated.runs.run_header`
+                      and signatures: see :mod:`privaudit.federated.runs.folder.run_header`
   transcript/         manifest.jsonl and one safetensors file for each round
   kept/               the latest checkpoint: server and private states; the secret key
   ledger.npz          the truth about membership
@@ -32,19 +32,23 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.masked_sum import Masking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.runs.run_files import (
+from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
     read_metrics,
     read_trace,
     split_names,
 )
-from privaudit.federated.runs.run_header import SignedHeader, add_files, read_header
-from privaudit.federated.runs.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.federated.runs.folder.run_header import (
+    SignedHeader,
+    add_files,
+    read_header,
+)
+from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import ClientId, Trainer
-from privaudit.federated.transcript import Transcript, TranscriptFolder
+from privaudit.federated.transcripts.transcript import Transcript, TranscriptFolder
 from privaudit.privacy.trace import RoundTrace
 from privaudit.statistics.verdict import Sampling
 

@@ -36,10 +36,7 @@ from privaudit.federated.federation import (
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.runs.round_metrics import RoundNumbers, certified
-from privaudit.federated.runs.run_files import (
+from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
     TRACE,
@@ -55,21 +52,28 @@ from privaudit.federated.runs.run_files import (
     trace_line,
     truncate_trace,
 )
-from privaudit.federated.runs.run_folder import (
+from privaudit.federated.runs.folder.run_folder import (
     check_place,
     clear_run,
     remove_unfinished,
 )
-from privaudit.federated.runs.run_header import save_header
-from privaudit.federated.runs.run_key import draw_run_key
-from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.run_names import check_name, mark_latest, runs_folder
+from privaudit.federated.runs.folder.run_header import save_header
+from privaudit.federated.runs.folder.run_key import draw_run_key
+from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.run_names import (
+    check_name,
+    mark_latest,
+    runs_folder,
+)
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
-from privaudit.federated.transcript import (
+from privaudit.federated.transcripts.transcript import (
     Message,
     Transcript,
     TranscriptFolder,

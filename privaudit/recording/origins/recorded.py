@@ -15,11 +15,16 @@ from privaudit.core.storage import parse_json
 from privaudit.core.tensors import Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
+from privaudit.federated.runs.folder.run_names import RUN_ORIGINS
 from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.run_names import RUN_ORIGINS
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Records, Task
-from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message, Transcript
+from privaudit.federated.transcripts.transcript import (
+    MASKED_KINDS,
+    SERVER,
+    Message,
+    Transcript,
+)
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import Claim

@@ -19,16 +19,16 @@ from pydantic import JsonValue, model_serializer
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.phrases import phrase
 from privaudit.core.storage import make_private_folder
+from privaudit.federated.runs.folder.run_files import environment
+from privaudit.federated.runs.folder.run_folder import check_place, clear_run
+from privaudit.federated.runs.folder.run_header import FORMAT, HEADER, save_header
+from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.run_names import RUN_ORIGINS, load_run
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.run_files import environment
-from privaudit.federated.runs.run_folder import check_place, clear_run
-from privaudit.federated.runs.run_header import FORMAT, HEADER, save_header
-from privaudit.federated.runs.run_lock import lock_run
-from privaudit.federated.runs.run_names import RUN_ORIGINS, load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Trainer
-from privaudit.federated.transcript import Transcript
+from privaudit.federated.transcripts.transcript import Transcript
 from privaudit.recording.bundle import refuse_control
 from privaudit.recording.recorded_config import DeclaredConfig
 from privaudit.statistics.verdict import Sampling

@@ -20,7 +20,7 @@ from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.transcript import bytes_sent
+from privaudit.federated.transcripts.transcript import bytes_sent
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, public_audit

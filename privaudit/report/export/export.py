@@ -13,7 +13,7 @@ from typing import Any
 
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.storage import UNFINISHED, read_bytes, storage_errors, write_bytes
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS

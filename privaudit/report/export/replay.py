@@ -19,7 +19,7 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS, recorded

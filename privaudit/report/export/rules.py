@@ -8,8 +8,8 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import PluginError, UnknownNameError
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.tasks import EXACT
-from privaudit.federated.threat_models import THREATS
 from privaudit.federated.trainer import TRAINERS
+from privaudit.federated.transcripts.threat_models import THREATS
 from privaudit.models import registry
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.recording.origins.scores import SCORES

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.federated.runs.folder.run_names import load_run, runs_folder
 from privaudit.federated.runs.round_metrics import certify_again
-from privaudit.federated.runs.run_names import load_run, runs_folder
 from privaudit.federated.runs.runs import Run
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import AllowList

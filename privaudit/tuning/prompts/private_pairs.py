@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -18,6 +17,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.events import Release, on_grid
 from privaudit.tuning.optimiser import VELOCITY
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer

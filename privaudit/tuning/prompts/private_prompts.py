@@ -44,8 +44,8 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch, with_canaries
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.events import NoiseAt, Release

@@ -5,7 +5,6 @@ from typing import Literal
 import pydantic.dataclasses
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -16,6 +15,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import WEIGHT, weighted_upload
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -21,6 +20,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
+from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.certificate import Claim

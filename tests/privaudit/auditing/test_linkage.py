@@ -13,9 +13,9 @@ from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, measure_linkage_
 from privaudit.auditing.shadow_models.signal_table import ShadowTable
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import View, find_threat
 from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View, find_threat
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import ToyPrompts, toy_records

@@ -10,7 +10,7 @@ from PIL import Image
 from privaudit import load_run
 from privaudit.core.errors import TranscriptError
 from privaudit.datasets.split import PUBLIC, TEST, UNUSED
-from privaudit.federated.runs.run_names import latest_runs
+from privaudit.federated.runs.folder.run_names import latest_runs
 from tests.conftest import Cli
 
 SIZES = {"train": 14, "val": 6, "test": 4}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.federated.runs.run_names import latest_runs, runs_folder
+from privaudit.federated.runs.folder.run_names import latest_runs, runs_folder
 from tests.conftest import Cli
 
 
@@ -135,7 +135,7 @@ def interrupt(*_: object, **__: object) -> None:
         ),
         (
             ["attack"],
-            "privaudit.federated.runs.run_names.latest_runs",
+            "privaudit.federated.runs.folder.run_names.latest_runs",
             "Run the same command again.",
         ),
         (

@@ -19,7 +19,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.evaluation.distribution_shift import _deal, _untuned, measure_shift
 from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate

@@ -12,7 +12,7 @@ from privaudit.federated.federation import (
     run_round,
 )
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcript import SERVER
+from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play, Shards, joined

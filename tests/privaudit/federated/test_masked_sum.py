@@ -11,7 +11,13 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.masked_sum import Masking, masked_sum
-from privaudit.federated.transcript import MASKED_KINDS, SERVER, Kind, bytes_sent, size
+from privaudit.federated.transcripts.transcript import (
+    MASKED_KINDS,
+    SERVER,
+    Kind,
+    bytes_sent,
+    size,
+)
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.privacy.secure_aggregation.packets import Packet, PacketKind
 from privaudit.privacy.secure_aggregation.randomness import RunKey

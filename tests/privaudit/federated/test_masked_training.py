@@ -14,7 +14,7 @@ from privaudit.auditing.scenario import MASKED
 from privaudit.cli.progress import Event
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.threat_models import server
+from privaudit.federated.transcripts.threat_models import server
 from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.federated.transcript import Message, TranscriptFolder
+from privaudit.federated.transcripts.transcript import Message, TranscriptFolder
 from privaudit.recording.bundle import read_bundle
 
 pytest.importorskip("nvflare")

@@ -11,7 +11,7 @@ from privaudit import Auditor, load_run
 from privaudit.core.errors import ConfigError, ViewError
 from privaudit.core.tensors import Tensors
 from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
-from privaudit.federated.threat_models import find_threat
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from tests.privaudit.recording.small_federation import NAMES, Linear, start, toss

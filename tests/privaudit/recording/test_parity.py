@@ -12,7 +12,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Cohort, Round
-from privaudit.federated.transcript import SERVER
+from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.federated.weighted_mean import WEIGHT, without_weight
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder

@@ -11,7 +11,7 @@ import torch
 
 from privaudit import load_run
 from privaudit.core.errors import ConfigError, PrivauditError
-from privaudit.federated.transcript import TranscriptFolder
+from privaudit.federated.transcripts.transcript import TranscriptFolder
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle

@@ -1,7 +1,7 @@
 import pytest
 
 from privaudit.core import formatting
-from privaudit.federated.threat_models import THREATS
+from privaudit.federated.transcripts.threat_models import THREATS
 from privaudit.report import wording
 from privaudit.statistics.estimate import Estimate, unresolved
 from tests.privaudit.made_audits import make_audit, make_writer

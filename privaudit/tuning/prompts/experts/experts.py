@@ -17,7 +17,6 @@ from privaudit.federated.batches import (
     Batch,
     Objective,
 )
-from privaudit.federated.threat_models import View
 from privaudit.federated.trainer import (
     ClientId,
     Events,
@@ -26,7 +25,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcript import Message
+from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.federated.weighted_mean import WEIGHT, times_weight
 from privaudit.tuning.prompts.experts.gate import gate_part, named_gate
 from privaudit.tuning.prompts.experts.mixture import ExpertMixture

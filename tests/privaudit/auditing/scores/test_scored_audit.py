@@ -22,7 +22,7 @@ from privaudit.core.errors import (
     TranscriptError,
 )
 from privaudit.evaluation.compare.compare import compare
-from privaudit.federated.runs.run_header import save_header
+from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.recording.origins.scores import SCORES, ScoredRun
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.index import IndexEntry, write_index

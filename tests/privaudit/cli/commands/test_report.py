@@ -10,7 +10,7 @@ import pytest
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.storage.save import save_audit
 from privaudit.evaluation.tradeoff.result import judge_sweep
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.report import page as report_module
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.page import write_report

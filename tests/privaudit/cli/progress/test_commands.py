@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from privaudit import train
-from privaudit.federated.runs.run_names import load_run, runs_folder
+from privaudit.federated.runs.folder.run_names import load_run, runs_folder
 from tests.conftest import Cli
 
 

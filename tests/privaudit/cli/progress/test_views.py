@@ -28,7 +28,7 @@ from privaudit.cli.progress.silent import Silent
 from privaudit.cli.progress.words import duration, line_of
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import file_hash
-from privaudit.federated.runs.run_files import PERSONAL
+from privaudit.federated.runs.folder.run_files import PERSONAL
 from privaudit.statistics.estimate import Estimate
 from tests.places import ROOT
 

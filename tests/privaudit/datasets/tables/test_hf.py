@@ -21,7 +21,7 @@ from privaudit.datasets.sources import TableColumns, load_dataset
 from privaudit.datasets.tables.hf import read_hf
 from privaudit.datasets.tables.pictures import TablePictures
 from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra hf (pyarrow)")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra hf (pyarrow)")

@@ -11,7 +11,7 @@ from privaudit.evaluation.tables import outcomes
 from privaudit.evaluation.tables.outcomes import one_thread, perform, read_metric
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
-from privaudit.federated.runs.run_names import load_run
+from privaudit.federated.runs.folder.run_names import load_run
 
 
 def planned(**fields: Any) -> PlannedRun:

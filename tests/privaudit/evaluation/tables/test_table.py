@@ -11,7 +11,7 @@ from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
 from privaudit.evaluation.tables.table import UtilityTable, agreeing_pairs, make_table
 from privaudit.evaluation.tables.workers import Done, perform_all
-from privaudit.federated.runs.run_names import runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder
 
 Value = Callable[[PlannedRun], float | str | None]
 

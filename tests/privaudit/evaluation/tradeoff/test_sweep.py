@@ -7,7 +7,7 @@ import pytest
 from privaudit.cli.progress import CellDone, Event
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.sweep import sweep
-from privaudit.federated.runs.run_names import load_run, runs_folder
+from privaudit.federated.runs.folder.run_names import load_run, runs_folder
 from privaudit.report.galleries.sweep import write_sweep
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}

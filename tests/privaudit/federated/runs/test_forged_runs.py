@@ -16,8 +16,12 @@ from privaudit import Auditor, Run
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import PrivauditError, TranscriptError, TrustError
 from privaudit.core.signing import SECRET, TRUST, public_half
-from privaudit.federated.runs.run_header import save_header
-from privaudit.federated.transcript import Message, Transcript, TranscriptFolder
+from privaudit.federated.runs.folder.run_header import save_header
+from privaudit.federated.transcripts.transcript import (
+    Message,
+    Transcript,
+    TranscriptFolder,
+)
 from tests.conftest import Cli, common_cache
 
 AUDIT = "audits/server-reconstruct"

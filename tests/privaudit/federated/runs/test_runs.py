@@ -9,8 +9,8 @@ import pytest
 from privaudit import Auditor, load_run, train
 from privaudit.core.errors import MissingFileError, TranscriptError
 from privaudit.datasets.dataset import PixelImages
+from privaudit.federated.runs.folder.run_names import latest_runs, mark_latest
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.run_names import latest_runs, mark_latest
 from privaudit.federated.runs.runs import Run
 from tests.owner_changes import sign_again
 

@@ -19,14 +19,14 @@ from privaudit.core.errors import (
     TranscriptError,
 )
 from privaudit.core.storage import file_hash
-from privaudit.federated.runs.run_files import TRACKED
+from privaudit.federated.runs.folder.run_files import TRACKED
 from privaudit.federated.runs.runs import Run
 from tests.owner_changes import sign_again
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from privaudit.federated.runs.run_lock import lock_run
+from privaudit.federated.runs.folder.run_lock import lock_run
 with lock_run(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)

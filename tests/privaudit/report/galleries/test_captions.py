@@ -11,8 +11,8 @@ from privaudit.auditing.signals.token_attack import table_of
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, PADDING
-from privaudit.federated.threat_models import View, server
 from privaudit.federated.trainer import Reconstruction
+from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.report.galleries.captions import (
     END,
     SHOWN_CAPTIONS,

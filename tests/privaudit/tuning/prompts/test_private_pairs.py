@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.threat_models import find_threat
 from privaudit.federated.trainer import TRAINERS, Cohort, Records, Task
+from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
 from privaudit.tuning.prompts.averaging import pair_texts

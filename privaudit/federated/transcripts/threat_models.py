@@ -30,7 +30,7 @@ from torch import Tensor
 
 from privaudit.core.errors import UnknownNameError, ViewError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.transcript import MASKED_KINDS, SERVER, Message
+from privaudit.federated.transcripts.transcript import MASKED_KINDS, SERVER, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum

@@ -17,7 +17,7 @@ from privaudit.core.streams import KEY
 from privaudit.core.tensors import Tensors
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.run_key import RUN_KEY, masking_of
+from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of
 from privaudit.federated.runs.runs import Run
 from privaudit.privacy.certificate import is_repeatable
 from privaudit.privacy.secure_aggregation.client import Client
@@ -212,7 +212,7 @@ def test_equal_keys_give_equal_transcripts_and_the_deal_stays_the_seeds(
 ) -> None:
     def trained(name: str, key: bytes) -> Run:
         monkeypatch.setattr(
-            "privaudit.federated.runs.run_key.os.urandom", lambda count: key
+            "privaudit.federated.runs.folder.run_key.os.urandom", lambda count: key
         )
         return train(folder=tmp_path, name=name, **NOISED)
 

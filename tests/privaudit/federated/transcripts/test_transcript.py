@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from privaudit.core.errors import TranscriptError
 from privaudit.core.tensors import digest
-from privaudit.federated.transcript import SERVER, Message, Transcript, TranscriptFolder
+from privaudit.federated.transcripts.transcript import (
+    SERVER,
+    Message,
+    Transcript,
+    TranscriptFolder,
+)
 
 Stored = tuple[TranscriptFolder, Transcript]
 

@@ -28,12 +28,12 @@ from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.federation import Federation
 from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.folder.run_header import FORMAT
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.run_header import FORMAT
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import TRAINERS
-from privaudit.federated.transcript import GENESIS
+from privaudit.federated.transcripts.transcript import GENESIS
 from privaudit.models.registry import MODELS
 from privaudit.models.remote_code import remote_code_is_trusted
 from privaudit.privacy.trace import ClientTrace, RoundTrace

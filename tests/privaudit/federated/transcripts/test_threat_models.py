@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from privaudit.core.errors import UnknownNameError, ViewError
-from privaudit.federated.threat_models import (
+from privaudit.federated.transcripts.threat_models import (
     find_threat,
     peer,
     released,
     server,
     server_aggregate,
 )
-from privaudit.federated.transcript import SERVER, Message
+from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play

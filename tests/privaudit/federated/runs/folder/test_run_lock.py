@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from privaudit.core.errors import ConfigError, StorageError
-from privaudit.federated.runs.run_lock import OWNER, lock_run
+from privaudit.federated.runs.folder.run_lock import OWNER, lock_run
 
 
 @pytest.fixture

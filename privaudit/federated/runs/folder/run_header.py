@@ -25,7 +25,7 @@ from privaudit.core.storage import (
     write_bytes,
     write_json,
 )
-from privaudit.federated.runs.run_lock import lock_run
+from privaudit.federated.runs.folder.run_lock import lock_run
 
 FORMAT = 2  # of the run directory; raised when an older reader would misread it
 HEADER = "run.json"

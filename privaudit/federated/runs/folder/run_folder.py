@@ -12,8 +12,8 @@ from privaudit.core.storage import (
     storage_errors,
     write_bytes,
 )
-from privaudit.federated.runs.run_header import HEADER, refuse_link
-from privaudit.federated.runs.run_lock import LOCK, OWNER
+from privaudit.federated.runs.folder.run_header import HEADER, refuse_link
+from privaudit.federated.runs.folder.run_lock import LOCK, OWNER
 
 FOLDERS = ("transcript", "kept", "audits")
 BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
