@@ -39,7 +39,7 @@ TRUTH = {
     for name in (
         "federated.runs.ledger",
         "federated.runs.population",
-        "federated.runs.run_names",
+        "federated.runs.folder.run_names",
         "federated.runs.runs",
         "federated.runs.training",
         "auditing.audit",
@@ -136,6 +136,7 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
         f"privaudit.federated.{n}" for n in ("trainer", "transcripts.threat_models")
     } <= seen
     assert not seen & TRUTH
+    assert set(MODULES) >= TRUTH
 
 
 def test_only_the_federation_makes_messages() -> None:
