@@ -7,6 +7,7 @@ PrivauditError
 │   ├── DatasetError           files or records of a data set that cannot be used
 │   ├── TooFewRecordsError     fewer records, or canaries, than a number needs
 │   ├── IncompatibleRunsError  runs, or a run and a baseline, that cannot be compared
+│   ├── RunInUseError          a run that another process trains or writes in
 │   └── AttackError            an attack that these models or records do not allow
 ├── MissingFileError           something that must be there first: a checkpoint, a run
 ├── TranscriptError            a record that was cut, altered or written by another version
@@ -91,6 +92,10 @@ class TooFewRecordsError(ConfigError):
 
 class IncompatibleRunsError(ConfigError):
     """Runs, or a run and a baseline, that cannot be compared."""
+
+
+class RunInUseError(ConfigError):
+    """A run that another process trains or writes in; later it is free."""
 
 
 class AttackError(ConfigError):

@@ -116,7 +116,8 @@ def train(
             parameters.
 
     Raises:
-        ConfigError: A value is invalid, or the run is interrupted or in use.
+        ConfigError: A value is invalid, or the run is interrupted.
+        RunInUseError: Another process trains it.
         TranscriptError: The run to resume is damaged; nothing is changed.
         TrainingError: A loss is not finite; earlier rounds are kept.
         StorageError: The folder cannot be written.

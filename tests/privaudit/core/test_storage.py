@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from privaudit.core.errors import (
-    ConfigError,
     MissingFileError,
+    RunInUseError,
     StorageError,
     TranscriptError,
 )
@@ -103,7 +103,7 @@ def test_only_a_json_object_is_read(content: bytes, tmp_path: Path) -> None:
 def test_a_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
     with (
         lock_run(tmp_path),
-        pytest.raises(ConfigError, match="Another process is training"),
+        pytest.raises(RunInUseError, match="Another process is training"),
         lock_run(tmp_path),
     ):
         pass

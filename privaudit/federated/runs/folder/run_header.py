@@ -150,7 +150,8 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
         contents: By path in the run, with folders at most two deep.
 
     Raises:
-        ConfigError: The run was trained anew since, or is being trained.
+        ConfigError: The run was trained anew since.
+        RunInUseError: It is being trained.
         StorageError: The folder cannot be written.
     """
     with lock_run(path, patience=_PATIENCE):

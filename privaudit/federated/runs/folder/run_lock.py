@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from privaudit.core.bounded_files import read_bytes
-from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.core.errors import MissingFileError, PrivauditError, RunInUseError
 from privaudit.core.storage import storage_errors
 
 LOCK, OWNER = ".lock", ".lock.owner"
@@ -35,7 +35,7 @@ def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
         patience: Seconds to wait for another process.
 
     Raises:
-        ConfigError: Another process holds it, or may hold it on another machine.
+        RunInUseError: Another process holds it, or may hold it on another machine.
         StorageError: The folder cannot be written.
     """
     with storage_errors(folder / LOCK):
@@ -57,7 +57,7 @@ def _try(
     try:
         with storage_errors(folder / LOCK):
             return nullcontext() if _lock(handle, folder) else _owner_file(folder)
-    except ConfigError:
+    except RunInUseError:
         if time.monotonic() >= give_up:
             raise
     return None
@@ -72,7 +72,7 @@ def _lock(handle: int, folder: Path) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ConfigError(
+        raise RunInUseError(
             f"Another process is training {folder}. Wait until it is done, or take "
             "another --name."
         ) from None
@@ -168,7 +168,7 @@ def _is_alive(owner: bytes) -> bool:
 
 def _held(path: Path) -> PrivauditError:
     who = _read(path).decode(errors="replace")[:200]
-    return ConfigError(
+    return RunInUseError(
         f"Another process is training {path.parent}: {who or 'unknown'}. There are no "
         f"locks on its file system, so {path.name} stands for one. Wait until that "
         f"process is done, or, if it is gone, remove {path}."

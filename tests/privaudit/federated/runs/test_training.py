@@ -16,6 +16,7 @@ from privaudit.cli.progress import Event, Watcher
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
+    RunInUseError,
     TranscriptError,
 )
 from privaudit.core.storage import file_hash
@@ -61,8 +62,8 @@ def test_only_one_process_trains_a_run_and_a_kill_frees_it(cut: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
         before = content(cut)
-        resume("Another process is training .*cut", ConfigError)
-        with pytest.raises(ConfigError, match="Another process is training"):
+        resume("Another process is training .*cut", RunInUseError)
+        with pytest.raises(RunInUseError, match="Another process is training"):
             train(name="cut", rounds=3, epochs=1, fresh=True)
         assert content(cut) == before
         os.kill(holder.pid, signal.SIGKILL)
@@ -73,7 +74,7 @@ def test_a_run_cannot_be_trained_from_within_itself(cut: Path) -> None:
     def again(event: Event) -> None:
         train(name="cut", rounds=3, epochs=1, resume=True)
 
-    with pytest.raises(ConfigError, match="Another process"):
+    with pytest.raises(RunInUseError, match="Another process"):
         train(name="cut", rounds=3, epochs=1, fresh=True, watcher=again)
 
 

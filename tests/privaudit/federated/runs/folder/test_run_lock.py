@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.core.errors import ConfigError, StorageError
+from privaudit.core.errors import RunInUseError, StorageError
 from privaudit.federated.runs.folder.run_lock import OWNER, lock_run
 
 
@@ -25,7 +25,7 @@ def test_without_locks_a_file_keeps_others_away_and_goes_at_the_end(
     tmp_path: Path,
 ) -> None:
     with lock_run(tmp_path):
-        with pytest.raises(ConfigError, match="Another process is training"):
+        with pytest.raises(RunInUseError, match="Another process is training"):
             lock_run(tmp_path).__enter__()
         assert (
             json.loads((tmp_path / OWNER).read_text())["host"] == socket.gethostname()
@@ -48,7 +48,7 @@ def test_the_lock_of_another_machine_is_left_and_says_how_to_go_on(
     content: str, tmp_path: Path
 ) -> None:
     (tmp_path / OWNER).write_text(content)
-    with pytest.raises(ConfigError, match=r"remove .*\.lock\.owner"):
+    with pytest.raises(RunInUseError, match=r"remove .*\.lock\.owner"):
         lock_run(tmp_path).__enter__()
     assert (tmp_path / OWNER).read_text() == content
 
