@@ -63,7 +63,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         )
     bundle = read_bundle(path)
     _check(path, bundle, truth)
-    with lock_run(path):
+    with lock_run(path) as lease:
         transcript = TranscriptFolder(path / "transcript").truncate(
             head=bundle.head, length=bundle.length
         )
@@ -95,6 +95,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
                 },
                 "files": files,
             },
+            lease,
         )
     return load_run(path)
 

@@ -72,7 +72,8 @@ class Phase(_Event):
 
     Attributes:
         run: The run's name, or what is swept or claimed.
-        phase: "encode" of pictures if it takes long, "reconstruct" of clients' models,
+        phase: "encode" of pictures if it takes long, "wait" for an owner of the run
+            that is perhaps gone, "reconstruct" of clients' models,
             "shadows" that are trained, "attack" whose scores are made, "cell" of a
             sweep, "claim" whose runs are trained, "check" of a selftest.
         what: Which one.
@@ -85,7 +86,7 @@ class Phase(_Event):
 
     run: str
     phase: Literal[
-        "encode", "reconstruct", "shadows", "attack", "cell", "claim", "check"
+        "encode", "wait", "reconstruct", "shadows", "attack", "cell", "claim", "check"
     ]
     what: str
     done: int

@@ -22,6 +22,7 @@ PER_SECOND = 2  # pictures: each takes milliseconds, which training would like t
 
 _UNITS: Mapping[str, str] = {
     "encode": "pictures encoded",
+    "wait": "s of waiting",
     "reconstruct": "reconstructed",
     "shadows": "shadow models",
     "attack": "attacks",
@@ -30,6 +31,7 @@ _UNITS: Mapping[str, str] = {
     "check": "checks",
 }
 _NOW: Mapping[str, str] = {
+    "wait": "for a sign of",
     "reconstruct": "reconstructed",
     "shadows": "of",
     "attack": "attack",

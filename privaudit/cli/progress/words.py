@@ -29,6 +29,7 @@ def phase_of(event: Phase) -> str:
     which = f"{event.done + 1}/{event.total}"
     parts = {
         "encode": f"{event.done}/{event.total} pictures encoded",
+        "wait": f"{event.done}/{event.total} s without a sign of {event.what}",
         "reconstruct": f"reconstruct {event.what}",
         "shadows": f"shadow models {event.done}/{event.total} of {event.what}",
         "attack": f"attack {which}, {event.what}",

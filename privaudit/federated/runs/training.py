@@ -36,6 +36,7 @@ from privaudit.federated.federation import (
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
@@ -117,7 +118,7 @@ def train(
 
     Raises:
         ConfigError: A value is invalid, or the run is interrupted.
-        RunInUseError: Another process trains it.
+        RunInUseError: Another process trains it, or took it over meanwhile.
         TranscriptError: The run to resume is damaged; nothing is changed.
         TrainingError: A loss is not finite; earlier rounds are kept.
         StorageError: The folder cannot be written.
@@ -164,17 +165,17 @@ def _train_alone(
         method = on_device(config.build_trainer(), chosen_device())
         method.start(population.task, Seeds(config.seed))
     make_private_folder(run.path)
-    with lock_run(run.path):
+    with lock_run(run.path) as lease:
         check_place(run.path, fresh=fresh)
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (_is_there(run) and not fresh):
             _check_reuse(run, config, resume)
             population = None
         else:
-            _begin(run, config, population)
+            _begin(run, config, population, lease)
         if run.is_complete:
             return run
-        training = _restore(run, population, near=resume == "near")
+        training = _restore(run, population, lease, near=resume == "near")
         return _train_rounds(training, watcher, near=resume == "near")
 
 
@@ -191,7 +192,7 @@ def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) ->
         )
 
 
-def _begin(run: Run, config: RunConfig, population: Population) -> None:
+def _begin(run: Run, config: RunConfig, population: Population, lease: Lease) -> None:
     """Write an empty run in place of what is there."""
     clear_run(run.path)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
@@ -200,7 +201,7 @@ def _begin(run: Run, config: RunConfig, population: Population) -> None:
     TranscriptFolder(run.path / "transcript").clear()
     drawn = draw_run_key(run.path, config)
     header = new_header(config, population, ledger)
-    save_header(run.path, header | ({"files": drawn} if drawn else {}))
+    save_header(run.path, header | ({"files": drawn} if drawn else {}), lease)
     remove_unfinished(run.path)
 
 
@@ -214,6 +215,7 @@ class _Training:
     federation: Federation
     transcript: Transcript
     header: dict[str, Any]
+    lease: Lease
 
     @property
     def path(self) -> Path:
@@ -225,6 +227,7 @@ class _Training:
         return self.header["progress"].get("trace_hash") is not None
 
     def record(self, index: int, messages: tuple[Message, ...]) -> None:
+        self.lease.check()  # a round may take long: nothing is written by who lost it
         lines = [self.transcript.append(message) for message in messages]
         TranscriptFolder(self.path / "transcript").write(index, messages, lines)
 
@@ -239,7 +242,7 @@ class _Training:
             "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
             "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
         }
-        save_header(self.path, self.header)
+        save_header(self.path, self.header, self.lease)
         drop_checkpoints(self.path, but=rounds)
 
 
@@ -288,7 +291,9 @@ def _numbers(training: _Training) -> RoundNumbers:
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
-def _restore(run: Run, population: Population | None, *, near: bool) -> _Training:
+def _restore(
+    run: Run, population: Population | None, lease: Lease, *, near: bool
+) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
     Everything is checked before anything is dropped. Without a population the run's own
@@ -322,7 +327,7 @@ def _restore(run: Run, population: Population | None, *, near: bool) -> _Trainin
     if traced is not None:
         truncate_trace(run.path, traced)
     remove_unfinished(run.path)
-    return _Training(run, population, trainer, federation, transcript, header)
+    return _Training(run, population, trainer, federation, transcript, header, lease)
 
 
 def _note_round(

@@ -159,9 +159,9 @@ class ScoredRun(Run):
                 )
             clear_run(path)
         make_private_folder(path)
-        with lock_run(path):
+        with lock_run(path) as lease:
             self.truth.save(path / "ledger.npz")
-            save_header(path, self.header)
+            save_header(path, self.header, lease)
         return ScoredRun(path)
 
     @property

@@ -13,7 +13,7 @@ from privaudit.core.storage import (
     write_bytes,
 )
 from privaudit.federated.runs.folder.run_header import HEADER, refuse_link
-from privaudit.federated.runs.folder.run_lock import LOCK, OWNER
+from privaudit.federated.runs.folder.run_lock import LEASE, LOCK
 
 FOLDERS = ("transcript", "kept", "audits")
 BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
@@ -101,7 +101,8 @@ def _split(path: Path) -> tuple[list[str], list[str]]:
     with storage_errors(path):
         names = sorted(_files(path)) if path.exists() else []
     written = [name for name in names if _WRITTEN.fullmatch(name)]
-    return [name for name in names if name not in {*written, LOCK, OWNER}], written
+    foreign = [n for n in names if n not in {*written, LOCK} and not LEASE.fullmatch(n)]
+    return foreign, written
 
 
 def _files(path: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ somebody else leaves it as it was.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from privaudit.core.signing import Signer, check_signature, sign
 from privaudit.core.storage import (
     make_private_folder,
     read_json,
+    to_json,
     write_bytes,
-    write_json,
+    write_parts,
 )
+from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.run_lock import lock_run
 
 FORMAT = 2  # of the run directory; raised when an older reader would misread it
@@ -85,9 +87,35 @@ class SignedHeader:
         return {**self.content.get("files", {}), **self.added}
 
 
-def save_header(path: Path, header: Mapping[str, Any]) -> None:
-    """Sign and write run.json: the point at which a round counts as done."""
-    write_json(path / HEADER, {**header, SIGNATURE: sign(_RUN, header)})
+def save_header(
+    path: Path, header: Mapping[str, Any], lease: Lease | None = None
+) -> None:
+    """Sign and write run.json: the point at which a round counts as done.
+
+    Args:
+        path: The run's folder.
+        header: What it says.
+        lease: The writer's; None where there is no other.
+
+    Raises:
+        RunInUseError: The lease was taken over; run.json stays as it was.
+        StorageError: The folder cannot be written.
+    """
+    _write(path, {**header, SIGNATURE: sign(_RUN, header)}, lease)
+
+
+def _write(path: Path, content: Mapping[str, Any], lease: Lease | None) -> None:
+    """Write run.json if the lease holds once the new file is there to be renamed.
+
+    Who takes the run over removes that file first.
+    """
+
+    def checked() -> Iterator[bytes]:
+        if lease is not None:
+            lease.check()
+        yield to_json(content)
+
+    write_parts(path / HEADER, checked())
 
 
 def read_header(path: Path) -> SignedHeader:
@@ -154,7 +182,7 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
         RunInUseError: It is being trained.
         StorageError: The folder cannot be written.
     """
-    with lock_run(path, patience=_PATIENCE):
+    with lock_run(path, patience=_PATIENCE) as lease:
         header = read_header(path)  # as others left it
         if header.seal != seal:
             raise ConfigError(
@@ -165,7 +193,7 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
             _make_folders(path, name)
             write_bytes(path / name, content)
         hashes = {n: hashlib.sha256(c).hexdigest() for n, c in contents.items()}
-        _save_added(path, header, {**header.added, **hashes})
+        _save_added(path, header, {**header.added, **hashes}, lease)
 
 
 def _make_folders(path: Path, name: str) -> None:
@@ -184,8 +212,10 @@ def refuse_link(folder: Path) -> None:
         )
 
 
-def _save_added(path: Path, header: SignedHeader, files: Mapping[str, str]) -> None:
+def _save_added(
+    path: Path, header: SignedHeader, files: Mapping[str, str], lease: Lease
+) -> None:
     signature = sign(_LATER, {"run": header.seal, "files": files})
     first = read_json(path / HEADER)[SIGNATURE]
     added = {"files": dict(sorted(files.items())), SIGNATURE: signature}
-    write_json(path / HEADER, {**header.content, SIGNATURE: first, ADDED: added})
+    _write(path, {**header.content, SIGNATURE: first, ADDED: added}, lease)

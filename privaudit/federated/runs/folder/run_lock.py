@@ -1,175 +1,146 @@
-"""One process trains a run at a time: by a lock of the system, or else by a file.
+"""One process writes in a run's folder at a time: by a lock of the system, and a lease.
 
-The system drops its lock when a process ends, however it ends. Some network file
-systems and Windows have no such locks. There, a file is the lock: only one process can
-make it, and it says which, so that one left behind can be taken away.
+The system drops its lock when a process ends, however it ends, so that another goes on
+at once. Where there are no locks (some network file systems, Windows), or another
+machine cannot see them, the lease decides: see
+:mod:`privaudit.federated.runs.folder.lease`.
 """
 
 import errno
-import json
 import os
-import secrets
-import socket
+import re
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from privaudit.core.bounded_files import read_bytes
-from privaudit.core.errors import MissingFileError, PrivauditError, RunInUseError
-from privaudit.core.storage import storage_errors
+from privaudit.core.bounded_files import open_regular
+from privaudit.core.storage import UNFINISHED, storage_errors
+from privaudit.federated.runs.folder.lease import MOST_BYTES, Lease, take_lease
 
-LOCK, OWNER = ".lock", ".lock.owner"
-_PAUSE = 0.02  # seconds between two looks at a lock
+LOCK = ".lock"
+_PREPARED = f".run.json.*{UNFINISHED}"  # about to be put in place
+LEASE = re.compile(r"\.lease-(\d{4,12})")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @contextmanager
-def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
+def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[Lease]:
     """Keep other processes from writing in a run's folder, until the end or a kill.
 
     Args:
         folder: The run's, which is there.
         patience: Seconds to wait for another process.
 
+    Yields:
+        The lease: to be checked before anything is written that counts.
+
     Raises:
-        RunInUseError: Another process holds it, or may hold it on another machine.
+        RunInUseError: Another process holds it.
         StorageError: The folder cannot be written.
     """
     with storage_errors(folder / LOCK):
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
-    give_up = time.monotonic() + patience
     try:
-        while not (held := _try(handle, folder, give_up)):
-            time.sleep(_PAUSE)
-        with held:
-            yield
+        files = FolderLeases(folder)
+        lease = take_lease(files, lock=lambda: _lock(handle, folder), patience=patience)
+        try:
+            _drop_unfinished(folder)
+            yield lease
+        finally:
+            lease.end()
     finally:
         os.close(handle)
 
 
-def _try(
-    handle: int, folder: Path, give_up: float
-) -> AbstractContextManager[None] | None:
-    """Return what holds the lock, or None to try again."""
-    try:
-        with storage_errors(folder / LOCK):
-            return nullcontext() if _lock(handle, folder) else _owner_file(folder)
-    except RunInUseError:
-        if time.monotonic() >= give_up:
-            raise
-    return None
+def _drop_unfinished(folder: Path) -> None:
+    """Remove the run.json that an owner before was about to put in place.
+
+    If it wakes behind its last look at its lease, it has nothing to rename any more.
+    """
+    with storage_errors(folder):
+        for path in folder.glob(_PREPARED):
+            path.unlink(missing_ok=True)
 
 
 def _lock(handle: int, folder: Path) -> bool:
-    """Say whether the system holds the lock; False where it has no locks."""
+    """Say whether this process holds the system's lock: not where there are none."""
     if sys.platform == "win32":
         return False
     import fcntl
 
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunInUseError(
-            f"Another process is training {folder}. Wait until it is done, or take "
-            "another --name."
-        ) from None
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
+    with storage_errors(folder / LOCK):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
-        raise
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise
     return True
 
 
-def _owner_file(folder: Path) -> AbstractContextManager[None]:
-    """Make the file that is a lock; only where there is none can it be made."""
-    path, owner = folder / OWNER, _about_me()
-    if not _make(path, owner):
-        _take_away(path)
-        if not _make(path, owner):
-            raise _held(path)
-    return _removed_later(path, owner)
+class FolderLeases:
+    """Leases as files in a run's folder.
 
+    The owner writes through the handle with which it made its file: if another has
+    removed that file, no other is touched.
+    """
 
-@contextmanager
-def _removed_later(path: Path, mine: bytes) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if _read(path) == mine:
+    pause = 0.02
+
+    def __init__(self, folder: Path) -> None:
+        self.where = str(folder)
+        self._folder, self._handle = folder, -1
+
+    def newest(self) -> tuple[int, bytes]:
+        """Return the highest number and its content; 0 where there is none."""
+        with storage_errors(self._folder):
+            number = max(self._numbers(), default=0)
+        content = b""
+        if number:
+            with suppress(OSError), open_regular(self._path(number)) as file:
+                content = file.read(MOST_BYTES)
+        return number, content
+
+    def make(self, number: int, content: bytes) -> bool:
+        """Make a file that is not there; say whether it was so."""
+        path, flags = self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with storage_errors(path):
+            try:
+                self._handle = os.open(path, flags, 0o600)
+            except FileExistsError:
+                return False
+            self.renew(number, content)
+        return True
+
+    def renew(self, number: int, content: bytes) -> None:
+        """Replace the content of the file that was made."""
+        os.lseek(self._handle, 0, os.SEEK_SET)
+        os.write(self._handle, content)
+        os.fsync(self._handle)  # other machines see it
+
+    def end(self, number: int, content: bytes) -> None:
+        """Remove the file that was made, if it is still there."""
+        self.renew(number, content)
+        ours = os.fstat(self._handle)
+        os.close(self._handle)
+        path = self._path(number)
+        if path.exists() and os.path.samestat(path.stat(), ours):
             path.unlink(missing_ok=True)
 
+    def drop_before(self, number: int) -> None:
+        """Remove the files with lower numbers."""
+        for one in self._numbers():
+            if one < number:
+                with suppress(OSError):  # one that is open stays, on some systems
+                    self._path(one).unlink()
 
-def _about_me() -> bytes:
-    about = {"host": socket.gethostname(), "pid": os.getpid()}
-    return json.dumps({**about, "token": secrets.token_hex(8)}).encode()
+    def _numbers(self) -> list[int]:
+        found = (LEASE.fullmatch(path.name) for path in self._folder.iterdir())
+        return [int(match[1]) for match in found if match]
 
-
-def _make(path: Path, content: bytes) -> bool:
-    """Make a file that was not there; say whether it was so."""
-    with storage_errors(path):
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return False
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    return True
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_bytes(path)
-    except MissingFileError:
-        return b""
-
-
-def _take_away(path: Path) -> None:
-    """Remove the lock of a process of this machine that is gone.
-
-    It is renamed first: of two who find it, one gets it, and who got another's new
-    lock in its place puts it back.
-    """
-    owner = _read(path)
-    if _is_alive(owner):
-        raise _held(path)
-    old = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with storage_errors(path):
-        try:
-            path.rename(old)
-        except FileNotFoundError:
-            return
-        if _read(old) != owner:
-            os.link(old, path)
-        old.unlink()
-
-
-def _is_alive(owner: bytes) -> bool:
-    """Say whether a lock's process is there, or may be: nobody knows of other hosts."""
-    try:
-        said = json.loads(owner)
-        host, process = str(said["host"]), int(said["pid"])
-    except (ValueError, TypeError, KeyError):
-        return True  # perhaps it is being written
-    if host != socket.gethostname() or sys.platform == "win32":
-        return True  # there, a signal of 0 would end the process
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _held(path: Path) -> PrivauditError:
-    who = _read(path).decode(errors="replace")[:200]
-    return RunInUseError(
-        f"Another process is training {path.parent}: {who or 'unknown'}. There are no "
-        f"locks on its file system, so {path.name} stands for one. Wait until that "
-        f"process is done, or, if it is gone, remove {path}."
-    )
+    def _path(self, number: int) -> Path:
+        return self._folder / f".lease-{number:04d}"

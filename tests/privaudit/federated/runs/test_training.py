@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -21,16 +22,25 @@ from privaudit.core.errors import (
 )
 from privaudit.core.storage import file_hash
 from privaudit.federated.runs.folder.run_files import TRACKED
+from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.runs import Run
 from tests.owner_changes import sign_again
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
+from privaudit.core.errors import RunInUseError
+from privaudit.federated.runs.folder.run_header import read_header, save_header
 from privaudit.federated.runs.folder.run_lock import lock_run
-with lock_run(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(60)
+path = Path(sys.argv[1])
+while True:
+    try:
+        with lock_run(path) as lease:
+            print("holds", flush=True)
+            sys.stdin.readline()
+            save_header(path, read_header(path).content, lease)
+    except RunInUseError as error:
+        print(error, flush=True)
 """
 
 
@@ -46,7 +56,7 @@ def content(run: Path) -> dict[str, str]:
     return {
         str(path.relative_to(run)): file_hash(path)
         for path in sorted(run.rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.name.startswith(".lease-")
     }
 
 
@@ -56,18 +66,33 @@ def resume(match: str, error: type[PrivauditError] = TranscriptError) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
-def test_only_one_process_trains_a_run_and_a_kill_frees_it(cut: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, str(cut)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+def test_one_process_trains_a_run_until_it_stands_still_or_is_killed(
+    cut: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_LEASE", "2")
+    command, pipe = [sys.executable, "-c", HOLDER, str(cut)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) as holder:
+        assert holder.stdin is not None
         assert holder.stdout is not None
-        assert holder.stdout.readline() == b"locked\n"
+        assert holder.stdout.readline() == b"holds\n"
         before = content(cut)
         resume("Another process is training .*cut", RunInUseError)
         with pytest.raises(RunInUseError, match="Another process is training"):
             train(name="cut", rounds=3, epochs=1, fresh=True)
         assert content(cut) == before
+        os.kill(holder.pid, signal.SIGSTOP)
+        time.sleep(2)
+        run = train(name="cut", rounds=3, epochs=1, resume=True)
+        after = content(cut)
+        os.kill(holder.pid, signal.SIGCONT)
+        holder.stdin.write(b"\n")
+        assert b"was taken over by" in holder.stdout.readline()
+        assert holder.stdout.readline() == b"holds\n"
         os.kill(holder.pid, signal.SIGKILL)
-    assert train(name="cut", rounds=3, epochs=1, resume=True).is_complete
+        holder.wait()
+    with lock_run(cut):
+        assert content(cut) == after
+    assert run.is_complete
 
 
 def test_a_run_cannot_be_trained_from_within_itself(cut: Path) -> None:
