@@ -40,7 +40,8 @@ Fields = Annotated[
 ]
 Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
 Data = Annotated[
-    Path | None, typer.Option(help=RunFields.model_fields["data"].description)
+    str | None,
+    typer.Option(help=RunFields.model_fields["data"].description, metavar="PATH"),
 ]
 Count = Annotated[int | None, typer.Option()]
 RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
@@ -258,9 +259,9 @@ def _offered(
 
 
 def _option_of(field: FieldInfo) -> Any:
-    is_path = field.json_schema_extra == PATH
-    kind = Path if is_path else _plain(field.annotation)
-    return Annotated[kind | None, typer.Option(help=field.description)]
+    metavar = "PATH" if field.json_schema_extra == PATH else None
+    kind = _plain(field.annotation)
+    return Annotated[kind | None, typer.Option(help=field.description, metavar=metavar)]
 
 
 def _plain(annotation: Any) -> Any:

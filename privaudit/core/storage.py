@@ -29,6 +29,12 @@ from privaudit.core.tensors import Tensors
 UNFINISHED = ".unfinished"
 
 
+def cache_folder() -> Path:
+    """Return ``$PRIVAUDIT_CACHE``, or ``~/.cache/privaudit`` where it is not set."""
+    named = os.environ.get("PRIVAUDIT_CACHE")
+    return Path(named) if named else Path("~/.cache/privaudit").expanduser()
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn a full disk or a read-only folder into one clear line.

@@ -1,9 +1,7 @@
 """Data sets that users bring: where they are looked for, and what they need."""
 
-import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
 from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.named_places import located, search_path
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Pat
     Raises:
         MissingFileError: Nothing is there.
     """
-    looked = [Path(path)] if path is not None else list(places(name, entry))
+    looked = [located(path)] if path is not None else list(places(name, entry))
     for place in looked:
         if place.exists():
             return place.resolve()
@@ -173,13 +172,11 @@ def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Pat
 def places(name: str, entry: OnDisk) -> Iterator[Path]:
     """Yield where a data set is looked for, the first choice first.
 
-    That is in ``$PRIVAUDIT_DATA``, if it is set, and in ``~/.cache/privaudit/data``.
+    That is below the folders of the search path.
     """
-    named = os.environ.get("PRIVAUDIT_DATA")
-    for root in filter(None, (named, "~/.cache/privaudit/data")):
-        with suppress(RuntimeError):  # no home folder
-            for folder in (name, *entry.folders):
-                yield Path(root).expanduser() / folder
+    for root in search_path():
+        for folder in (name, *entry.folders):
+            yield root / folder
 
 
 def only_file(path: Path, pattern: str, missing: str) -> Path:

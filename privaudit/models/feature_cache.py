@@ -5,7 +5,6 @@ interrupted encoding goes on where it stopped. What is returned lies on the disk
 takes memory only where it is used.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from privaudit.core.errors import (
     StorageError,
     TranscriptError,
 )
-from privaudit.core.storage import UNFINISHED, make_private_folder
+from privaudit.core.storage import UNFINISHED, cache_folder, make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, Images, Texts
 from privaudit.datasets.files.mapped_tensors import join_rows, map_tensors, write_rows
@@ -39,12 +38,6 @@ _SILENT = 10.0  # seconds of encoding before somebody who watches is told
 _BATCH_BYTES = 2**25  # originals that are held at a time
 _DECODERS = 8  # threads at most; each has up to three pictures in memory
 _BANK_BYTES = 2**26  # embeddings that are encoded at a time
-
-
-def default_folder() -> Path:
-    """Return ``$PRIVAUDIT_CACHE``, or ``~/.cache/privaudit`` where it is not set."""
-    named = os.environ.get("PRIVAUDIT_CACHE")
-    return Path(named) if named else Path("~/.cache/privaudit").expanduser()
 
 
 def cached_features(
@@ -64,7 +57,7 @@ def cached_features(
     Args:
         model: Its weights and architecture are part of the name.
         images: Pictures, or a bank of embeddings.
-        folder: Where to keep features; None for :func:`default_folder`.
+        folder: Where to keep features; None for :func:`cache_folder`.
 
     Raises:
         ConfigError: The model cannot read these pictures or embeddings.
@@ -86,7 +79,7 @@ def cached_text_features(
         about: What of the model the file is named after: weights and settings.
         texts: The file is named after them, too.
         encode: Makes the features.
-        folder: Where to keep features; None for :func:`default_folder`.
+        folder: Where to keep features; None for :func:`cache_folder`.
     """
     path = _path(hash_of(*about, texts.digest, "texts"), folder)
     stored = _stored(path, len(texts), len(texts))
@@ -125,7 +118,7 @@ def cached_pictures(
         images: What is encoded.
         encode: Makes tensors with one row for each picture of a chunk. Rows that are
             shorter than another chunk's are padded with zeros.
-        folder: Where to keep them; None for :func:`default_folder`.
+        folder: Where to keep them; None for :func:`cache_folder`.
     """
     with closing(_Chunks(images, range(len(images)))) as chunks:
         path = _path(name, folder)
@@ -278,7 +271,7 @@ def _decoded(images: Images, indices: Sequence[int]) -> Generator[Tensor]:
 
 
 def _path(name: str, folder: Path | None) -> Path:
-    return (folder or default_folder()) / "features" / f"{name}.safetensors"
+    return (folder or cache_folder()) / "features" / f"{name}.safetensors"
 
 
 def _stored(path: Path, least: int, most: int) -> Tensors | None:

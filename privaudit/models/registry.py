@@ -10,6 +10,7 @@ import torch
 from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.registry import Registry
+from privaudit.datasets.named_places import is_named, located
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Precision, TaskKind
 from privaudit.models.language.language_targets import TargetNames
@@ -146,7 +147,10 @@ def load_frozen(
             f"A chat template was given, and {name} has no place for one. Leave "
             "--template out, or use a model such as vlm:FOLDER."
         )
-    file = Path(checkpoint) if checkpoint else None
+    file = located(checkpoint) if checkpoint else None
+    kind, colon, source = name.partition(":")
+    if is_named(source):
+        name = f"{kind}{colon}{located(source)}"
     dtype: torch.dtype = getattr(torch, precision)
     model = family.load(
         ModelRequest(name, file, _layers(targets), template, chosen_device(), dtype)

@@ -11,10 +11,10 @@ from torch import Tensor
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signals.thresholds import public_threshold
 from privaudit.core.errors import AttackError
+from privaudit.core.storage import cache_folder
 from privaudit.core.tensors import Tensors, stack
 from privaudit.datasets.files.mapped_tensors import spilled
 from privaudit.federated.trainer import Records
-from privaudit.models.feature_cache import default_folder
 from privaudit.models.interfaces import OwnersModel
 from privaudit.models.token_statistics import ALPHAS
 from privaudit.models.token_table import CLAMPED_TOKENS, TOKENS, TokenTable
@@ -112,4 +112,4 @@ def _ask(
     )
     # Each attack reads them again: of pictures with many tokens they are large.
     table = TokenTable.from_signals(list(chunks))
-    return TokenTable.of(spilled(table.to_signals(), default_folder()))
+    return TokenTable.of(spilled(table.to_signals(), cache_folder()))

@@ -57,7 +57,7 @@ def shift(
         entries = measure_shift(
             one,
             named,
-            data=None if data is None else str(data),
+            data=data,
             scenario=scenario,
             attacks=names,
             most=most,

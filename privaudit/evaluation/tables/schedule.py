@@ -11,6 +11,7 @@ from privaudit.auditing.auditor import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError, ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS
+from privaudit.datasets.named_places import is_named, located
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
@@ -174,7 +175,10 @@ def _require(name: str, given: Any, full: Any) -> None:
     """Refuse a path that is not there, before hours of runs that all fail."""
     if not isinstance(full, str):
         return
-    path = _split(full)[1]
+    path = full if is_named(full) else _split(full)[1]
+    if is_named(path):
+        located(path)
+        return
     is_path = name != "model" or path.startswith(("/", "."))
     if is_path and not Path(path).exists():
         raise MissingFileError(

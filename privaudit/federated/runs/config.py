@@ -20,6 +20,7 @@ from privaudit.core.parameters import (
 )
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
+from privaudit.datasets.named_places import by_content, is_named, with_hash
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.sources import TableColumns, is_hub_name, name_and_place
 from privaudit.datasets.split import SplitSizes
@@ -82,13 +83,24 @@ class RunConfig(RunFields):
 
     @property
     def digest(self) -> str:
-        """Eight characters that name this configuration.
+        """Eight characters that name this configuration, on every machine.
 
         What stands at its default is left out: a field that a later version adds does
         not rename the runs of an earlier one.
         """
-        text = json.dumps(self.model_dump(exclude_defaults=True), sort_keys=True)
+        text = json.dumps(self.identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What differs from the defaults; of data and models their content, no place."""
+        fields = self.model_dump(exclude_defaults=True)
+        for name in fields.keys() & {"data", "checkpoint"}:
+            fields[name] = by_content(fields[name])
+        kind, colon, source = self.model.partition(":")
+        if colon:
+            fields["model"] = f"{kind}:{by_content(source)}"
+        return fields
 
 
 def make_config(
@@ -115,7 +127,7 @@ def make_config(
         )
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None and not _on_the_hub(place, fields):
-            fields[place] = _full(fields[place])
+            fields[place] = _lasting(fields[place])
     if fields.get("template") is not None:
         fields["template"] = _template_text(str(fields["template"]))
     if fields.get("owner_column") is not None:
@@ -146,6 +158,8 @@ def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness
 def _known_model(name: str) -> tuple[str, TaskKind]:
     """Return a model's name, a folder in it as a full path, and what the model does."""
     family, (kind, _, source) = find_family(name), name.partition(":")
+    if is_named(source):
+        return f"{kind}:{with_hash(source)}", family.task
     there = family.sources == FOLDER_OR_HUB and Path(_full(source)).exists()
     if family.sources == FOLDER or there:  # else it is a name on the hub, maybe
         name = f"{kind}:{_full(source)}"
@@ -173,6 +187,11 @@ def _on_the_hub(place: str, fields: Mapping[str, Any]) -> bool:
     named = str(fields[place])
     is_hub = place == "data" and fields.get("dataset") == "hf" and is_hub_name(named)
     return is_hub and not Path(_full(named)).exists()
+
+
+def _lasting(place: str | Path) -> str:
+    """Return a place that means the same later: with its hash, or as a full path."""
+    return with_hash(str(place)) if is_named(str(place)) else _full(place)
 
 
 def _full(place: str | Path) -> str:

@@ -34,7 +34,8 @@ class RunFields(BaseModel):
     )
     data: str | None = Field(
         None,
-        description="Path of the data set. By default: $PRIVAUDIT_DATA/NAME, or "
+        description="Path of the data set, or data://NAME below a folder of the search "
+        "path $PRIVAUDIT_DATA. By default: $PRIVAUDIT_DATA/NAME, or "
         "~/.cache/privaudit/data/NAME.",
         json_schema_extra=PATH,
     )

@@ -147,7 +147,7 @@ def _is_there(run: Run) -> bool:
 
 
 def _is_finished(run: Run, config: RunConfig) -> bool:
-    return _is_there(run) and run.config == config and run.is_complete
+    return _is_there(run) and run.config.identity == config.identity and run.is_complete
 
 
 def _train_alone(
@@ -180,7 +180,7 @@ def _train_alone(
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
-    if run.config != config:
+    if run.config.identity != config.identity:
         raise ConfigError(
             f"{run.path} holds a run of another configuration. Use another --name, or "
             "--fresh to replace it."

@@ -192,7 +192,7 @@ def make_captioner(
     dataset_name: str,
     out: Path,
     *,
-    data: Path | None = None,
+    data: str | Path | None = None,
     split: str | None = None,
     share: float | None = None,
     template: str = TEMPLATE,

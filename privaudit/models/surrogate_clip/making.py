@@ -45,7 +45,7 @@ def make_surrogate(
     dataset_name: str,
     out: Path,
     *,
-    data: Path | None = None,
+    data: str | Path | None = None,
     split: str | None = None,
     share: float | None = None,
     minutes: float | None = None,

@@ -37,12 +37,17 @@ def test_ones_own_pictures_are_trained_on_by_their_own_split(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(pictures.parent)
-    code, _, _ = cli(
+    words = (
         "train", "--trainer", "zero-shot", "--dataset", "image-folder",
-        "--data", "pictures", "--clients", "2", "--shots", "10", "--rounds", "1",
+        "--clients", "2", "--shots", "10", "--rounds", "1", "--data",
     )  # fmt: skip
-    assert code == 0
+    assert cli(*words, "pictures")[0] == 0
     (run,) = latest_runs()
+    monkeypatch.setenv("PRIVAUDIT_DATA", str(pictures.parent))
+    before = (run.path / "run.json").stat()
+    assert cli(*words, "data://pictures")[0] == 0  # another place of the same content
+    assert [one.path for one in latest_runs()] == [run.path]
+    assert (run.path / "run.json").stat() == before
     monkeypatch.chdir(pictures)  # the path was made whole
     split = load_run(run.path).population.split
     assert [len(split.of(one)) for one in (TEST, PUBLIC, UNUSED)] == [8, 12, 8]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privaudit.cli.progress.words import line_of
 from privaudit.core.errors import ConfigError, StorageError
-from privaudit.core.storage import write_tensors
+from privaudit.core.storage import cache_folder, write_tensors
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.datasets.files.archives import FolderStore
@@ -24,7 +24,6 @@ from privaudit.models.feature_cache import (
     cached_features,
     cached_tokens,
     content_hash,
-    default_folder,
     encoded_features,
 )
 from privaudit.statistics.progress import Event, Phase, watching
@@ -135,7 +134,7 @@ def test_the_folder_comes_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path))
-    assert default_folder() == tmp_path
+    assert cache_folder() == tmp_path
     cached_features(model, pictures)
     assert only_file(tmp_path).stem == content_hash(model, pictures, "features")
 
