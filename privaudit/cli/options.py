@@ -145,9 +145,13 @@ PlanFile = Annotated[
 TableFolder = Annotated[
     Path | None, typer.Option(help="Output folder. By default: RUNS/tables.")
 ]
-Jobs = Annotated[
-    int,
-    typer.Option(min=1, max=1024, help="Runs in parallel, each on one thread."),
+On = Annotated[
+    str,
+    typer.Option(
+        envvar="PRIVAUDIT_ON",
+        help="Where jobs run: local, in as many processes as pay off; local:N, in N; ray, "
+        "or ray://HOST:10001. Results are the same.",
+    ),
 ]
 Check = Annotated[
     bool, typer.Option("--check", help="Only validate the plan and count its runs.")

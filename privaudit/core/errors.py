@@ -15,11 +15,13 @@ PrivauditError
 ├── PluginError                code of another package that cannot be used
 ├── TrainingError              a run that had to stop: a loss that is not finite
 ├── StorageError               a folder that cannot be written
+├── LostWorkerError            a process or a node that was killed while it worked
 └── ViewError                  an attack asks for more than its threat model shows
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 def shown(value: object) -> str:
@@ -61,6 +63,16 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 class PrivauditError(Exception):
     """Base of every error that privaudit raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process raise it here, whatever its class is made of."""
+        return _made_again, (type(self), str(self))
+
+
+def _made_again(kind: type[PrivauditError], text: str) -> PrivauditError:
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
 
 
 class ConfigError(PrivauditError, ValueError):
@@ -124,6 +136,10 @@ class TrainingError(PrivauditError):
 
 class StorageError(PrivauditError):
     """A folder that cannot be written, or a full disk."""
+
+
+class LostWorkerError(PrivauditError):
+    """A process, or a node, that was killed while it worked; finished rounds are kept."""
 
 
 class ViewError(PrivauditError):

@@ -11,9 +11,9 @@ import numpy as np
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
-from privaudit.evaluation.computing import computing_here
 from privaudit.evaluation.fairness import Fairness, fairness_of
 from privaudit.evaluation.local_costs import LocalCosts
+from privaudit.execution.computing import computing_here
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
 from privaudit.federated.transcripts.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent

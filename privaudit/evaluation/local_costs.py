@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.computing import computing_as
+from privaudit.execution.computing import computing_as
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run

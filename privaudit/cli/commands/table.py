@@ -9,21 +9,22 @@ def table(
     plan: options.PlanFile,
     runs: options.RunsFolder = None,
     out: options.TableFolder = None,
-    jobs: options.Jobs = 1,
+    on: options.On = "local",
     check: options.Check = False,
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
     from privaudit.evaluation.tables.table import make_table
+    from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.tables.utility_table import write_utility_table
 
-    wanted = read_plan(plan)
+    wanted, executor = read_plan(plan), find_executor(on)
     if check:
         typer.echo(f"{plan}: {len(schedule(wanted).runs)} runs, all of them valid.")
         return
-    made = make_table(wanted, folder=runs, jobs=jobs, progress=_say)
+    made = make_table(wanted, folder=runs, executor=executor, progress=_say)
     folder = out or runs_folder(runs) / "tables"
     typer.echo(write_utility_table(made, folder, plan.stem), nl=False)
     _say(f"Table, numbers and picture: {folder / plan.stem}.*")

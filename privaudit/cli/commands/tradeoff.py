@@ -120,6 +120,7 @@ def tradeoff(
     alpha: Alpha = None,
     out: options.SweepFolder = None,
     against_first: options.AgainstFirst = False,
+    on: options.On = "local",
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
     runs: options.RunsFolder = None,
@@ -151,7 +152,7 @@ def tradeoff(
 
     if recorded:
         given["recorded"] = recorded
-    _sweep(plan, given, out, runs, choose_view(quiet, as_json))
+    _sweep(plan, given, out, runs, on, choose_view(quiet, as_json))
 
 
 def _sweep(
@@ -159,15 +160,17 @@ def _sweep(
     given: dict[str, Any],
     out: Path | None,
     runs: Path | None,
+    on: str,
     view: "Display",
 ) -> None:
     from privaudit.cli.progress import Result
     from privaudit.evaluation.tradeoff.plan import SweepPlan, read_sweep_plan
     from privaudit.evaluation.tradeoff.sweep import sweep
+    from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.galleries.sweep import write_sweep
 
-    entries = read_sweep_plan(plan) if plan else {}
+    entries, executor = read_sweep_plan(plan) if plan else {}, find_executor(on)
     for name, value in given.items():  # of a table single names are replaced
         there = entries.get(name)
         entries[name] = {**there, **value} if isinstance(there, dict) else value
@@ -177,7 +180,9 @@ def _sweep(
             sweep_result = _of_recorded(entries, runs, view)
         else:
             entries.setdefault("trainers", SweepPlan().trainers)
-            sweep_result = sweep(**entries, folder=runs, watcher=view)
+            sweep_result = sweep(
+                **entries, folder=runs, watcher=view, executor=executor
+            )
     write_sweep(sweep_result, folder)
     contents = {"path": str(folder), **sweep_result.to_dict()}
     result = Result("\n".join(_essentials(sweep_result)), contents)

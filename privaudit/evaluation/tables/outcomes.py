@@ -2,15 +2,12 @@
 
 import math
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from privaudit.core.errors import PrivauditError
+from privaudit.core.errors import PrivauditError, RunInUseError
 from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
 from privaudit.evaluation.tables.metrics import (
     ACCURACIES,
@@ -21,8 +18,10 @@ from privaudit.evaluation.tables.metrics import (
 )
 from privaudit.evaluation.tables.plan import Over
 from privaudit.evaluation.tables.schedule import PlannedRun
+from privaudit.execution.computing import use_threads
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
+from privaudit.statistics.progress import Watcher
 
 LAST = 10  # rounds that are averaged, as DP-FPL reports
 
@@ -65,23 +64,30 @@ class TableOutcome:
         return self.values.get(metric, {}).get(over)
 
 
-def perform(planned: PlannedRun, folder: Path | None) -> TableOutcome:
+def perform(
+    planned: PlannedRun, folder: Path | None, watcher: Watcher | None = None
+) -> TableOutcome:
     """Train a run, or go on with it, or take it as it is; a failure is an outcome too.
 
     It trains on one thread, whatever there is: a run that was stopped can be resumed
-    only with the threads it was begun with, and the next command may have other
-    ``jobs``.
+    only with the threads it was begun with, and the next command may be given others.
+
+    Raises:
+        RunInUseError: Another process trains it.
     """
     try:
-        with one_thread():
+        with use_threads(1):
             run = train(
                 planned.trainer,
                 folder=folder,
                 resume=True,
                 settings=planned.settings,
+                watcher=watcher,
                 **planned.fields,
             )
             return read_outcome(run, planned.afterwards)
+    except RunInUseError:
+        raise
     except PrivauditError as error:
         return TableOutcome(planned.digest, error=str(error))
     except Exception as error:  # a bug: the other cells are worth having all the same
@@ -156,14 +162,3 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     return None
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, and afterwards on as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

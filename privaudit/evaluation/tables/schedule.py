@@ -17,6 +17,7 @@ from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
+from privaudit.federated.runs.training import usual_name
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
@@ -29,6 +30,7 @@ class PlannedRun:
     Attributes:
         fields: Of the configuration, the seed among them, paths expanded.
         digest: Of the complete configuration.
+        run: What its folder is called.
         afterwards: What is measured once it is trained.
     """
 
@@ -37,6 +39,7 @@ class PlannedRun:
     settings: Mapping[str, Any]
     fields: Mapping[str, Any]
     digest: str
+    run: str
     afterwards: Afterwards = field(default_factory=Afterwards)
 
 
@@ -114,6 +117,7 @@ def _planned(
         settings,
         {**fields, "seed": seed},
         config.digest,
+        usual_name(config),
         afterwards,
     )
 

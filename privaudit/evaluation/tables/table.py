@@ -1,21 +1,24 @@
 """A utility table: all its runs, and what they say together."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables.metrics import Metric, scale
-from privaudit.evaluation.tables.outcomes import TableOutcome
+from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.paper import PaperNumber
 from privaudit.evaluation.tables.parts import Column, TableRow
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, Schedule, schedule
-from privaudit.evaluation.tables.workers import perform_all
+from privaudit.execution.computing import use_threads
+from privaudit.execution.jobs import Executor, Job
+from privaudit.execution.local import HERE
+from privaudit.execution.sweeps import SweepFile, run_jobs
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 Say = Callable[[str], None]
@@ -96,7 +99,7 @@ def make_table(
     plan: TablePlan,
     *,
     folder: Path | None = None,
-    jobs: int = 1,
+    executor: Executor = HERE,
     progress: Say | None = None,
 ) -> UtilityTable:
     """Train every cell of a plan with every seed.
@@ -107,23 +110,42 @@ def make_table(
     Args:
         plan: What to train.
         folder: Where runs are kept.
-        jobs: Runs trained at a time, at least 1, each on one thread.
+        executor: Where runs are trained, each on one thread; by default in this process.
         progress: Called with a line after each run.
 
     Raises:
         ConfigError: A run cannot be configured; nothing has run.
         MissingFileError: Data or a model is not there; nothing has run.
     """
-    if jobs < 1:
-        raise ConfigError(f"--jobs {jobs} trains nothing. Use at least 1.")
     planned, outcomes = schedule(plan), {}
-    with closing(perform_all(planned.runs, folder, jobs)) as finished:
+    with (
+        use_threads(1),
+        closing(_outcomes(plan, planned, folder, executor)) as finished,
+    ):
         for run, outcome in finished:
             outcomes[run.digest] = outcome
             if progress:
                 count = f"{len(outcomes)}/{len(planned.runs)}"
                 progress(f"{count} {run.label}: {_in_words(plan, outcome)}")
     return UtilityTable(plan, planned, outcomes)
+
+
+def _outcomes(
+    plan: TablePlan, planned: Schedule, folder: Path | None, executor: Executor
+) -> Generator[tuple[PlannedRun, TableOutcome]]:
+    """Yield each run with its outcome, as it finishes."""
+    place = runs_folder(folder)
+    runs = {run.label: run for run in planned.runs}
+    jobs = [Job(run.label, perform, (run, place), run.run) for run in planned.runs]
+    file = SweepFile.begin(place, "table", plan.model_dump(mode="json"), jobs)
+    finished = run_jobs(executor, jobs, file, failure=lambda outcome: outcome.error)
+    with closing(finished):
+        for one in finished:
+            run = runs[one.job.name]
+            if one.error is None:
+                yield run, one.value
+            else:
+                yield run, TableOutcome(run.digest, error=str(one.error))
 
 
 def _in_words(plan: TablePlan, outcome: TableOutcome) -> str:

@@ -7,7 +7,8 @@ stopped.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +23,12 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
+from privaudit.execution.jobs import Executor, Job
+from privaudit.execution.local import HERE
+from privaudit.execution.sweeps import SweepFile, finish_all, run_jobs
 from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.training import train
+from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.federated.runs.training import train, usual_name
 from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
@@ -50,6 +55,7 @@ def sweep(
     against_first: bool = False,
     folder: Path | None = None,
     watcher: Watcher | None = None,
+    executor: Executor = HERE,
 ) -> Tradeoff:
     """Sweep trainers, privacy budgets and settings: leakage (AUROC) against utility.
 
@@ -76,10 +82,14 @@ def sweep(
         against_first: Whether the table compares every row with its first.
         folder: Folder of all runs; by default ``./runs``.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
-            :class:`privaudit.cli.progress.CellDone` after it, and the run's own events.
+            :class:`privaudit.cli.progress.CellDone` after it, and the run's own events
+            where it is trained in this process.
+        executor: Where runs are trained, see :func:`privaudit.execution.places.find_executor`;
+            by default in this process.
 
     Raises:
         ConfigError: Nothing to sweep, a duplicate, or an invalid value; nothing has run.
+        LostWorkerError: A process was killed; the other runs are trained.
 
     Example:
         >>> small = {"clients": 2, "test_share": 0.45}
@@ -111,7 +121,7 @@ def sweep(
         "against_first": against_first,
     }
     plan = make_plan({name: v for name, v in given.items() if v is not None})
-    return run_sweep(plan, folder=folder, watcher=watcher)
+    return run_sweep(plan, folder=folder, watcher=watcher, executor=executor)
 
 
 def run_sweep(
@@ -119,6 +129,7 @@ def run_sweep(
     *,
     folder: Path | None = None,
     watcher: Watcher | None = None,
+    executor: Executor = HERE,
 ) -> Tradeoff:
     """Return what a plan finds, as :func:`sweep` does.
 
@@ -127,16 +138,17 @@ def run_sweep(
         folder: Where runs are kept.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
             :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
+        executor: Where runs are trained.
 
     Raises:
         ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
+        LostWorkerError: A process was killed; the other runs are trained.
         UnknownNameError: The scenario has no such attack.
     """
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
-    work = _Work(plan, scenario, folder, watcher)
-    work.total = len(cells) * len(plan.seeds)
-    points = [work.run(cell, seed) for cell in cells for seed in plan.seeds]
+    work = _Work(plan, runs_folder(folder), watcher, executor)
+    points = work.run([(cell, seed) for cell in cells for seed in plan.seeds])
     tradeoff = judge_sweep(
         points,
         margins=Margins(plan.margin, plan.utility_margin),
@@ -178,61 +190,91 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
         )
 
 
+@dataclass(frozen=True)
+class SweptRun:
+    """What is kept of a run that is trained and attacked: a point, and what it spent."""
+
+    point: SweepPoint
+    spent: Spent
+
+
+def perform_cell(
+    cell: Cell,
+    seed: int,
+    plan: SweepPlan,
+    folder: Path,
+    watcher: Watcher | None = None,
+) -> SweptRun:
+    """Train and attack one cell with one seed; a finished run is not made again."""
+    config = cell.config(seed)
+    run = train(cell.trainer, folder=folder, resume=True, watcher=watcher, **config)
+    audit = Auditor(run).attack(
+        plan.scenario, clients=plan.clients, shadows=plan.shadows, watcher=watcher
+    )
+    save_audit(audit)
+    point = SweepPoint.of(audit, cell.label, cell.epsilon, plan.attack)
+    threat = find_scenario(plan.scenario, plan.shadows).threat
+    return SweptRun(point, Spent.of(run, threat))
+
+
 class _Work:
     """The runs of a sweep, and what they spent."""
 
     def __init__(
         self,
         plan: SweepPlan,
-        scenario: Scenario,
-        folder: Path | None,
+        folder: Path,
         watcher: Watcher | None,
+        executor: Executor,
     ) -> None:
-        self.plan, self.scenario = plan, scenario
-        self.folder, self.watcher = folder, watcher
+        self.plan, self.folder = plan, folder
+        self.watcher, self.executor = watcher, executor
         self.spent: list[Spent] = []
-        self.total = 0
+        self.done = self.total = 0
         self.began = time.perf_counter()
 
-    def run(self, cell: Cell, seed: int) -> SweepPoint:
-        """Train and attack one cell with one seed; a finished run is not made again."""
-        self._tell_begin(cell, seed)
-        config = cell.config(seed)
-        watcher, plan = self.watcher, self.plan
-        run = train(
-            cell.trainer, folder=self.folder, resume=True, watcher=watcher, **config
+    def run(self, wanted: Sequence[tuple[Cell, int]]) -> list[SweepPoint]:
+        """Return a point for each cell and seed, in that order."""
+        jobs = [self._job(cell, seed) for cell, seed in wanted]
+        self.total += len(jobs)
+        plan = self.plan.model_dump(mode="json")
+        file = SweepFile.begin(self.folder, "tradeoff", plan, jobs)
+        swept: dict[str, SweptRun] = {}
+        finished = run_jobs(
+            self.executor, jobs, file, watcher=self.watcher, begun=self._tell_begin
         )
-        audit = Auditor(run).attack(
-            plan.scenario, clients=plan.clients, shadows=plan.shadows, watcher=watcher
-        )
-        save_audit(audit)
-        self.spent.append(Spent.of(run, self.scenario.threat))
-        point = SweepPoint.of(audit, cell.label, cell.epsilon, plan.attack)
-        self._tell_done(point)
-        return point
+        with closing(finished):
+            for one in finish_all(finished):
+                swept[one.job.name] = one.value
+                self._tell_done(one.value.point)
+        self.spent += [swept[job.name].spent for job in jobs]
+        return [swept[job.name].point for job in jobs]
 
-    def _tell_begin(self, cell: Cell, seed: int) -> None:
+    def _job(self, cell: Cell, seed: int) -> Job[SweptRun]:
+        name = usual_name(make_config(cell.trainer, **cell.config(seed)))
+        what = cell_name(cell.label, cell.epsilon, seed)
+        return Job(what, perform_cell, (cell, seed, self.plan, self.folder), name)
+
+    def _tell_begin(self, job: Job[SweptRun]) -> None:
         if self.watcher is not None:
-            what = cell_name(cell.label, cell.epsilon, seed)
-            done = len(self.spent)
-            self.watcher(Phase("tradeoff", "cell", what, done, self.total))
+            self.watcher(Phase("tradeoff", "cell", job.name, self.done, self.total))
 
     def _tell_done(self, point: SweepPoint) -> None:
+        self.done += 1
         if self.watcher is None:
             return
-        done = len(self.spent)
-        each = (time.perf_counter() - self.began) / done
+        each = (time.perf_counter() - self.began) / self.done
         self.watcher(
             CellDone(
                 cell=point.mode,
                 epsilon=point.epsilon,
                 seed=point.seed,
-                done=done,
+                done=self.done,
                 total=self.total,
                 metric=point.metric,
                 utility=point.local,
                 auroc=point.auroc,
-                seconds_left=each * (self.total - done),
+                seconds_left=each * (self.total - self.done),
             )
         )
 
@@ -240,5 +282,4 @@ class _Work:
         """Train the cells that nothing dominates anew, on seeds of their own."""
         stay = {(cell.mode, cell.epsilon) for cell in found.not_dominated}
         chosen = [cell for cell in cells if (cell.label, cell.epsilon) in stay]
-        self.total += len(chosen) * len(self.plan.report_seeds)
-        return [self.run(c, seed) for c in chosen for seed in self.plan.report_seeds]
+        return self.run([(c, seed) for c in chosen for seed in self.plan.report_seeds])

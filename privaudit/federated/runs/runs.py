@@ -14,7 +14,7 @@ runs/<name>/
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,6 +65,10 @@ class Run:
     """
 
     path: Path
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let another process read the run itself, and not get what was read here."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def header(self) -> dict[str, Any]:

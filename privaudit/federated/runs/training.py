@@ -132,14 +132,19 @@ def train(
         k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields
     }
     config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
-    default = f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
-    run = Run(runs_folder(folder) / (default if name is None else check_name(name)))
+    named = usual_name(config) if name is None else check_name(name)
+    run = Run(runs_folder(folder) / named)
     with use_device(device), watching(run.name, watcher):
         if fresh or not _is_finished(run, config):
             run = _train_alone(run, config, resume, fresh, watcher)
     drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
     mark_latest([run])
     return run
+
+
+def usual_name(config: RunConfig) -> str:
+    """Return what a run's folder is called where nobody names it."""
+    return f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
 
 
 def _is_there(run: Run) -> bool:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.evaluation.tables import outcomes
-from privaudit.evaluation.tables.outcomes import one_thread, perform, read_metric
+from privaudit.evaluation.tables.outcomes import perform, read_metric
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
+from privaudit.execution.computing import use_threads
 from privaudit.federated.runs.folder.run_names import load_run
 
 
@@ -76,7 +77,7 @@ def test_runs_are_trained_on_one_thread_and_the_rest_is_given_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with one_thread():
+        with use_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:

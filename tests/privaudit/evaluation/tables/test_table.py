@@ -10,7 +10,7 @@ from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, schedule
 from privaudit.evaluation.tables.table import UtilityTable, agreeing_pairs, make_table
-from privaudit.evaluation.tables.workers import Done, perform_all
+from privaudit.execution.local import HERE, Local
 from privaudit.federated.runs.folder.run_names import runs_folder
 
 Value = Callable[[PlannedRun], float | str | None]
@@ -33,8 +33,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., UtilityTable]:
     """Make tables of made-up runs: a text is an error."""
 
     def build(value: Value, progress: Any = None, **changes: Any) -> UtilityTable:
-        def fake(runs: Any, folder: Any, jobs: int) -> Iterator[Done]:
-            for run in runs:
+        def fake(_: Any, planned: Any, *__: Any) -> Iterator[Any]:
+            for run in planned.runs:
                 found = value(run)
                 if isinstance(found, str):
                     yield run, TableOutcome(run.digest, error=found)
@@ -42,7 +42,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., UtilityTable]:
                     values: Any = {"local": {"last10": found, "last": 0.5}}
                     yield run, TableOutcome(run.digest, "r", 4, 4, 1.0, values)
 
-        monkeypatch.setattr(module, "perform_all", fake)
+        monkeypatch.setattr(module, "_outcomes", fake)
         return make_table(TablePlan.model_validate(PLAN | changes), progress=progress)
 
     return build
@@ -121,11 +121,6 @@ def test_a_cell_with_a_failed_run_is_in_no_pair(
     assert agreeing_pairs(table, table.plan.columns[0], "local")[1] == 1
 
 
-def test_no_job_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="--jobs 0 trains nothing"):
-        make_table(TablePlan.model_validate(PLAN), jobs=0)
-
-
 def test_one_bad_cell_keeps_all_of_them_from_running() -> None:
     rows = [*PLAN["rows"], {"label": "d", "trainer": "coop", "settings": {"k": 1}}]
     with pytest.raises(ConfigError, match="d, one, seed 1"):
@@ -146,7 +141,7 @@ SMALL = {
 
 def test_a_table_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> None:
     plan = TablePlan.model_validate(SMALL)
-    stopped = perform_all(schedule(plan).runs, tmp_path, 1)
+    stopped = module._outcomes(plan, schedule(plan), tmp_path, HERE)
     first = [next(stopped), next(stopped)]
     stopped.close()
     kept = {o.run: (tmp_path / o.run / "run.json").stat().st_mtime_ns for _, o in first}
@@ -162,7 +157,7 @@ def test_a_table_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> No
 def test_processes_give_the_same_numbers_as_none(tmp_path: Path) -> None:
     plan = TablePlan.model_validate(SMALL)
     here = make_table(plan, folder=tmp_path / "here")
-    there = make_table(plan, folder=tmp_path / "there", jobs=2)
+    there = make_table(plan, folder=tmp_path / "there", executor=Local(2))
     assert not there.failures
     for digest, outcome in here.outcomes.items():
         assert there.outcomes[digest].values == outcome.values

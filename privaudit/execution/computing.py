@@ -1,4 +1,4 @@
-"""How this process computes, as another process of this machine is told."""
+"""How this process computes, as another process, here or elsewhere, is told."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_co
 
 
 def computing_here(parts: int = 1) -> str:
-    """Return device, memory, checkpointing, and whether a model's own code may run.
+    """Return device, memory, checkpointing, trust in models' own code, and threads.
 
     A line of JSON, for :func:`computing_as`.
 
@@ -21,16 +21,29 @@ def computing_here(parts: int = 1) -> str:
     """
     limit, checkpointing = chosen(parts)
     device, trusted = str(chosen_device()), remote_code_is_trusted()
-    return json.dumps([device, limit, checkpointing, trusted])
+    threads = torch.get_num_threads()
+    return json.dumps([device, limit, checkpointing, trusted, threads])
 
 
 @contextmanager
 def computing_as(computing: str) -> Iterator[None]:
     """Compute within as the process that :func:`computing_here` was called in."""
-    device, limit, checkpointing, trusted = json.loads(computing)
+    device, limit, checkpointing, trusted, threads = json.loads(computing)
     with (
         use_device(torch.device(device)),
         as_chosen(limit, checkpointing),
         trust_remote_code(trusted),
+        use_threads(threads),
     ):
         yield
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Compute on so many threads, and afterwards on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,87 @@
+"""Jobs: work that depends on its description alone, and who does it."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+
+from privaudit.core.errors import PrivauditError
+from privaudit.execution.computing import computing_as
+from privaudit.statistics.progress import Watcher
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Job(Generic[Result]):
+    """One of many pieces of work, none of which waits for another.
+
+    Its result depends on nothing else than what stands here, files, and how the process
+    computes that hands it out, so that it is the same wherever it runs.
+
+    Attributes:
+        name: In errors and on dashboards; no two jobs share it.
+        perform: A function of a module, which other processes find by its name. Takes
+            the arguments, and ``watcher``: None in other processes.
+        arguments: Can be pickled; and so can the result.
+        run: Name of the run that it trains; empty for none.
+    """
+
+    name: str
+    perform: Callable[..., Result]
+    arguments: tuple[Any, ...] = ()
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Finished(Generic[Result]):
+    """A job that is done, or that an error of ours has ended.
+
+    Attributes:
+        result: None where there is an error.
+        error: Also a :class:`privaudit.core.errors.LostWorkerError`.
+    """
+
+    job: Job[Result]
+    result: Result | None = None
+    error: PrivauditError | None = None
+
+    @property
+    def value(self) -> Result:
+        """The result.
+
+        Raises:
+            PrivauditError: The job's own.
+        """
+        if self.error is not None:
+            raise self.error
+        return cast(Result, self.result)
+
+
+Begun = Callable[[Job[Any]], None]
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs jobs somewhere. Results do not depend on where, nor on their order."""
+
+    def run(
+        self,
+        jobs: Sequence[Job[Result]],
+        *,
+        watcher: Watcher | None = None,
+        begun: Begun | None = None,
+    ) -> Generator[Finished[Result]]:
+        """Yield each job as it finishes; one that is closed early ends the others.
+
+        Args:
+            jobs: Any number.
+            watcher: Of what jobs do that run in this process.
+            begun: Called with a job as it begins, where that is known.
+        """
+        ...
+
+
+def perform_there(computing: str, job: Job[Result]) -> Result:
+    """Do a job in another process, which computes as the one that handed it out."""
+    with computing_as(computing):
+        return job.perform(*job.arguments, watcher=None)

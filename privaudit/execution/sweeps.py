@@ -1,0 +1,163 @@
+"""A sweep's jobs: shared with other processes, and written down as they change.
+
+sweep.json holds a plan and where each of its jobs is. It is for people and `privaudit
+status`: what is done is what the runs' folders hold, so a driver that was killed goes on
+with the same command, and two drivers on one folder share the work.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.errors import (
+    LostWorkerError,
+    PrivauditError,
+    RunInUseError,
+    one_line,
+)
+from privaudit.core.storage import make_private_folder, read_json, write_json
+from privaudit.execution.jobs import Begun, Executor, Finished, Job, Result
+from privaudit.statistics.progress import Watcher
+
+SWEEPS, SWEEP = "sweeps", "sweep.json"
+PAUSE = 0.5  # seconds between two looks at a run that another process trains
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """The sweep.json of one plan, below the folder of runs.
+
+    Attributes:
+        path: Of the file.
+    """
+
+    path: Path
+
+    @classmethod
+    def begin(
+        cls, runs: Path, kind: str, plan: Mapping[str, Any], jobs: Sequence[Job[Any]]
+    ) -> "SweepFile":
+        """Write a plan with its jobs, or add jobs that it does not have yet.
+
+        Args:
+            runs: The folder of runs.
+            kind: "tradeoff" or "table".
+            plan: As JSON knows it; a sweep's name is made of it.
+            jobs: What is to be done.
+        """
+        text = json.dumps(plan, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        file = cls(runs / SWEEPS / f"{kind}-{digest}" / SWEEP)
+        for folder in (runs, runs / SWEEPS, file.path.parent):
+            make_private_folder(folder)
+        states = {job.name: _state("waiting", job) for job in jobs}
+        for name, state in file.read().get("jobs", {}).items():
+            if state["state"] in ("running", "done"):
+                states[name] = state
+        write_json(file.path, {"kind": kind, "plan": plan, "jobs": states})
+        return file
+
+    def note(self, job: Job[Any], state: str, **more: str | int) -> None:
+        """Write what has become of a job, beside what other drivers wrote."""
+        content = self.read()
+        content.setdefault("jobs", {})[job.name] = _state(state, job, **more)
+        write_json(self.path, content)
+
+    def read(self) -> dict[str, Any]:
+        """Return plan and states; nothing where there are none yet."""
+        return read_json(self.path) if self.path.exists() else {}
+
+
+def _state(state: str, job: Job[Any], **more: str | int) -> dict[str, str | int]:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"state": state, "since": since, "run": job.run, **more}
+
+
+def run_jobs(
+    executor: Executor,
+    jobs: Sequence[Job[Result]],
+    file: SweepFile,
+    *,
+    watcher: Watcher | None = None,
+    begun: Begun | None = None,
+    failure: Callable[[Result], str] | None = None,
+) -> Generator[Finished[Result]]:
+    """Yield a sweep's jobs as they finish, and write down where they are.
+
+    A job whose run another process trains comes after all others, and then waits: for
+    the run, or for the end of that process, whose work it goes on with.
+
+    Args:
+        executor: Who runs them.
+        jobs: No two of one run.
+        file: Where it is written down.
+        watcher: Of what jobs do that run in this process.
+        begun: Called with a job as it begins, where that is known.
+        failure: Says why a result is a failure; empty where it is none.
+    """
+
+    def begin(job: Job[Any]) -> None:
+        file.note(job, "running", host=socket.gethostname(), driver=os.getpid())
+        if begun:
+            begun(job)
+
+    def noted(one: Finished[Result]) -> Finished[Result]:
+        failed = failure(one.value) if failure and one.error is None else one.error
+        state = {"error": one_line(str(failed))} if failed else {}
+        file.note(one.job, "failed" if failed else "done", **state)
+        return one
+
+    in_use: dict[str, Job[Result]] = {}
+    with closing(executor.run(jobs, watcher=watcher, begun=begin)) as finished:
+        for one in finished:
+            if isinstance(one.error, RunInUseError):
+                in_use[one.job.name] = one.job
+                file.note(one.job, "running", host="", driver=0)
+            else:
+                yield noted(one)
+    patient = [_patient(job) for job in in_use.values()]
+    with closing(executor.run(patient, watcher=watcher, begun=begun)) as finished:
+        for one in finished:
+            yield noted(replace(one, job=in_use[one.job.name]))
+
+
+def _patient(job: Job[Result]) -> Job[Result]:
+    """Return a job that waits for its run."""
+    return replace(job, perform=_when_free, arguments=(job.perform, job.arguments))
+
+
+def _when_free(
+    perform: Callable[..., Result],
+    arguments: tuple[Any, ...],
+    watcher: Watcher | None = None,
+) -> Result:
+    while True:
+        try:
+            return perform(*arguments, watcher=watcher)
+        except RunInUseError:
+            time.sleep(PAUSE)
+
+
+def finish_all(finished: Iterator[Finished[Result]]) -> Iterator[Finished[Result]]:
+    """Yield what is done; the first error of ours ends it, a lost process at the end.
+
+    Raises:
+        PrivauditError: Of a job.
+    """
+    lost: list[PrivauditError] = []
+    for one in finished:
+        if isinstance(one.error, LostWorkerError):
+            lost.append(one.error)
+            continue
+        _ = one.value
+        yield one
+    if lost:
+        raise lost[0]

@@ -1,0 +1,46 @@
+"""Jobs for tests, in a module that other processes can import."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privaudit.core.devices import chosen_device
+from privaudit.core.errors import RunInUseError, UnknownNameError
+from privaudit.core.memory import is_checkpointing, memory_limit
+from privaudit.execution.jobs import Job
+from privaudit.models.remote_code import remote_code_is_trusted
+
+
+def square(number: int, watcher: object = None) -> int:
+    return number * number
+
+
+def fails(watcher: object = None) -> None:
+    raise UnknownNameError("trainer", "promtfl", ["promptfl"])
+
+
+def is_killed(watcher: object = None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def computes(watcher: object = None) -> tuple[Any, ...]:
+    """Return how this process computes."""
+    threads, device = torch.get_num_threads(), str(chosen_device())
+    return device, memory_limit(), is_checkpointing(), remote_code_is_trusted(), threads
+
+
+def in_use_at_first(mark: Path, watcher: object = None) -> str:
+    """Find the run in use, once."""
+    if not mark.exists():
+        mark.touch()
+        raise RunInUseError("Another process trains it.")
+    return "trained"
+
+
+SQUARES: list[Job[Any]] = [Job(f"square of {n}", square, (n,)) for n in range(6)]
+FAILS: Job[Any] = Job("what fails", fails)
+KILLED: Job[Any] = Job("what is killed", is_killed)
+COMPUTES: Job[Any] = Job("how it computes", computes)

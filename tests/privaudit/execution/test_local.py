@@ -1,0 +1,133 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit.core.devices import use_device
+from privaudit.core.errors import LostWorkerError, UnknownNameError
+from privaudit.core.memory import use_checkpointing, use_memory
+from privaudit.execution import local
+from privaudit.execution.computing import use_threads
+from privaudit.execution.jobs import Executor, Finished
+from privaudit.execution.local import HERE, Local
+from privaudit.models.remote_code import trust_remote_code
+from tests.places import ROOT
+from tests.privaudit.execution.some_jobs import COMPUTES, FAILS, KILLED, SQUARES
+
+PLAN = """
+title = "t"
+seeds = [1, 2, 3, 4]
+[fields]
+clients = 3
+rounds = 400
+[[rows]]
+label = "a"
+trainer = "promptfl"
+"""
+
+
+def by_name(finished: Any) -> dict[str, Finished[Any]]:
+    return {one.job.name: one for one in finished}
+
+
+def test_processes_give_what_this_one_gives_and_say_what_became_of_each_job() -> None:
+    begun: list[str] = []
+    with (
+        use_threads(2),
+        use_device(torch.device("cuda:3")),
+        use_memory("9MB"),
+        use_checkpointing(),
+        trust_remote_code(),
+    ):
+        jobs = [FAILS, KILLED, COMPUTES, *SQUARES]
+        there = by_name(Local(2).run(jobs, begun=lambda job: begun.append(job.name)))
+    here = by_name(HERE.run([FAILS, *SQUARES]))
+    assert len(there) == len(begun) == len(jobs)
+    for job in SQUARES:
+        assert there[job.name].value == here[job.name].value
+    for found in (there, here):
+        with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
+            _ = found[FAILS.name].value
+    with pytest.raises(LostWorkerError, match="what is killed was killed, perhaps for"):
+        _ = there[KILLED.name].value
+    # Each has its part of the memory, and all else as here.
+    assert there[COMPUTES.name].value == ("cuda:3", 4_500_000, True, True, 2)
+
+
+def test_an_executor_is_one_by_its_form() -> None:
+    assert isinstance(HERE, Executor)
+    assert not isinstance(object(), Executor)
+
+
+def test_processes_are_started_where_they_save_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: 5 more of 10 s in 2 processes save 25 s, of 1 s next to nothing."""
+    started: list[tuple[int, int]] = []
+
+    def start(waiting: Any, processes: int, begun: Any) -> Any:
+        started.append((len(waiting), processes))
+        return iter(())
+
+    monkeypatch.setattr(local, "_in_processes", start)
+    monkeypatch.setattr(local, "_that_fit", lambda: 2)
+    for seconds in (1, 10):
+        clock = count(step=seconds)
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: float(next(clock)))
+        done = list(Local(None).run(SQUARES))
+        assert len(done) == (6 if seconds == 1 else 1)
+    assert started == [(5, 2)]
+    monkeypatch.undo()
+    with use_device(torch.device("cuda:3")):
+        assert local._that_fit() == 1
+    with use_threads(10_000):
+        assert local._that_fit() == 1
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> "subprocess.Popen[str]":
+    (tmp_path / "plan.toml").write_text(PLAN)
+    words = ["table", str(tmp_path / "plan.toml"), "--on", "local:2", "--runs"]
+    script = f"import sys; sys.argv = ['privaudit', *{words}, {str(tmp_path)!r}]\n"
+    # A shell's background jobs ignore Ctrl-C, and hand that on.
+    script += (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    )
+    call = "if __name__ == '__main__':\n from privaudit.cli.main import run; run()\n"
+    (tmp_path / "main.py").write_text(script + call)
+    return subprocess.Popen(
+        [sys.executable, str(tmp_path / "main.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def wait_for_a_round(folder: Path, child: "subprocess.Popen[str]") -> None:
+    while not list(folder.glob("*/kept/after-0001.safetensors")):
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal there")
+def test_ctrl_c_ends_every_process_and_says_what_to_do(
+    table: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The signal goes to the command alone; in a terminal, to its processes too."""
+    wait_for_a_round(tmp_path, table)
+    os.kill(table.pid, signal.SIGINT)
+    out, err = table.communicate(timeout=60)  # until every process has let go of stderr
+    assert table.returncode == 130
+    assert not out
+    assert "interrupted. Finished rounds are kept: run the same" in err
+    assert "Traceback" not in err

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.core.errors import LostWorkerError, UnknownNameError
+from privaudit.execution.jobs import Executor, Finished, Job
+from privaudit.execution.local import HERE
+from privaudit.execution.sweeps import SweepFile, finish_all, run_jobs
+from tests.privaudit.execution.some_jobs import FAILS, SQUARES, in_use_at_first
+
+KIND = "tradeoff"
+PLAN = {"seeds": [1, 2]}
+
+
+def states(file: SweepFile) -> dict[str, str]:
+    jobs = json.loads(file.path.read_text())["jobs"]
+    return {name: job["state"] for name, job in jobs.items()}
+
+
+def test_states_are_written_as_they_change_and_a_failure_says_why(
+    tmp_path: Path,
+) -> None:
+    one, two = SQUARES[:2]
+    file = SweepFile.begin(tmp_path, KIND, PLAN, [one, FAILS, two])
+    seen: list[dict[str, str]] = []
+    for _ in run_jobs(HERE, [one, FAILS, two], file):
+        seen.append(states(file))
+    assert [list(line.values()) for line in seen] == [
+        ["done", "waiting", "waiting"],
+        ["done", "failed", "waiting"],
+        ["done", "failed", "done"],
+    ]
+    content = json.loads(file.path.read_text())
+    assert (content["kind"], content["plan"]) == (KIND, PLAN)
+    assert "Did you mean 'promptfl'?" in content["jobs"][FAILS.name]["error"]
+    again = SweepFile.begin(tmp_path, KIND, PLAN, [one, FAILS, two])
+    assert again == file
+    assert list(states(file).values()) == ["done", "waiting", "done"]
+    assert SweepFile.begin(tmp_path, KIND, {"seeds": [3]}, [one]) != file
+
+
+def test_a_result_can_be_a_failure(tmp_path: Path) -> None:
+    file = SweepFile.begin(tmp_path, KIND, PLAN, SQUARES)
+    list(run_jobs(HERE, SQUARES, file, failure=lambda n: "a four" if n == 4 else ""))
+    assert [*states(file).values()].count("failed") == 1
+
+
+def test_a_run_in_use_comes_after_all_others_and_is_waited_for(tmp_path: Path) -> None:
+    file = SweepFile.begin(tmp_path, KIND, PLAN, SQUARES)
+    shared: Job[Any] = Job("shared", in_use_at_first, (tmp_path / "mark",))
+    done = list(run_jobs(HERE, [shared, *SQUARES], file))
+    assert [one.job for one in done] == [*SQUARES, shared]
+    assert done[-1].value == "trained"
+    assert set(states(file).values()) == {"done"}
+
+
+def test_a_lost_process_ends_nothing_before_the_end_and_other_errors_do() -> None:
+    lost: Finished[int] = Finished(SQUARES[0], error=LostWorkerError("killed"))
+    found = finish_all(iter([lost, Finished(SQUARES[1], 1)]))
+    assert next(found).value == 1
+    with pytest.raises(LostWorkerError, match="killed"):
+        next(found)
+    finished: Any = HERE.run([FAILS, *SQUARES])
+    with pytest.raises(UnknownNameError):
+        next(finish_all(finished))
+    assert isinstance(HERE, Executor)
