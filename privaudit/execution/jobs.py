@@ -1,10 +1,11 @@
 """Jobs: work that depends on its description alone, and who does it."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from privaudit.core.errors import PrivauditError
+from privaudit.core.errors import LostWorkerError, PrivauditError
 from privaudit.execution.computing import computing_as
 from privaudit.statistics.progress import Watcher
 
@@ -85,3 +86,39 @@ def perform_there(computing: str, job: Job[Result]) -> Result:
     """Do a job in another process, which computes as the one that handed it out."""
     with computing_as(computing):
         return job.perform(*job.arguments, watcher=None)
+
+
+def finish_all(finished: Iterator[Finished[Result]]) -> Iterator[Finished[Result]]:
+    """Yield what is done; the first error of ours ends it, a lost process at the end.
+
+    Raises:
+        PrivauditError: Of a job.
+    """
+    lost: list[PrivauditError] = []
+    for one in finished:
+        if isinstance(one.error, LostWorkerError):
+            lost.append(one.error)
+            continue
+        _ = one.value
+        yield one
+    if lost:
+        raise lost[0]
+
+
+def results_of(
+    executor: Executor,
+    jobs: Sequence[Job[Result]],
+    *,
+    watcher: Watcher | None = None,
+    begun: Begun | None = None,
+) -> list[Result]:
+    """Run jobs, and return their results in the order of the jobs.
+
+    Raises:
+        PrivauditError: Of a job.
+    """
+    found: dict[str, Result] = {}
+    with closing(executor.run(jobs, watcher=watcher, begun=begun)) as finished:
+        for one in finish_all(finished):
+            found[one.job.name] = one.value
+    return [found[job.name] for job in jobs]

@@ -10,19 +10,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.errors import (
-    LostWorkerError,
-    PrivauditError,
-    RunInUseError,
-    one_line,
-)
+from privaudit.core.errors import RunInUseError, one_line
 from privaudit.core.storage import make_private_folder, read_json, write_json
 from privaudit.execution.jobs import Begun, Executor, Finished, Job, Result
 from privaudit.statistics.progress import Watcher
@@ -144,20 +139,3 @@ def _when_free(
             return perform(*arguments, watcher=watcher)
         except RunInUseError:
             time.sleep(PAUSE)
-
-
-def finish_all(finished: Iterator[Finished[Result]]) -> Iterator[Finished[Result]]:
-    """Yield what is done; the first error of ours ends it, a lost process at the end.
-
-    Raises:
-        PrivauditError: Of a job.
-    """
-    lost: list[PrivauditError] = []
-    for one in finished:
-        if isinstance(one.error, LostWorkerError):
-            lost.append(one.error)
-            continue
-        _ = one.value
-        yield one
-    if lost:
-        raise lost[0]

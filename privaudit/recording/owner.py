@@ -298,6 +298,7 @@ def _can_import_from(folder: Path) -> None:
 
 
 _chosen: ContextVar[Owner | None] = ContextVar("owner", default=None)
+_place: ContextVar[str | None] = ContextVar("owner's place", default=None)
 
 
 @contextmanager
@@ -314,10 +315,17 @@ def use_owner(owner: object) -> Iterator[None]:
     found = load_owner(owner) if isinstance(owner, str) else owner
     chosen = _chosen.get() if found is None else Owner.of(found)
     token = _chosen.set(chosen)
+    place = _place.set(owner if isinstance(owner, str) else _place.get())
     try:
         yield
     finally:
         _chosen.reset(token)
+        _place.reset(place)
+
+
+def owners_place() -> str | None:
+    """Return where the chosen owner was loaded from, for another process."""
+    return _place.get()
 
 
 def chosen_owner() -> Owner | None:

@@ -3,10 +3,10 @@
 ``privaudit scores`` reports scores of an attack that was made elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,8 @@ from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.cli.progress import Result
+    from privaudit.cli.progress import Result, Watcher
+    from privaudit.federated.runs.runs import Run
 
 ScoreFile = Annotated[
     Path,
@@ -48,40 +49,60 @@ def attack(
     seed: options.AuditSeed = 0,
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
+    on: options.On = "local",
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
 ) -> None:
     """Run the attacks of a scenario on runs, and report what leaks."""
-    from privaudit.auditing.auditor import Auditor
     from privaudit.auditing.named_attacks import named_attacks
-    from privaudit.auditing.storage.save import save_audit
-    from privaudit.cli.progress import choose_view
+    from privaudit.cli.progress import Phase, choose_view
+    from privaudit.execution.jobs import Job, results_of
+    from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import chosen_runs
-    from privaudit.report.page import write_report
+    from privaudit.recording.owner import owners_place
 
-    view = choose_view(quiet, as_json)
-    whom, audits = options.attacked(clients), []
+    view, executor = choose_view(quiet, as_json), find_executor(on)
+    asked = {"clients": options.attacked(clients), "shadows": shadows, "seed": seed}
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
-    selected_runs = chosen_runs(run, runs)
+    given = (scenario, {**asked, "attacks": named}, show_records, owners_place())
+    jobs = [
+        Job(f"attack {place}, {one.name}", attack_run, (one, *given), one.name)
+        for place, one in enumerate(chosen_runs(run, runs), start=1)
+    ]
+
+    def begin(job: Job["Audit"]) -> None:
+        if len(jobs) > 1:
+            done = jobs.index(job)
+            view(Phase(job.run, "attack", scenario, done, len(jobs)))
+
     with view:
-        for one in selected_runs:
-            audit = Auditor(one).attack(
-                scenario,
-                attacks=named,
-                clients=whom,
-                shadows=shadows,
-                seed=seed,
-                watcher=view,
-            )
-            save_audit(audit)
-            write_report(
-                [audit], report_page(one.path, scenario), show_records=show_records
-            )
-            audits.append(audit)
+        audits = results_of(executor, jobs, watcher=view, begun=begin)
     page = _common_page(audits, show_records)
     results = [_result(audit, page, named) for audit in audits]
     view.present(results, lambda: _present(audits, page, named))
+
+
+def attack_run(
+    run: "Run",
+    scenario: str,
+    asked: Mapping[str, Any],
+    show_records: bool,
+    owner: str | None,
+    watcher: "Watcher | None" = None,
+) -> "Audit":
+    """Attack one run, keep the audit and its page beside it, and return the audit."""
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.storage.save import save_audit
+    from privaudit.recording.owner import chosen_owner, use_owner
+    from privaudit.report.page import write_report
+
+    with use_owner(None if chosen_owner() else owner):
+        audit = Auditor(run).attack(scenario, watcher=watcher, **asked)
+        save_audit(audit)
+        page = report_page(run.path, scenario)
+        write_report([audit], page, show_records=show_records)
+    return audit
 
 
 def scores(

@@ -23,9 +23,9 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
-from privaudit.execution.jobs import Executor, Job
+from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
-from privaudit.execution.sweeps import SweepFile, finish_all, run_jobs
+from privaudit.execution.sweeps import SweepFile, run_jobs
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.federated.runs.training import train, usual_name

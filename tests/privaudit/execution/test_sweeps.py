@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import LostWorkerError, UnknownNameError
-from privaudit.execution.jobs import Executor, Finished, Job
+from privaudit.execution.jobs import Executor, Finished, Job, finish_all
 from privaudit.execution.local import HERE
-from privaudit.execution.sweeps import SweepFile, finish_all, run_jobs
+from privaudit.execution.sweeps import SweepFile, run_jobs
 from tests.privaudit.execution.some_jobs import FAILS, SQUARES, in_use_at_first
 
 KIND = "tradeoff"
