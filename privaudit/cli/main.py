@@ -151,6 +151,25 @@ def list_names(
             typer.echo(f"{'':20} {line}")
 
 
+@app.command(name="status")
+def show_status(
+    runs: Annotated[
+        Path | None, typer.Argument(help="Folder of all runs. By default: ./runs.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON in place of lines.")
+    ] = False,
+) -> None:
+    """Show sweeps and runs: how far they are, who trains them, and what failed."""
+    from privaudit.cli.status import lines_of, read_status
+    from privaudit.core.storage import to_json
+    from privaudit.federated.runs.folder.run_names import runs_folder
+
+    status = read_status(runs_folder(runs))
+    text = to_json(status).decode() if as_json else "\n".join(lines_of(status))
+    typer.echo(text.rstrip() or f"There is no run in {runs_folder(runs)}.")
+
+
 for _app in (app, pretrain_app, key_app):
     for _command in _app.registered_commands:
         _command.cls = _Command

@@ -139,3 +139,10 @@ def _when_free(
             return perform(*arguments, watcher=watcher)
         except RunInUseError:
             time.sleep(PAUSE)
+
+
+def is_alive(host: object, process: object) -> bool:
+    """Say whether a driver may be: nobody knows of other machines."""
+    if host != socket.gethostname() or not isinstance(process, int) or process < 1:
+        return bool(host)
+    return Path(f"/proc/{process}").exists() or not Path("/proc/self").exists()
