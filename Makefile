@@ -5,6 +5,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 FLOWER := .venv-flower
 NVFLARE := .venv-nvflare
+RAY := .venv-ray
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
@@ -16,7 +17,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-flower test-nvflare gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -83,6 +84,17 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	  -e ".[dev,flower]" "flwr[simulation]"
 	touch $@
 
+# Ray, really started: a cluster of two nodes on this machine.
+test-ray: export OMP_NUM_THREADS = 1
+test-ray: $(RAY)/.ready
+	$(RAY)/bin/python -m pytest -q -m ray tests/privaudit/execution $(TESTS)
+
+$(RAY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(RAY)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,ray]"
+	touch $@
+
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
 # and what that is faster in than the published loops.
 # torch must be built for it: the package index has such wheels of the same version.
@@ -128,4 +140,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(NVFLARE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(NVFLARE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -103,16 +103,34 @@ def test_jobs_on_ray_are_what_they_are_here(cluster: Any) -> None:
 def test_a_node_that_is_killed_changes_nothing(
     cluster: Any, here: Any, tmp_path: Path
 ) -> None:
+    """It is killed while it trains: Ray calls a process as its task is named."""
     node = cluster.add_node(num_cpus=1)
+    killed: list[str] = []
 
     def kill(event: Event) -> None:
-        if isinstance(event, CellDone) and event.done == 4:
-            cluster.remove_node(node, allow_graceful=False)
+        if isinstance(event, CellDone) and not killed:
+            killed.extend(titles(node, "ray::promptfl, rounds"))
+            if killed:
+                cluster.remove_node(node, allow_graceful=False)
 
     found = sweep(**SWEPT, folder=tmp_path, executor=OnRay(), watcher=kill)
+    assert killed
     assert len(found.points) == 12
     assert found == here[0]
     assert what_counts(tmp_path) == here[1]
+
+
+def titles(node: Any, begin: str) -> Iterator[str]:
+    """Yield the titles of a node's processes that begin so."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            title = (place / "cmdline").read_text().strip("\0 ")
+        except OSError:  # it has ended
+            continue
+        if int(parent) == raylet and title.startswith(begin):
+            yield title
 
 
 def test_two_drivers_share_a_folder_and_one_of_them_is_killed(
