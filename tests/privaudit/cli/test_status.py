@@ -22,8 +22,8 @@ def test_sweeps_and_runs_are_shown_as_they_are_now(
     ]
     file = SweepFile.begin(runs_folder(), "tradeoff", {"seeds": [1]}, jobs)
     file.note(jobs[0], "done")
-    me = {"host": socket.gethostname(), "driver": os.getpid()}
-    file.note(jobs[1], "running", **me)
+    host = socket.gethostname()
+    file.note(jobs[1], "running", host=host, driver=os.getpid())
     lost: Finished[None] = Finished(jobs[2], error=LostWorkerError("killed, perhaps"))
     file.note(jobs[2], "failed", error=str(lost.error))
     code, out, err = cli("status")
@@ -43,7 +43,7 @@ def test_sweeps_and_runs_are_shown_as_they_are_now(
     assert sweep["kind"] == "tradeoff"
     assert sweep["jobs"]["second"]["pid"] == os.getpid()
 
-    file.note(jobs[1], "running", host=me["host"], driver=2**22 + 1)
+    file.note(jobs[1], "running", host=host, driver=2**22 + 1)
     assert "  second: stopped, round 2 of 3" in cli("status")[1]
     (cut / "run.json").write_text("{")
     assert "  second: stopped, since" in cli("status", str(runs_folder()))[1]
