@@ -48,8 +48,8 @@ class Lira:
         mode: "online" shadows train on the candidates, "offline" on public records.
         signal: What is compared: log-odds of the label, its margin over the likeliest
             other, or, of texts, Min-K% or Min-K%++ of the answer.
-        variance: Of one record's shadows, or of all. With fewer than some 64 shadows a
-            common one is the better.
+        variance: Of one record's shadows, or of all; "auto" takes a common one for
+            fewer than 64 shadows, as section VI-B of the source advises.
     """
 
     trains_shadows: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class Lira:
     shadows: Annotated[int, Field(ge=5)] = 50
     mode: Literal["online", "offline"] = "online"
     signal: Literal["confidence", "margin", "min-k", "min-k-plus-plus"] = "confidence"
-    variance: Variance = "global"
+    variance: Variance = "auto"
 
     @property
     def threshold(self) -> str:

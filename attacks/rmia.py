@@ -16,14 +16,17 @@ from privaudit.auditing.shadow_models.signal_table import (
 from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.core.errors import AttackError
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.shadow_comparison import (
+    USUAL_A,
     dominated_shares,
     masked_mean,
     offline_mean,
 )
 
 GRID = np.linspace(0, 1, 11)
+FEWEST_TO_TUNE = 3  # shadows: each is the target of the others once
 LEAST = 1e-12  # a probability below it is rounding, and may not divide
 
 
@@ -43,24 +46,35 @@ class Rmia:
     is of the larger half of shadows only; here it is of all.
 
     Attributes:
-        shadows: Shadow models for each attacked client.
+        shadows: Shadow models for each attacked client; "online" at least two, offline
+            one will do.
         mode: "online" shadows train on the candidates, "offline" on public records.
         gamma: Above 0.
         a: In [0, 1], offline; None takes what tells shadows' own members best, of a
-            grid of eleven values.
+            grid of eleven values, or 0.3 where there are fewer than three shadows.
     """
 
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = True
     task: ClassVar[AnyTask] = "either"
 
-    shadows: Annotated[int, Field(ge=5)] = 50
+    shadows: Annotated[int, Field(ge=1)] = 50
     mode: Literal["online", "offline"] = "online"
     gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
     a: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in [0, 1]."""
+        """Score each target's candidates, in [0, 1].
+
+        Raises:
+            AttackError: One shadow cannot be in and out of a record.
+        """
+        if self.mode == "online" and self.shadows < 2:
+            raise AttackError(
+                "rmia was asked for with one shadow model that trains on the "
+                "candidates: half of them would have none without. Use two, or "
+                "rmia:shadows=1,mode=offline."
+            )
         source: Source = "candidates" if self.mode == "online" else "public"
         tables = shadow_tables(adversary, targets, self.shadows, source)
         return [self._score(table) for table in tables]
@@ -72,17 +86,20 @@ class Rmia:
             others = public.target / public.mean_out()
             ratio = candidates.target / np.maximum(candidates.mean_in_and_out(), LEAST)
         else:
-            a = (
-                self.a
-                if self.a is not None
-                else tune_a(_Likelihoods.of(table.pool), self.gamma)
-            )
+            a = self._a(table)
             others = public.target / offline_mean(public.mean_out(), a)
             ratio = candidates.target / offline_mean(candidates.mean_out(), a)
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
         labels = table.public.target.labels, table.candidates.target.labels
         return Scores(scores, scores > public_threshold(among, *labels))
+
+    def _a(self, table: ShadowTable) -> float:
+        if self.a is not None:
+            return self.a
+        if self.shadows < FEWEST_TO_TUNE:
+            return USUAL_A
+        return tune_a(_Likelihoods.of(table.pool), self.gamma)
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

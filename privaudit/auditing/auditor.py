@@ -332,8 +332,8 @@ class Auditor:
             shadows: What each shadow says, [models, records].
             is_in: Which shadow was trained on which record, [models, records].
             is_member: Which record the target was trained on.
-            attack: "lira", "lira-offline" or "rmia".
-            scale: What the signals are, where "rmia" makes probabilities of them.
+            attack: "lira", "lira-offline", "rmia" or "rmia-offline".
+            scale: What the signals are, where RMIA makes probabilities of them.
             clients: Whose each record is, in the order of the signals.
             classes: The class of each record, in that order.
             records: What each record is called, in that order.

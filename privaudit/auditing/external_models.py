@@ -24,15 +24,18 @@ from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals
 from privaudit.statistics.shadow_comparison import (
+    USUAL_A,
     dominated_shares,
     masked_mean,
+    offline_mean,
     offline_scores,
     online_scores,
 )
 
-ShadowAttack = Literal["lira", "lira-offline", "rmia"]
+ShadowAttack = Literal["lira", "lira-offline", "rmia", "rmia-offline"]
 SignalScale = Literal["log-odds", "log-likelihood"]
 
+OFFLINE: tuple[ShadowAttack, ...] = ("lira-offline", "rmia-offline")
 FEWEST_SHADOWS = 5  # as for our own: fewer fix no variance
 NOT_SCORED = -100  # the label where a language model's loss does not look
 
@@ -153,12 +156,15 @@ def shadow_scores(
       the record. For shadows that never saw any of these records.
     - "rmia": the ratio of the probability under the target to its mean under shadows
       with and without the record; the score is the share of records with a lower one.
+    - "rmia-offline": the same, with the mean guessed from shadows without the record
+      (a = 0.3, the source's usual value). One reference model is enough.
 
     Args:
         target: The target's signal, such as a row of ``confidence``.
-        shadows: The same of each shadow, [models, records]; at least 5 models.
+        shadows: The same of each shadow, [models, records]; at least 5 models, or one
+            for "rmia-offline".
         is_in: Which shadow was trained on which record, [models, records].
-        attack: Of the three.
+        attack: Of the four.
         scale: What the signals are, for "rmia": log-odds of the label (``confidence``
             of a classifier), or log-likelihoods (mean log-likelihoods of texts).
 
@@ -178,11 +184,15 @@ def shadow_scores(
     observed, others = _numbers("target", target), _numbers("shadows", shadows)
     inside = as_array(is_in).astype(bool)
     _check(observed, others, inside, attack)
-    if attack == "rmia":
-        return _rmia(_probability(observed, scale), _probability(others, scale), inside)
     if attack == "lira":
-        return online_scores(observed, others, inside, ~inside, "global")
-    return offline_scores(observed, others, ~inside, "global")
+        return online_scores(observed, others, inside, ~inside, "auto")
+    if attack == "lira-offline":
+        return offline_scores(observed, others, ~inside, "auto")
+    probability, known = (_probability(part, scale) for part in (observed, others))
+    outside = masked_mean(known, ~inside)
+    if attack == "rmia":
+        return _rmia(probability, (masked_mean(known, inside) + outside) / 2)
+    return _rmia(probability, offline_mean(outside, USUAL_A))
 
 
 def _numbers(name: str, values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
@@ -208,21 +218,24 @@ def _check(
             f"{shadows.shape} and is_in of {is_in.shape}. Give [records], "
             "[models, records] and the same again."
         )
-    if len(shadows) < FEWEST_SHADOWS:
+    fewest = 1 if attack == "rmia-offline" else FEWEST_SHADOWS
+    if len(shadows) < fewest:
         raise ConfigError(
-            f"There are {len(shadows)} shadow models, and {FEWEST_SHADOWS} are the "
-            "least. Train more: 16 already help, 64 and more are usual."
+            f"There are {len(shadows)} shadow models, and {fewest} are the least for "
+            f"{attack}. Train more: 16 already help, 64 and more are usual; "
+            "rmia-offline takes one to four."
         )
+    offline = attack in OFFLINE
     both = is_in.any(axis=0) & ~is_in.all(axis=0)
-    if attack != "lira-offline" and not both.any():
+    if not offline and not both.any():
         raise AttackError(
             f"{attack} compares shadows with a record and without it, and none of "
             f"{len(target)} records has both. Deal the records to shadows by coins, or "
-            "take lira-offline if no shadow has any."
+            "take lira-offline or rmia-offline if no shadow has any."
         )
-    if attack == "lira-offline" and is_in.all():
+    if offline and is_in.all():
         raise AttackError(
-            "lira-offline compares with shadows that were not trained on a record, and "
+            f"{attack} compares with shadows that were not trained on a record, and "
             "all were trained on all. Train them on others."
         )
 
@@ -234,15 +247,12 @@ def _probability(
 
 
 def _rmia(
-    target: Float[np.ndarray, " records"],
-    shadows: Float[np.ndarray, "models records"],
-    is_in: Bool[np.ndarray, "models records"],
+    target: Float[np.ndarray, " records"], expected: Float[np.ndarray, " records"]
 ) -> Float[np.ndarray, " records"]:
     """Return the shares; the population is the records themselves, truth unknown.
 
     A record's share rises with its ratio whatever the population, so the choice of one
     moves thresholds and makes ties, and orders nothing anew.
     """
-    expected = (masked_mean(shadows, is_in) + masked_mean(shadows, ~is_in)) / 2
     ratio = target / np.maximum(expected, np.finfo(np.float64).tiny)
     return dominated_shares(ratio, ratio, 1.0)

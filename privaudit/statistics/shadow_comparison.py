@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import log_ndtr
 
-Variance = Literal["per-record", "global", "global-published"]
+Variance = Literal["auto", "per-record", "global", "global-published"]
 
+USUAL_A = 0.3  # of offline RMIA, in its source, where nothing is tuned
+MANY = 64  # models from which on one record's deviation is known well enough
 FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
 
 
@@ -68,6 +70,8 @@ def _normals(
 def _deviation(
     picked: Float[np.ndarray, "models records"], variance: Variance
 ) -> Float[np.ndarray, " records"] | float:
+    if variance == "auto":
+        variance = "per-record" if len(picked) >= MANY else "global"
     if variance == "per-record":
         deviation: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
         return deviation

@@ -4,7 +4,11 @@ from scipy.stats import norm
 
 from privaudit.statistics.comparisons import paired_auroc_difference
 from privaudit.statistics.roc import auroc
-from privaudit.statistics.shadow_comparison import offline_scores, online_scores
+from privaudit.statistics.shadow_comparison import (
+    Variance,
+    offline_scores,
+    online_scores,
+)
 from tests.golden import golden
 
 
@@ -85,6 +89,26 @@ def test_a_record_that_no_shadow_trained_on_has_a_finite_score() -> None:
     for variance in ("per-record", "global", "global-published"):
         found = online_scores(shadows[0], shadows, is_in, ~is_in, variance)
         assert np.isfinite(found).all()
+
+
+AUTO: Variance = "auto"
+
+
+@pytest.mark.parametrize(("models", "same"), [(63, "global"), (64, "per-record")])
+def test_from_64_shadows_on_each_record_has_a_deviation(
+    models: int, same: Variance
+) -> None:
+    rng = np.random.default_rng(0)
+    shadows, is_in = rng.normal(size=(models, 9)), rng.random((models, 9)) < 0.5
+    target = shadows[0]
+    found, wanted = (
+        [
+            online_scores(target, shadows, is_in, ~is_in, variance),
+            offline_scores(target, shadows, ~is_in, variance),
+        ]
+        for variance in (AUTO, same)
+    )
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])

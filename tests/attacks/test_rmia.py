@@ -1,18 +1,26 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from privaudit.attacks.rmia import GRID, _Likelihoods, tune_a
+from privaudit.attacks.rmia import GRID, Rmia, _Likelihoods, tune_a
+from privaudit.core.errors import AttackError
+from privaudit.federated.trainer import Task
+from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.shadow_comparison import (
     dominated_shares,
     masked_mean,
     offline_mean,
 )
+from privaudit.trainers.coop import CoOp
+from tests.conftest import toy_records, with_noise
 from tests.golden import golden
+from tests.toy_federation import CLIENTS, Play
 
 
 def likelihoods(
@@ -108,3 +116,23 @@ def test_a_is_tuned_on_the_records_that_shadows_may_hold() -> None:
         np.full(160, 0.5), easy, np.hstack([is_in, never]), np.hstack([~is_in, ~never])
     )
     assert tune_a(pool, 1.0) != tune_a(mixed, 1.0)
+
+
+@pytest.mark.parametrize("shadows", [1, 2])
+def test_one_reference_model_is_enough_offline(
+    play: Play, task: Task, shadows: int
+) -> None:
+    """Prompts that memorised noise; nothing is left to tune a with."""
+    asked = {c: with_noise(toy_records(40, 90 + n), n) for n, c in enumerate(CLIENTS)}
+    coin = torch.arange(40) % 2 == 0
+    trainer = CoOp(learning_rate=0.2, epochs=40, batch_size=0, momentum=0.9)
+    reference = replace(task, public=with_noise(toy_records(160, seed=1), 99))
+    shards = {client: records.pick(coin) for client, records in asked.items()}
+    played = play(trainer, shards=shards, task=reference)
+    adversary, targets = played.watched("released", asked)
+    scores = Rmia(shadows=shadows, mode="offline")(adversary, targets)
+    groups = [(s.scores[coin.numpy()], s.scores[~coin.numpy()]) for s in scores]
+    assert pooled_auroc(groups).low > 0.55
+    if shadows == 1:
+        with pytest.raises(AttackError, match="rmia:shadows=1,mode=offline"):
+            Rmia(shadows=1)(adversary, targets)

@@ -19,9 +19,10 @@ from privaudit.auditing.external_models import ShadowAttack
 from privaudit.auditing.signals.token_scores import max_renyi, mean_log_likelihood
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.models.token_statistics import token_statistics
+from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 
-ATTACKS: tuple[ShadowAttack, ...] = ("lira", "lira-offline", "rmia")
+ATTACKS: tuple[ShadowAttack, ...] = ("lira", "lira-offline", "rmia", "rmia-offline")
 Simulated = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -205,6 +206,26 @@ def test_rmia_ranks_by_the_ratio() -> None:
     target = np.log(np.array([0.5, 0.25]))
     scores = shadow_scores(target, shadows, is_in, "rmia", "log-likelihood")
     np.testing.assert_array_equal(scores, [0.5, 0.0])
+
+
+def test_rmia_offline_guesses_the_mean_from_shadows_without_the_record() -> None:
+    """(1.3 * 0.1 + 0.7) / 2 = 0.415 and (1.3 * 0.5 + 0.7) / 2 = 0.675; of one model."""
+    shadows = np.log(np.array([[0.1, 0.5]]))
+    out = np.zeros((1, 2), bool)
+    for target, first in (([0.5, 0.75], 0.5), ([0.4, 0.75], 0.0)):
+        signals = np.log(np.array(target))
+        scores = shadow_scores(signals, shadows, out, "rmia-offline", "log-likelihood")
+        assert scores[0] == first  # 0.5 / 0.415 > 0.75 / 0.675 > 0.4 / 0.415
+
+
+@pytest.mark.parametrize("models", [1, 2, 4])
+def test_few_reference_models_help(rng: np.random.Generator, models: int) -> None:
+    target, shadows, is_in, is_member = simulate(rng, 600, models, leak=2.0)
+    shadows, never = shadows - 2.0 * is_in, np.zeros((models, 600), bool)
+    scores = shadow_scores(target, shadows, never, "rmia-offline")
+    assert auroc(scores[is_member], scores[~is_member]).low > 0.6
+    with pytest.raises(ConfigError, match="5 are the least for lira-offline"):
+        shadow_scores(target, shadows, never, "lira-offline")
 
 
 def test_log_odds_and_log_likelihoods_of_one_model_score_alike(

@@ -1,0 +1,58 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attacks.quantile_regression import QuantileRegression, _Expected
+from privaudit.core.errors import AttackError
+from privaudit.statistics.roc import auroc
+from privaudit.trainers.promptfl import PromptFL
+from tests.toy_federation import Play
+
+
+def drawn(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Records whose confidence varies in mean and spread with what they look like."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(count, 6))
+    mean = inputs @ np.array([3.0, -2.0, 0.0, 0.0, 1.0, 0.0])
+    return inputs, mean + np.exp(inputs[:, 2]) * rng.normal(size=count)
+
+
+def test_mean_and_spread_are_learned() -> None:
+    expected = _Expected.fit(*drawn(2000, seed=0), folds=5)
+    standard = expected.standardised(*drawn(2000, seed=1))
+    for values in (standard, expected.held_out):
+        assert abs(values.mean()) < 0.1
+        assert 0.9 < values.std() < 1.1
+        for share in (0.1, 0.5, 0.9):  # the quantiles of a normal distribution
+            below = np.mean(
+                values < np.quantile(np.random.default_rng(2).normal(size=9999), share)
+            )
+            assert abs(below - share) < 0.03
+
+
+def test_records_that_are_easy_for_all_do_not_hide_members() -> None:
+    expected = _Expected.fit(*drawn(1000, seed=0), folds=5)
+    inputs, values = drawn(1000, seed=1)
+    is_member = np.random.default_rng(3).random(1000) < 0.5
+    values = values + 2 * np.exp(inputs[:, 2]) * is_member
+    scores = expected.standardised(inputs, values)
+    found = auroc(scores[is_member], scores[~is_member])
+    plain = auroc(values[is_member], values[~is_member])
+    assert found.low > 0.85 > plain.high
+
+
+def test_a_model_of_one_confidence_for_all_tells_nothing() -> None:
+    inputs, _ = drawn(50, seed=0)
+    expected = _Expected.fit(inputs, np.ones(50), folds=5)
+    np.testing.assert_allclose(expected.standardised(inputs, np.ones(50)), 0, atol=1e-6)
+
+
+def test_too_few_public_records_are_refused(play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1)).watched()
+    few = adversary.task.public.pick(torch.arange(10))
+    poor = replace(adversary, task=replace(adversary.task, public=few))
+    with pytest.raises(AttackError, match=re.escape("there are 10; it needs 20")):
+        QuantileRegression()(poor, targets)
