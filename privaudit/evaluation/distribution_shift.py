@@ -40,7 +40,6 @@ from privaudit.core.tensors import Tensors
 from privaudit.evaluation.blind_baseline import (
     Groups,
     Paired,
-    bag_of_words,
     beyond_blind,
     blind_scores,
     pooled_blind_auroc,
@@ -191,14 +190,13 @@ def _blind(
     parts = [*members, *strangers]
     seen = [torch.cat([part.features for part in parts]).double().numpy()]
     dialogues = [one for part in parts for one in part.dialogues]
-    if dialogues:
-        seen.append(bag_of_words([f"{d.question} {d.answers[0]}" for d in dialogues]))
-    else:
+    texts = [f"{d.question} {d.answers[0]}" for d in dialogues]
+    if not texts:
         classes = len(run.population.dataset.class_names)
         seen.append(np.eye(classes)[torch.cat([p.labels for p in parts]).numpy()])
     sizes = [len(part) for part in parts]
     truth = np.repeat([True, False], [sum(map(len, members)), sum(map(len, strangers))])
-    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed)
+    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed, texts)
     split = np.split(scores, np.cumsum(sizes)[:-1])
     return list(zip(split[: len(members)], split[len(members) :], strict=True))
 

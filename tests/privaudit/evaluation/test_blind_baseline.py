@@ -10,12 +10,12 @@ from privaudit.core.errors import ConfigError
 from privaudit.evaluation.blind_baseline import (
     FOLDS,
     _deal_folds,
-    bag_of_words,
     beyond_blind,
     blind_baseline,
     blind_scores,
     pooled_blind_auroc,
 )
+from privaudit.evaluation.blind_family import BlindFamily
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate
 from privaudit.statistics.delong import delong_components
@@ -178,22 +178,57 @@ def test_an_attack_that_knows_more_is_above_a_blind_one() -> None:
     assert found.p_value < 1e-3
 
 
-def test_words_tell_where_features_do_not() -> None:
-    here = [f"a tag {n % 7} on a card" for n in range(50)]
-    there = [f"a dog {n % 7} on a card" for n in range(50)]
-    counts = bag_of_words(here + there)
-    # a, card, dog, on, tag, 0 to 6; "a card", "a dog", "a tag", "on a", and for each
-    # number "tag 3", "dog 3" and "3 on"
-    assert counts.shape == (100, 12 + 4 + 3 * 7)
-    assert blind_baseline(counts[:50], counts[50:]).value == 1
+NOTHING = np.zeros((50, 0))
 
 
-def test_pairs_of_words_tell_where_words_do_not() -> None:
-    """The same colours and shapes, but never the same colour on the same shape."""
-    here = ["a red ball and a blue box", "a blue box and a red ball"] * 20
-    there = ["a blue ball and a red box", "a red box and a blue ball"] * 20
-    counts = bag_of_words(here + there)
-    assert blind_baseline(counts[:40], counts[40:]).value == 1
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (["a tag {} on a card"], ["a dog {} on a card"]),
+        # The same colours and shapes, but never the same colour on the same shape.
+        (
+            ["a red ball and a blue box {}", "a blue box and a red ball {}"],
+            ["a blue ball and a red box {}", "a red box and a blue ball {}"],
+        ),
+        (["{} walked"], ["{} walking"]),  # of letters alone
+    ],
+)
+def test_texts_tell_where_features_do_not(here: list[str], there: list[str]) -> None:
+    written = [
+        [texts[n % len(texts)].format(n % 7) for n in range(50)]
+        for texts in (here, there)
+    ]
+    found = blind_baseline(
+        NOTHING, NOTHING, member_texts=written[0], nonmember_texts=written[1]
+    )
+    assert found.value == 1
+
+
+def test_a_choice_of_classifiers_finds_nothing_where_a_coin_deals() -> None:
+    """Without folds of their own, the best of three would look good on any data."""
+    missed, words = 0, [f"w{n}" for n in range(40)]
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        truth = rng.random(80) < 0.5
+        texts = [" ".join(rng.choice(words, 6)) for _ in truth]
+        scores = blind_scores(rng.normal(size=(80, 4)), truth, seed, texts)
+        missed += pooled_blind_auroc([(scores[truth], scores[~truth])]).excludes(0.5)
+    assert missed / 24 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 24)
+
+
+def test_trees_see_what_no_line_tells() -> None:
+    """Members lie on two sides of the others: on average they are the same."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(1000, 3))
+    truth = np.abs(features[:, 0]) > norm.ppf(0.75)
+    family = BlindFamily(features)
+    assert family.best(np.arange(1000), truth) == "trees"
+    assert blind_baseline(features[truth], features[~truth]).low > 0.9
+
+
+def test_texts_are_one_for_each_record() -> None:
+    with pytest.raises(ConfigError, match="There are 50 texts for 100 records"):
+        blind_baseline(NOTHING, NOTHING, member_texts=["a"] * 50)
 
 
 @pytest.mark.parametrize(
