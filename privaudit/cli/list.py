@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS
@@ -32,12 +33,16 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     A data set that users bring has three more: what it needs, where it is looked for,
     and whether something is there.
 
-    The name of an entry gives what it is, its source, and its parameters with defaults.
+    The name of an entry gives what it is, its source, and its parameters with defaults;
+    no name at all gives the lists that there are.
 
     Raises:
         UnknownNameError: There is no such list, and no such entry.
         PluginError: The entry is another package's, and cannot be imported.
     """
+    if not what:
+        yield from _lists()
+        return
     if what == "models":
         yield from list_models()
         return
@@ -58,6 +63,13 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
         yield name, *_summary(name, entry)
 
 
+def _lists() -> Iterator[tuple[str, str]]:
+    models = [name for name, _ in list_models()]
+    lists = {**{what: r.names() for what, r in REGISTRIES.items()}, "models": models}
+    for what, names in lists.items():
+        yield what, f"{len(names)}: {', '.join(names)}"
+
+
 def _summary(name: str, entry: object) -> Iterator[str]:
     if not isinstance(entry, OnDisk):
         yield first_line(entry)
@@ -66,9 +78,13 @@ def _summary(name: str, entry: object) -> Iterator[str]:
     yield from _needs(name, entry)
 
 
+def find_place(name: str, entry: OnDisk) -> Path | None:
+    """Return where a data set lies on this machine; None if it does not."""
+    return next((place for place in places(name, entry) if place.exists()), None)
+
+
 def _needs(name: str, entry: OnDisk) -> Iterator[str]:
-    looked = list(places(name, entry))
-    there = next((place for place in looked if place.exists()), None)
+    looked, there = list(places(name, entry)), find_place(name, entry)
     yield f"needs: {entry.needs}"
     yield f"looks in: --data, {', '.join(map(str, looked))}"
     yield f"found: {there}" if there else f"not there. {entry.source}."

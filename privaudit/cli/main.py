@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,10 +111,8 @@ def _refuse_options(option: Any, value: Any) -> None:
 
 app = typer.Typer(
     cls=_Commands,
-    help="Audit the privacy of federated fine-tuning of vision-language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
@@ -138,9 +137,10 @@ def list_names(
         str,
         typer.Argument(
             help="trainers, attacks, scenarios, datasets, models, peft-methods; or the "
-            "name of one of these, such as lira, for its source and parameters."
+            "name of one of these, such as lira, for its source and parameters; "
+            "by default, what there is of each."
         ),
-    ],
+    ] = "",
 ) -> None:
     """List trainers, attacks, scenarios and so on, or say what one of them is."""
     from privaudit.cli.list import names_of
@@ -168,6 +168,36 @@ def show_status(
     status = read_status(runs_folder(runs))
     text = to_json(status).decode() if as_json else "\n".join(lines_of(status))
     typer.echo(text.rstrip() or f"There is no run in {runs_folder(runs)}.")
+
+
+@app.command()
+def doctor() -> None:
+    """Show what is installed, and which device, data sets and models are found."""
+    from privaudit.cli.doctor import findings
+
+    for what, found in findings():
+        typer.echo(f"{what:20} {found}")
+
+
+def _show_version(asked: bool | None) -> None:
+    if asked:
+        typer.echo(f"privaudit {version('privaudit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _: Annotated[
+        bool | None,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
+    ] = None,
+) -> None:
+    """Audit the privacy of federated fine-tuning of vision-language models."""
 
 
 for _app in (app, pretrain_app, key_app):
