@@ -24,7 +24,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.threat_models import RoundSum, View
 from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.grid_accounting import widened_noise
@@ -233,9 +233,12 @@ class DPFPL(PrivateTrainer):
         The server adds its noise to what it broadcasts, and knows the sums before.
         """
         adds_noise = self.noise_at == "server" and self.epsilon is not None
-        rounds = view.sums if adds_noise else ()
-        if not rounds:
+        if not (adds_noise and view.last_sum):
             return view.last_broadcast(client).tensors["context"]
+        key = ("clean prompt", repr(self), task.rounds)
+        return view.once(key, lambda: self._clean(task, view.sums))
+
+    def _clean(self, task: Task, rounds: Sequence[RoundSum]) -> Tensor:
         state = self.begin(rounds[0].broadcast)
         for one in rounds:
             mean = one.mean("gradient") / self.divisor(task)

@@ -129,7 +129,8 @@ class DPPromptFL(PrivateLocalTrainer):
         if not view.sees_updates_of(client):
             missing = ("the client's own training",)
             return Reconstruction({"context": shared}, missing)
-        parties = view.sums[-1].parties
+        last = view.last_sum
+        parties = last.parties if last else len(task.clients)
         share = parties**-0.5 - 1 / parties
         return Reconstruction(
             {"context": shared + share * self._own_moves(view, client)}

@@ -115,7 +115,8 @@ class LoraFedPer(LoraTrainer):
         reconstructed = super().reconstruct(task, view, client)
         if view.has_release_of(client):
             return reconstructed
-        model = {**_newest(view), **reconstructed.model}
+        newest = view.once("newest tensors", lambda: _newest(view))
+        model = {**newest, **reconstructed.model}
         missing = (*reconstructed.missing, "the private layers' training")
         return Reconstruction(model, missing, estimated=True)
 
@@ -130,8 +131,7 @@ def _layers(task: Task) -> int:
 
 def _newest(view: View) -> dict[str, Tensor]:
     """Return each tensor as the server last sent it to anybody."""
-    newest: dict[str, Tensor] = {}
-    for message in view.messages:
-        if message.kind == "broadcast":
-            newest.update(message.tensors)
-    return newest
+    newest: dict[str, Tensors] = {}
+    for message in view.of_kind("broadcast"):
+        newest.update(dict.fromkeys(message.tensors, message.tensors))
+    return {name: tensors[name] for name, tensors in newest.items()}

@@ -2,11 +2,15 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    Tensors = Mapping[str, Tensor]
+else:
+    Tensors = Mapping  # checks at run time would read what is lazy
 Stacked = Mapping[str, Tensor]  # the same, with a leading axis over clients or models
 
 
@@ -65,10 +69,15 @@ def all_finite(tensors: Tensors) -> bool:
 def digest(tensor: Tensor) -> str:
     """Return the hash of a tensor's type, shape and content."""
     head = f"{tensor.dtype}|{tuple(tensor.shape)}|".encode()
-    content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
     hashed = hashlib.sha256(head)
-    hashed.update(content.numpy().data)  # where it lies: it may be a mapped file
+    hashed.update(content_of(tensor))
     return hashed.hexdigest()
+
+
+def content_of(tensor: Tensor) -> memoryview:
+    """Return a tensor's bytes, in C order, where they lie: it may be a mapped file."""
+    content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return content.numpy().data
 
 
 def at_least_float32(computed: Tensor) -> Tensor:

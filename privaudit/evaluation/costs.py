@@ -79,7 +79,7 @@ def measure_costs(
             f"A target of {target:g} was requested. Use one above 0 and at most 1."
         )
     run.require_complete()
-    sent = [m for m in run.transcript if m.receiver != PUBLIC]
+    sent = [m for m in run.transcript.check() if m.receiver != PUBLIC]
     bytes_by = bytes_sent(sent)
     up, down = bytes_by["up"], bytes_by["down"]
     uploads = sum(message.kind in UPLOAD_KINDS for message in sent)

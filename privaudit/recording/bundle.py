@@ -26,7 +26,7 @@ from privaudit.federated.runs.ledger import CLIENT_NAME, check_client_name
 from privaudit.federated.transcripts.transcript import GENESIS
 
 BUNDLE = "bundle.json"
-FORMAT = 1  # of bundle.json; raised when an older reader would misread it
+FORMAT = 2  # of bundle.json; raised when an older reader would misread it
 CLIPPED_BY = "clipped_by"
 """The setting that says "server" where uploads are clipped after they were sent."""
 _HASH = r"[0-9a-f]{64}"
@@ -96,7 +96,7 @@ class DeclaredClaim(_Declared):
 class Bundle(_Declared):
     """The content of bundle.json."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     recorder: Text = Field(description="Which program recorded, and its version.")
     rounds: int = Field(ge=0, le=MOST, description="Rounds that were recorded whole.")
     clients: tuple[ClientName, ...] = Field(
@@ -119,7 +119,7 @@ class Bundle(_Declared):
     seconds: tuple[float, ...] = Field(
         (), description="Of each round, from its first message to its last."
     )
-    length: int = Field(ge=0, le=MOST, description="Messages in transcript/.")
+    length: int = Field(ge=0, le=MOST, description="Lines of the manifest.")
     head: str = Field(GENESIS, pattern=rf"^{_HASH}$", description="Of the hash chain.")
     mechanisms: list[dict[str, JsonValue]] = Field(
         default_factory=list,

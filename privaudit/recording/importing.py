@@ -26,12 +26,12 @@ from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import logged
+from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.transcript import (
     UPLOAD_KINDS,
     Kind,
     Message,
     Transcript,
-    TranscriptFolder,
     bytes_sent,
 )
 from privaudit.privacy.certificate import Claim

@@ -47,12 +47,13 @@ def positions_of(features: Float[Tensor, "*n 1"]) -> np.ndarray:
 
 def escaped(tensors: Tensors) -> dict[str, Tensor]:
     """Return tensors under names that mean nothing here: an owner's may be "weight"."""
-    return {
-        name
-        if role_of(name) == "model" and not name.startswith(OWNERS)
-        else OWNERS + name: t
-        for name, t in tensors.items()
-    }
+    return {escaped_name(name): t for name, t in tensors.items()}
+
+
+def escaped_name(name: str) -> str:
+    """Return a name that means nothing here."""
+    is_plain = role_of(name) == "model" and not name.startswith(OWNERS)
+    return name if is_plain else OWNERS + name
 
 
 def unescaped(tensors: Tensors) -> dict[str, Tensor]:
@@ -188,12 +189,10 @@ class RecordedTrainer(BaseTrainer):
         sent = view.last_broadcast(client)
         if self.declared.kind != "mean":
             return sent.tensors
-        latest = max(
-            (m for m in view.messages if m.kind == "broadcast"), key=lambda m: m.round
-        )
-        sums = view.sums
-        if sums and sums[-1].index >= latest.round and WEIGHT in sums[-1].total:
-            return apply_mean(latest.tensors, sums[-1].total)
+        latest = max(view.of_kind("broadcast"), key=lambda m: m.round)
+        summed = view.last_sum
+        if summed and summed.index >= latest.round and WEIGHT in summed.total:
+            return apply_mean(latest.tensors, summed.total)
         return latest.tensors if latest.round > sent.round else sent.tensors
 
     def query(

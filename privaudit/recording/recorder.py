@@ -388,8 +388,8 @@ class Recorder:
             "rounds": self._uploads + 1,
             "clients": tuple(self._clients),
             "seconds": tuple(self._rounds.seconds[: self._uploads + 1]),
-            "length": self._rounds.length,
-            "head": self._rounds.head,
+            "length": self._rounds.end.length,
+            "head": self._rounds.end.head,
             "mechanisms": self._mechanisms,
         }
         self._bundle = self._bundle.model_copy(update=changed)

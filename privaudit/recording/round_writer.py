@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
-from privaudit.core.tensors import Tensors, digest
-from privaudit.federated.transcripts.transcript import (
-    GENESIS,
-    Message,
-    TranscriptFolder,
-    chain,
-)
+from privaudit.core.tensors import Tensors
+from privaudit.federated.transcripts.folder import RoundTensors, TranscriptFolder
+from privaudit.federated.transcripts.transcript import ChainEnd, Message
 
 
 class RoundWriter:
@@ -27,8 +23,7 @@ class RoundWriter:
     Attributes:
         number: Of the round.
         messages: Of this round, as far as they were sent.
-        length: How many messages were written.
-        head: Of their hash chain.
+        end: Of the hash chain, behind what was written.
         seconds: Of each written round, from its first message to its last.
     """
 
@@ -36,11 +31,10 @@ class RoundWriter:
         self._folder = TranscriptFolder(folder)
         self._folder.clear()
         self.number, self.messages = 0, list[Message]()
-        self.length, self.head = 0, GENESIS
+        self.end = ChainEnd()
         self.seconds = list[float]()
         self._began = 0.0
-        self._held: dict[str, Tensor] = {}  # by digest
-        self._keys: dict[int, str] = {}  # their digests, by their id
+        self._tensors = RoundTensors()
 
     def hold(self, name: str, value: Any) -> Tensor:
         """Return a tensor as it is now: the federation may go on to change it.
@@ -48,8 +42,9 @@ class RoundWriter:
         Raises:
             ConfigError: It is none.
         """
-        if id(value) in self._keys:  # it is held already
-            return self._held[self._keys[id(value)]]
+        if self._tensors.holds(value):
+            held: Tensor = value
+            return held
         try:
             tensor = torch.as_tensor(value).detach().cpu()
         except (TypeError, ValueError, RuntimeError) as error:
@@ -57,11 +52,7 @@ class RoundWriter:
                 f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
                 "Give tensors or numeric arrays by name."
             ) from None
-        key = digest(tensor)
-        if key not in self._held:
-            self._held[key] = tensor.clone()
-            self._keys[id(self._held[key])] = key
-        return self._held[key]
+        return self._tensors.copy_of(tensor)
 
     def add(self, message: Message) -> None:
         """Take a message of this round; a broadcast that is repeated counts once."""
@@ -80,15 +71,10 @@ class RoundWriter:
         """Write the round, and forget it."""
         if self.messages:
             self.seconds.append(round(time.perf_counter() - self._began, 4))
-            lines = []
-            for message in self.messages:
-                keys = {n: self._keys[id(t)] for n, t in message.tensors.items()}
-                entry = message.describe(keys)
-                self.head = chain(self.head, entry)
-                lines.append({**entry, "hash": self.head})
-            self._folder.write(self.number, self.messages, lines)
-            self.length += len(lines)
-        self.messages, self._held, self._keys = [], {}, {}
+            self.end = self._folder.write(
+                self.number, self.messages, self.end, self._tensors
+            )
+        self.messages, self._tensors = [], RoundTensors()
 
 
 def are_same(one: Tensors, other: Tensors) -> bool:

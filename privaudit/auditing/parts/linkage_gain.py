@@ -14,7 +14,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import without_weight
+from privaudit.federated.weighted_mean import WEIGHT, without_weight
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,
@@ -93,18 +93,14 @@ def _right_links(
     messages: Iterable[Message], targets: Sequence[Target]
 ) -> tuple[list[bool], list[float]]:
     """Return whether each target got its own model, and the chance of that by lot."""
-    uploads = [
-        (message.sender, sent)
-        for message in messages
-        if message.is_update and (sent := without_weight(message.tensors))
-    ]
+    uploads = [m for m in messages if m.is_update and m.tensors[WEIGHT] > 0]
     owners: dict[int, ClientId] = {}
 
     def owner(model: Tensors) -> ClientId:
         key = next(iter(model.values())).data_ptr()
         if key not in owners:
-            gaps = [_gap(sent, model) for _, sent in uploads]
-            owners[key] = uploads[int(np.argmin(gaps))][0]
+            gaps = [_gap(without_weight(m.tensors) or {}, model) for m in uploads]
+            owners[key] = uploads[int(np.argmin(gaps))].sender
         return owners[key]
 
     right, chance = [], []

@@ -203,7 +203,7 @@ def _start(adversary: Adversary, names: Sequence[str]) -> Stacked:
         return stack(
             [start_client(trainer, task, name, adversary.seeds) for name in names]
         )
-    first = next(m for m in adversary.view.messages if m.kind == "broadcast")
+    first = adversary.view.of_kind("broadcast")[0]
     return {n: t.expand(len(names), *t.shape) for n, t in first.tensors.items()}
 
 
@@ -217,11 +217,8 @@ def _rounds_to_replay(
     trained = [message.round for message in adversary.view.updates_of(client)]
     needs_all = has_state or adversary.reconstructing.reconstructs_from_all_rounds
     for index in trained if needs_all else trained[-1:]:
-        peers = tuple(
-            m.sender
-            for m in adversary.view.messages
-            if m.round == index and m.receiver == SERVER
-        )
+        sent = adversary.view.in_round(index)
+        peers = tuple(m.sender for m in sent if m.receiver == SERVER)
         received = adversary.view.received_in(client, index)
         yield Round(index, adversary.seeds, peers), received.tensors
 
@@ -230,14 +227,13 @@ def _rebuild_replayed(
     adversary: Adversary, client: ClientId, uploads: Mapping[int, Sequence[Tensors]]
 ) -> list[Tensors]:
     """Rebuild each shadow as the target was rebuilt, with its uploads in place."""
-    others = tuple(m for m in adversary.view.messages if m.sender != client)
     models = []
     for shadow in range(len(next(iter(uploads.values())))):
         updates = tuple(
             update_of(adversary.trainer, index, client, sent[shadow])
             for index, sent in uploads.items()
         )
-        view = View(adversary.view.adversary, others + updates)
+        view = adversary.view.with_uploads(client, updates)
         models.append(replace(adversary, view=view).reconstruct(client).model)
     return models
 

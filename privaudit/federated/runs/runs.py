@@ -48,7 +48,8 @@ from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import ClientId, Trainer
-from privaudit.federated.transcripts.transcript import Transcript, TranscriptFolder
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import Transcript
 from privaudit.privacy.trace import RoundTrace
 from privaudit.statistics.verdict import Sampling
 
@@ -163,7 +164,13 @@ class Run:
 
     @cached_property
     def transcript(self) -> Transcript:
-        """Everything that was sent, checked against the recorded head and length."""
+        """Everything that was sent, checked against the recorded head and length.
+
+        Its tensors are read, and checked, when they are asked for.
+
+        Raises:
+            TranscriptError: It was cut or altered.
+        """
         progress = self.header["progress"]
         folder = TranscriptFolder(self.path / "transcript")
         return folder.read(head=progress["head"], length=progress["length"])

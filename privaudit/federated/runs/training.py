@@ -74,12 +74,8 @@ from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
-from privaudit.federated.transcripts.transcript import (
-    Message,
-    Transcript,
-    TranscriptFolder,
-    bytes_sent,
-)
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import ChainEnd, Message, bytes_sent
 from privaudit.models.remote_code import remote_code_is_trusted
 from privaudit.statistics.progress import Watcher, watching
 
@@ -218,7 +214,7 @@ class _Training:
     population: Population
     trainer: Trainer
     federation: Federation
-    transcript: Transcript
+    end: ChainEnd
     header: dict[str, Any]
     lease: Lease
 
@@ -227,22 +223,26 @@ class _Training:
         return self.run.path
 
     @property
+    def transcript(self) -> TranscriptFolder:
+        return TranscriptFolder(self.path / "transcript")
+
+    @property
     def is_traced(self) -> bool:
         """Whether it was from its first round: earlier versions took no notes."""
         return self.header["progress"].get("trace_hash") is not None
 
     def record(self, index: int, messages: tuple[Message, ...]) -> None:
+        """Write a round's messages; only where their chain ends is kept."""
         self.lease.check()  # a round may take long: nothing is written by who lost it
-        lines = [self.transcript.append(message) for message in messages]
-        TranscriptFolder(self.path / "transcript").write(index, messages, lines)
+        self.end = self.transcript.write(index, messages, self.end)
 
     def commit(self, rounds: int) -> None:
         """Make what was written count, in one rename."""
         save_checkpoint(self.path, self.federation, rounds)
         self.header["progress"] |= {
             "rounds": rounds,
-            "length": len(self.transcript),
-            "head": self.transcript.head,
+            "length": self.end.length,
+            "head": self.end.head,
             "metrics_hash": file_hash(self.path / "metrics.jsonl"),
             "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
             "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
@@ -332,7 +332,8 @@ def _restore(
     if traced is not None:
         truncate_trace(run.path, traced)
     remove_unfinished(run.path)
-    return _Training(run, population, trainer, federation, transcript, header, lease)
+    end = transcript.end
+    return _Training(run, population, trainer, federation, end, header, lease)
 
 
 def _note_round(
@@ -394,7 +395,8 @@ def _finish(training: _Training) -> None:
         write_tensors(training.path / OWN_MODEL, own_model)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
-    record = certified(training.run, task, metrics, training.transcript)
+    sent = training.transcript.read(head=training.end.head, length=training.end.length)
+    record = certified(training.run, task, metrics, sent)
     write_json(training.path / "privacy.json", record)
     training.header.setdefault("files", {}).update(
         (name, file_hash(training.path / name)) for name in written

@@ -21,19 +21,28 @@ is not: no other view holds a client's private part, and nobody who buys a promp
 the rounds. So `server` and `released` cannot be ordered.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from privaudit.core.errors import UnknownNameError, ViewError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.transcripts.transcript import MASKED_KINDS, SERVER, Message
+from privaudit.federated.transcripts.lazy_tensors import LazyTensors
+from privaudit.federated.transcripts.message_index import MessageIndex
+from privaudit.federated.transcripts.transcript import (
+    MASKED_KINDS,
+    SERVER,
+    Kind,
+    Message,
+)
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
+KEPT_SUMS = 2  # rounds whose sums a view holds: the others are summed again
+T = TypeVar("T")
 ViewName = Literal["server", "server-aggregate", "peer", "released"]
 
 
@@ -45,7 +54,7 @@ class RoundSum:
         index: Of the round.
         parties: How many clients are in the sum.
         broadcast: What one of them received; all did, where uploads are summed.
-        total: The sum of what they sent.
+        total: The sum of what they sent; made when it is asked for.
     """
 
     index: int
@@ -63,7 +72,7 @@ class View:
     """The messages one adversary sees; a ViewError where it does not see any."""
 
     adversary: ViewName
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
 
     def updates_of(self, client: str) -> tuple[Message, ...]:
         """Return what ``client`` sent to the server, round by round.
@@ -71,7 +80,7 @@ class View:
         Raises:
             ViewError: This adversary sees none of the client's messages.
         """
-        updates = tuple(m for m in self.messages if m.sender == client and m.is_update)
+        updates = tuple(self._updates_of(client))
         if not updates and self.is_masked:
             raise ViewError(
                 f"The uploads of this run are masked, so nobody sees an update of "
@@ -91,9 +100,7 @@ class View:
         Raises:
             ViewError: This adversary does not see it.
         """
-        sent = tuple(
-            m for m in self.messages if m.receiver == client and m.kind == "broadcast"
-        )
+        sent = tuple(self._broadcasts_to(client))
         if not sent:
             raise ViewError(
                 f"The {self.adversary} view holds nothing that was sent to {client!r}. "
@@ -118,26 +125,49 @@ class View:
             )
         return sent[-1]
 
+    def in_round(self, round: int) -> Sequence[Message]:
+        """Return what was sent in a round."""
+        return self._index.of_round(round)
+
+    def of_kind(self, kind: Kind) -> Sequence[Message]:
+        """Return all that is of one kind, in order."""
+        return self._index.of_kind(kind)
+
+    def with_uploads(self, client: str, uploads: Sequence[Message]) -> "View":
+        """Return the view as it were, had ``client`` sent these and nothing else."""
+        return View(self.adversary, self._index.with_uploads(client, uploads))
+
+    def once(self, what: Hashable, make: Callable[[], T]) -> T:
+        """Return what is made of the whole view, for all clients the same: made once.
+
+        Args:
+            what: Tells it from all else that is made of a view, by any trainer.
+            make: Makes it.
+        """
+        if what not in self._made:
+            self._made[what] = make()
+        made: T = self._made[what]
+        return made
+
     @cached_property
     def sums(self) -> tuple["RoundSum", ...]:
         """What clients sent in each round, summed, beside what they received.
 
         Empty where the view holds neither uploads nor their sums.
         """
-        round_sums = []
-        for group in _by_round(self.messages):
-            sent = [m.tensors for m in group if m.kind in ("update", "sum")]
-            down = [m.tensors for m in group if m.kind == "broadcast"]
-            if sent and down:
-                parties = _in_the_sum(group) or len(down)
-                total = secure_sum(sent)
-                round_sums.append(RoundSum(group[0].round, parties, down[0], total))
-        return tuple(round_sums)
+        found = map(self._sum_of, self._index.rounds)
+        return tuple(one for one in found if one is not None)
+
+    @property
+    def last_sum(self) -> "RoundSum | None":
+        """The last of :attr:`sums`; None where there is none."""
+        found = map(self._sum_of, reversed(self._index.rounds))
+        return next((one for one in found if one is not None), None)
 
     @property
     def is_masked(self) -> bool:
         """Whether it holds messages of a masked sum: then no update stands in it."""
-        return any(m.kind in MASKED_KINDS for m in self.messages)
+        return not MASKED_KINDS.isdisjoint(self._index.kinds)
 
     def moves_of(self, client: str, name: str) -> tuple[Tensor, ...]:
         """Return each upload of a tensor less what the client had received of it.
@@ -158,11 +188,8 @@ class View:
         Raises:
             ViewError: This adversary sees no broadcast at all.
         """
-        sent = [m for m in self.messages if m.kind == "broadcast"]
-        received = [m for m in sent if m.receiver == client]
-        if not sent:
-            return self.broadcasts_to(client)[-1]
-        return (received or sent)[-1]
+        sent = self._broadcasts_to(client) or self._index.of_kind("broadcast")
+        return (sent or self.broadcasts_to(client))[-1]
 
     def release_of(self, client: str) -> Message:
         """Return the personal model that ``client`` gave away.
@@ -170,20 +197,55 @@ class View:
         Raises:
             ViewError: This adversary does not have it.
         """
-        for message in self.messages:
-            if message.kind == "release" and message.sender == client:
-                return message
-        raise ViewError(
-            f"The {self.adversary} view holds no released model of {client!r}."
-        )
+        given = self._releases_of(client)
+        if not given:
+            raise ViewError(
+                f"The {self.adversary} view holds no released model of {client!r}."
+            )
+        return given[0]
 
     def sees_updates_of(self, client: str) -> bool:
         """Say whether single uploads of ``client`` are in the view."""
-        return any(m.sender == client and m.is_update for m in self.messages)
+        return bool(self._updates_of(client))
 
     def has_release_of(self, client: str) -> bool:
         """Say whether the personal model of ``client`` is in the view."""
-        return any(m.sender == client and m.kind == "release" for m in self.messages)
+        return bool(self._releases_of(client))
+
+    @cached_property
+    def _index(self) -> MessageIndex:
+        if isinstance(self.messages, MessageIndex):
+            return self.messages
+        return MessageIndex(self.messages)
+
+    @cached_property
+    def _made(self) -> dict[Hashable, Any]:
+        return {}
+
+    def _updates_of(self, client: str) -> list[Message]:
+        sent = self._index.of_client(client)
+        return [m for m in sent if m.sender == client and m.is_update]
+
+    def _broadcasts_to(self, client: str) -> list[Message]:
+        sent = self._index.of_client(client)
+        return [m for m in sent if m.receiver == client and m.kind == "broadcast"]
+
+    def _releases_of(self, client: str) -> list[Message]:
+        sent = self._index.of_client(client)
+        return [m for m in sent if m.sender == client and m.kind == "release"]
+
+    def _sum_of(self, round: int) -> RoundSum | None:
+        group = self.in_round(round)
+        sent = [m.tensors for m in group if m.kind in ("update", "sum")]
+        down = [m.tensors for m in group if m.kind == "broadcast"]
+        if not (sent and down):
+            return None
+        parties = _in_the_sum(group) or len(down)
+        return RoundSum(round, parties, down[0], self._sums.of(round, sent))
+
+    @cached_property
+    def _sums(self) -> "_Sums":
+        return _Sums()
 
 
 @runtime_checkable
@@ -208,11 +270,12 @@ def server_aggregate(messages: Iterable[Message]) -> View:
         ViewError: The updates are used one by one, so no secure sum could hide them.
     """
     seen: list[Message] = []
-    for group in _by_round(server(messages).messages):
+    index, sums = MessageIndex(server(messages).messages), _Sums()
+    for group in map(index.of_round, index.rounds):
         seen.extend(m for m in group if m.sender == SERVER and m.kind not in SECRETS)
         sent = [m for m in group if m.receiver == SERVER and m.kind not in MASKED_KINDS]
         masked = [m for m in sent if m.kind == "sum"]
-        seen.extend(masked or _sum_of(sent))
+        seen.extend(masked or _sum_of(sent, sums))
     return View("server-aggregate", tuple(seen))
 
 
@@ -250,20 +313,32 @@ def find_threat(name: str) -> ThreatModel:
     return THREATS[name]
 
 
-def _by_round(messages: tuple[Message, ...]) -> Iterable[list[Message]]:
-    rounds: dict[int, list[Message]] = {}
-    for message in messages:
-        rounds.setdefault(message.round, []).append(message)
-    return rounds.values()
+class _Sums:
+    """Sums of rounds, made when they are asked for; the last few are kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Tensors] = {}
+
+    def of(self, round: int, sent: Sequence[Tensors]) -> Tensors:
+        """Return the sum of what was sent in a round."""
+
+        def find(name: str) -> Tensor:
+            total = self._kept.pop(round, None)
+            self._kept[round] = secure_sum(sent) if total is None else total
+            while len(self._kept) > KEPT_SUMS:
+                del self._kept[next(iter(self._kept))]
+            return self._kept[round][name]
+
+        return LazyTensors((name for part in sent for name in part), find)
 
 
-def _in_the_sum(messages: list[Message]) -> int:
+def _in_the_sum(messages: Sequence[Message]) -> int:
     """Return how many clients a masked sum is over; 0 where nothing was masked."""
     named = [m.tensors["clients"] for m in messages if m.kind == "survivors"]
     return named[0].numel() if named else 0
 
 
-def _sum_of(updates: list[Message]) -> list[Message]:
+def _sum_of(updates: list[Message], sums: _Sums) -> list[Message]:
     if not updates:
         return []
     alone = [m.sender for m in updates if m.kind == "individual-update"]
@@ -279,5 +354,5 @@ def _sum_of(updates: list[Message]) -> list[Message]:
             "over one client is its upload. Use the threat model 'server', or let "
             "more clients take part."
         )
-    total = secure_sum([m.tensors for m in updates])
+    total = sums.of(updates[0].round, [m.tensors for m in updates])
     return [Message(updates[0].round, "clients", SERVER, "sum", total)]

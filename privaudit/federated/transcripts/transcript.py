@@ -2,28 +2,17 @@
 
 Besides a run's ledger and private states, which no adversary reaches, the transcript is
 all a trainer leaves behind: whatever is not in it did not leak. It only grows, and each
-message carries the hash of all before it, so that a changed or cut record is noticed.
+line of it carries the hash of all before, so that a changed or cut record is noticed.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
-from privaudit.core.bounded_files import read_lines
-from privaudit.core.errors import MissingFileError, TranscriptError
-from privaudit.core.storage import (
-    append_lines,
-    read_tensors,
-    write_bytes,
-    write_tensors,
-)
 from privaudit.core.tensors import Tensors, digest
+from privaudit.federated.transcripts.shards import Shard, StoredTensors
 
 SERVER = "server"
 PUBLIC = "public"  # the receiver of what is given away
@@ -44,7 +33,7 @@ MASKED_KINDS: frozenset[Kind] = frozenset((
 """What clients and server send for a masked sum, in place of updates."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     """Tensors that passed from one party to another in one round.
 
@@ -56,6 +45,7 @@ class Message:
         kind: What it is. "sum" is what a server learns of clients' updates: nobody
             sends it, and it stands in a transcript only where uploads were masked.
         tensors: By name, as the receiver gets them: after clipping, noise, compression.
+            Of a stored transcript each is read from the disk whenever it is asked for.
     """
 
     round: int
@@ -69,38 +59,71 @@ class Message:
         """Whether it is one client's upload, in the clear."""
         return self.kind in UPDATE_KINDS
 
-    def describe(self, digests: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return the message with a digest in place of each tensor.
-
-        Args:
-            digests: By name, if they are known.
-        """
+    def describe(self) -> dict[str, Any]:
+        """Return the message with a digest in place of each tensor."""
         return {
             "round": self.round,
             "sender": self.sender,
             "receiver": self.receiver,
             "kind": self.kind,
-            "tensors": digests or {n: digest(t) for n, t in self.tensors.items()},
+            "tensors": {n: digest(t) for n, t in self.tensors.items()},
         }
 
 
-class Transcript:
-    """Every message of one run, in the order in which they were sent."""
+@dataclass(frozen=True)
+class ChainEnd:
+    """Where a transcript's hash chain ends, as run.json and bundle.json note it.
 
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self.head = GENESIS
+    Attributes:
+        head: The hash of the last line, and so of all.
+        length: How many lines there are.
+    """
 
-    def append(self, message: Message) -> dict[str, Any]:
-        """Record a message, and return its line of the manifest."""
-        entry = message.describe()
-        self.head = chain(self.head, entry)
-        self.add(message)
-        return {**entry, "hash": self.head}
+    head: str = GENESIS
+    length: int = 0
 
-    def add(self, message: Message) -> None:
-        """Hold a message that follows from a recorded one: the head stays."""
-        self._messages.append(message)
+    def after(self, entry: Mapping[str, Any]) -> "ChainEnd":
+        """Return the end behind one line more, which is given without its hash."""
+        text = json.dumps(entry, sort_keys=True, separators=(",", ":"))
+        hashed = hashlib.sha256((self.head + text).encode()).hexdigest()
+        return ChainEnd(hashed, self.length + 1)
+
+
+class Transcript(Sequence[Message]):
+    """Every message of one run, in the order in which they were sent.
+
+    Args:
+        messages: In that order.
+        end: Of their hash chain.
+        shards: The files that their tensors are read from.
+    """
+
+    def __init__(
+        self,
+        messages: Iterable[Message] = (),
+        end: ChainEnd = ChainEnd(),  # it is frozen
+        shards: Iterable[Shard] = (),
+    ) -> None:
+        self._messages = tuple(messages)
+        self.end, self.shards = end, tuple(shards)
+
+    @property
+    def head(self) -> str:
+        """The hash of all lines."""
+        return self.end.head
+
+    def check(self) -> "Transcript":
+        """Read every tensor once, none of which is kept, and return the transcript.
+
+        Raises:
+            TranscriptError: One was cut or altered; the text says which file and round.
+        """
+        for shard in self.shards:
+            shard.check()
+        return self
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._messages[index]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
@@ -110,7 +133,9 @@ class Transcript:
 
 
 def size(message: Message) -> int:
-    """Return a message's payload in bytes."""
+    """Return a message's payload in bytes; nothing of a stored one is read."""
+    if isinstance(message.tensors, StoredTensors):
+        return message.tensors.nbytes
     return sum(t.numel() * t.element_size() for t in message.tensors.values())
 
 
@@ -124,150 +149,3 @@ def bytes_sent(messages: Iterable[Message]) -> dict[str, int]:
         if message.kind != "sum":
             totals["down" if message.sender == SERVER else "up"] += size(message)
     return totals
-
-
-def chain(head: str, entry: Mapping[str, Any]) -> str:
-    """Return the hash of an entry and of all entries before it."""
-    text = json.dumps(entry, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256((head + text).encode()).hexdigest()
-
-
-_SHARD = re.compile(r"round-\d{4,}\.safetensors")
-
-
-def shard_name(round: int) -> str:
-    """Return the file of a round's tensors."""
-    return f"round-{round:04d}.safetensors"
-
-
-class TranscriptFolder:
-    """A transcript on disk: a manifest, and one file of tensors for each round.
-
-    Tensors are stored once under their digest, however many clients receive them.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.manifest = folder / "manifest.jsonl"
-
-    def write(
-        self, round: int, messages: Sequence[Message], lines: list[dict[str, Any]]
-    ) -> None:
-        """Store what was sent in one round."""
-        tensors = {
-            line["tensors"][name]: tensor
-            for message, line in zip(messages, lines, strict=True)
-            for name, tensor in message.tensors.items()
-        }
-        write_tensors(self.folder / shard_name(round), tensors)
-        append_lines(
-            self.manifest, [json.dumps(line, sort_keys=True) for line in lines]
-        )
-
-    def clear(self) -> None:
-        """Start an empty transcript in place of what is there."""
-        self._keep([], Transcript())
-
-    def truncate(self, *, head: str, length: int) -> Transcript:
-        """Drop what a killed run wrote after its last checkpoint, and return the rest.
-
-        The rest is checked first: nothing is dropped from a damaged transcript.
-
-        Raises:
-            TranscriptError: It was cut or altered before that checkpoint.
-            MissingFileError: The manifest is gone.
-        """
-        lines = self._lines()[:length]
-        transcript = self._check(lines, head=head, length=length)
-        self._keep(lines, transcript)
-        return transcript
-
-    def read(self, *, head: str, length: int) -> Transcript:
-        """Return the transcript, checked against its head and length.
-
-        Raises:
-            TranscriptError: It was cut or altered; the text says which file and round.
-            MissingFileError: The manifest is gone.
-        """
-        return self._check(self._lines(), head=head, length=length)
-
-    def _keep(self, lines: Sequence[bytes], transcript: Transcript) -> None:
-        write_bytes(self.manifest, b"".join(line + b"\n" for line in lines))
-        used = {shard_name(message.round) for message in transcript}
-        for path in self.folder.glob("round-*.safetensors"):
-            if _SHARD.fullmatch(path.name) and path.name not in used:
-                path.unlink()
-
-    def _check(self, lines: Sequence[bytes], *, head: str, length: int) -> Transcript:
-        if len(lines) != length:
-            raise TranscriptError(
-                f"{self.manifest} has {len(lines)} messages, and the run recorded "
-                f"{length}: it was {'cut' if len(lines) < length else 'added to'}. "
-                "Restore it from a copy, or train again."
-            )
-        transcript, shards = Transcript(), _Shards(self.folder)
-        for number, line in enumerate(lines, start=1):
-            self._read_line(transcript, shards, number, line)
-        if transcript.head != head:
-            raise TranscriptError(
-                f"{self.manifest} does not end as the run recorded: it was replaced. "
-                "Restore it from a copy, or train again."
-            )
-        return transcript
-
-    def _lines(self) -> list[bytes]:
-        return read_lines(self.manifest)
-
-    def _read_line(
-        self, transcript: Transcript, shards: "_Shards", number: int, line: bytes
-    ) -> None:
-        try:
-            entry = json.loads(line.decode())
-            tensors = {
-                name: shards.find(entry["round"], key)
-                for name, key in entry["tensors"].items()
-            }
-            parts = {k: entry[k] for k in ("round", "sender", "receiver", "kind")}
-            recorded = transcript.append(Message(**parts, tensors=tensors))
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            raise TranscriptError(
-                f"{self.manifest}, line {number} is not a message ({error!r}): it was "
-                "cut or altered."
-            ) from None
-        if recorded != entry:
-            raise TranscriptError(
-                f"{self.manifest}, line {number} (round {entry['round']}, "
-                f"{entry['sender']} to {entry['receiver']}): the hash chain is broken, "
-                f"so this message, or its tensors in {shard_name(entry['round'])}, "
-                "were altered."
-            )
-
-
-class _Shards:
-    """The rounds' tensors, each file read once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._round = -1
-        self._tensors: dict[str, Tensor] = {}
-
-    def find(self, round: int, key: str) -> Tensor:
-        if round != self._round:
-            path = self.folder / shard_name(round)
-            try:
-                self._tensors = read_tensors(path)
-            except (TranscriptError, MissingFileError) as error:
-                raise TranscriptError(f"Round {round}: {error}") from None
-            self._round = round
-        if key not in self._tensors:
-            raise TranscriptError(
-                f"Round {round}: {self.folder / shard_name(round)} lacks a tensor that "
-                "the manifest names: it was altered."
-            )
-        return self._tensors[key]

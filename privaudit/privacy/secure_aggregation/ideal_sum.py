@@ -1,14 +1,16 @@
 """What a secure aggregation protocol reveals: sums, and nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Tensors
 
 
-def secure_sum(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def secure_sum(messages: Sequence[Tensors]) -> dict[str, Tensor]:
     """Return the sum of each tensor over all messages.
 
     This is the *function* that a protocol such as that of Bonawitz et al., "Practical
@@ -29,13 +31,14 @@ def secure_sum(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         raise ConfigError("There is no message to sum. Pass at least one.")
     names = dict.fromkeys(name for message in messages for name in message)
     return {
-        name: _sum(name, [m[name] for m in messages if name in m]) for name in names
+        name: _sum(name, (m[name] for m in messages if name in m)) for name in names
     }
 
 
-def _sum(name: str, tensors: Sequence[Tensor]) -> Tensor:
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for number, tensor in enumerate(tensors):
+def _sum(name: str, tensors: Iterator[Tensor]) -> Tensor:
+    first = next(tensors)  # one by one: they may come from a disk
+    total = torch.zeros_like(first, dtype=torch.float64)
+    for number, tensor in enumerate(chain([first], tensors)):
         if tensor.shape != total.shape:
             raise ConfigError(
                 f"A secure sum needs equal shapes. The first {name!r} is "
@@ -43,4 +46,4 @@ def _sum(name: str, tensors: Sequence[Tensor]) -> Tensor:
                 "them, or send weights apart."
             )
         total += tensor
-    return total.to(tensors[0].dtype)
+    return total.to(first.dtype)

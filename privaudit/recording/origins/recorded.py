@@ -19,6 +19,7 @@ from privaudit.federated.runs.folder.run_names import RUN_ORIGINS
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Records, Task
+from privaudit.federated.transcripts.lazy_tensors import LazyTensors
 from privaudit.federated.transcripts.transcript import (
     MASKED_KINDS,
     SERVER,
@@ -36,6 +37,7 @@ from privaudit.recording.recorded_trainer import (
     RecordedTrainer,
     as_summed,
     escaped,
+    escaped_name,
 )
 from privaudit.statistics.verdict import Sampling
 
@@ -170,35 +172,44 @@ class RecordedRun(Run):
 
     @cached_property
     def transcript(self) -> Transcript:
-        """Everything that was sent; uploads as sums are made of them.
+        """Everything that was sent; uploads as sums are made of them, when asked for.
 
         What is on disk is as it was sent, and checked as such.
         """
         received: dict[ClientId, Tensors] = {}
         made: dict[Hashable, Tensors] = {}  # many messages may hold one upload
-        summed = Transcript()
+        summed = []
         recorded = super().transcript
         for message in recorded:
             if message.kind == "broadcast":
                 received[message.receiver] = message.tensors
             before = received.get(message.sender, {}) if message.is_update else {}
-            key = message.kind, _identity(message.tensors), _identity(before)
+            key = message.kind, id(message.tensors), id(before) if before else None
             if key not in made:
                 made[key] = self._summed(message, before)
-            summed.add(replace(message, tensors=made[key]))
-        summed.head = recorded.head
-        return summed
+            summed.append(replace(message, tensors=made[key]))
+        return Transcript(summed, recorded.end, recorded.shards)
 
     def _summed(self, message: Message, received: Tensors) -> Tensors:
         """Return what a message holds under names, and as sums, that mean it here."""
-        declared = self.bundle.aggregation
-        if message.kind == "sum":
-            return _renamed(message.tensors, declared.weight)
+        declared, sent = self.bundle.aggregation, message.tensors
         if message.kind in MASKED_KINDS:
-            return message.tensors
-        if not message.is_update:
-            return escaped(message.tensors)
-        return as_summed(message.tensors, received, declared)
+            return sent
+        weight = declared.weight if message.is_update or message.kind == "sum" else None
+        names = {escaped_name(name): name for name in sent if name != weight}
+
+        def find(name: str) -> Tensor:
+            if weight is None and not message.is_update:
+                return sent[names[name]]
+            asked = {names.get(name, weight), weight}
+            own = {n: sent[n] for n in sent if n in asked}
+            if message.kind == "sum":
+                return _renamed(own, weight)[name]
+            before = {n: received[n] for n in own if n in received}
+            return as_summed(own, before, declared)[name]
+
+        has_weight = message.is_update or (message.kind == "sum" and weight in sent)
+        return LazyTensors([*names, *[WEIGHT] * has_weight], find)
 
     @cached_property
     def left_out(self) -> tuple[ClientId, ...]:
@@ -255,11 +266,6 @@ class RecordedRun(Run):
     def fingerprint(self) -> str:
         """What answers that are kept for later depend on besides the recording."""
         return self.asked.code if self.asked else ""
-
-
-def _identity(tensors: Tensors) -> Hashable:
-    """Return what tells the tensors of messages apart: a recording holds equal ones once."""
-    return tuple((name, id(tensor)) for name, tensor in tensors.items())
 
 
 def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:

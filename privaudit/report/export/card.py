@@ -74,8 +74,8 @@ def audited_scenarios(run: Run) -> list[str]:
 
 
 def _sent(run: Run) -> dict[str, int]:
-    """Return how much was sent; the hash chain is checked on the way."""
-    sizes = bytes_sent(run.transcript)
+    """Return how much was sent; every tensor is checked on the way."""
+    sizes = bytes_sent(run.transcript.check())
     return {"messages": len(run.transcript), "up": sizes["up"], "down": sizes["down"]}
 
 

@@ -1,6 +1,7 @@
 """Private trainers with a shared prompt, which is sent, and a part that is kept."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pydantic.dataclasses
@@ -17,7 +18,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.federated.transcripts.threat_models import RoundSum, View
 from privaudit.privacy.events import Release, on_grid
 from privaudit.tuning.optimiser import VELOCITY
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer
@@ -115,9 +116,11 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         A server adds its noise to what it broadcasts, and knows the sums before.
         """
         adds_noise = self.mode != "sound" and self.epsilon is not None
-        rounds = view.sums if adds_noise else ()
-        if not rounds:
+        if not (adds_noise and view.last_sum):
             return None
+        return view.once(("clean prompt", repr(self)), lambda: self._clean(view.sums))
+
+    def _clean(self, rounds: Sequence[RoundSum]) -> Tensor:
         state = {self.shared: rounds[0].broadcast[self.shared]}
         if self.mode == "published-code":
             state = self.begin(state)

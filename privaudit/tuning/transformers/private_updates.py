@@ -245,8 +245,8 @@ class PrivateUpdates(PromptTuner):
         if not self.noises_uploads:
             moved, before = sent[-1]
             return Reconstruction(moved_by(learned(before), spread(moved, before)))
-        parties = view.sums[-1].parties if self.aggregation == "sum" else None
-        parties = parties or len(task.clients)
+        last = view.last_sum if self.aggregation == "sum" else None
+        parties = last.parties if last else len(task.clients)
         whole = torch.stack([spread(*one) for one in sent]).sum(dim=0)
         share = parties**-0.5 - 1 / parties
         return Reconstruction(moved_by(learned(shared), share * whole))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.transcripts.transcript import Message, TranscriptFolder
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.recording.bundle import read_bundle
 from privaudit.recording.hugging_face import RecordingCallback, tensors_of
 

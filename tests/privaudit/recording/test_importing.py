@@ -70,7 +70,7 @@ def test_a_bundle_is_what_its_schema_says(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"format": 2}, "reads format 1"),
+        ({"format": 1}, "reads format 2"),
         ({"rounds": -1}, "rounds"),
         ({"rounds": 0}, "holds no round"),
         ({"rounds": "2"}, "rounds"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.federated.transcripts.transcript import Message, TranscriptFolder
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import Message
 from privaudit.recording.bundle import read_bundle
 
 pytest.importorskip("nvflare")

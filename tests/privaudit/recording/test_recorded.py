@@ -143,7 +143,7 @@ def test_participants_are_read_from_the_transcript(folder: Path) -> None:
 
 
 def test_uploads_lie_on_disk_as_they_were_sent(folder: Path) -> None:
-    from privaudit.federated.transcripts.transcript import TranscriptFolder
+    from privaudit.federated.transcripts.folder import TranscriptFolder
 
     run = load_run(folder)
     progress = run.header["progress"]

@@ -11,7 +11,7 @@ import torch
 
 from privaudit import load_run
 from privaudit.core.errors import ConfigError, PrivauditError
-from privaudit.federated.transcripts.transcript import TranscriptFolder
+from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle
@@ -96,7 +96,11 @@ def test_a_broadcast_that_is_repeated_counts_once(tmp_path: Path) -> None:
         recorder.broadcast(0, "a", {"w": torch.zeros(3)})
     recorder.broadcast(0, "b", {"w": torch.zeros(3)})
     recorder.close()
-    assert read_bundle(tmp_path / "run").length == 2
+    bundle = read_bundle(tmp_path / "run")
+    stored = TranscriptFolder(tmp_path / "run" / "transcript")
+    sent = stored.read(head=bundle.head, length=bundle.length)
+    assert [message.receiver for message in sent] == ["a", "b"]
+    assert bundle.length == 1  # line, for both receive the same
 
 
 def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:

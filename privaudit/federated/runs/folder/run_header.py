@@ -29,7 +29,7 @@ from privaudit.core.storage import (
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.run_lock import lock_run
 
-FORMAT = 2  # of the run directory; raised when an older reader would misread it
+FORMAT = 3  # of the run directory; raised when an older reader would misread it
 HEADER = "run.json"
 SIGNATURE, ADDED = "signature", "added"
 _RUN, _LATER = "run", "files added to a run"  # what signatures are for

@@ -185,7 +185,7 @@ class PromptExperts(ExpertMixture):
             if heard:
                 return self.from_uploads(task, view, client, heard)
         context = view.last_broadcast(client).tensors["context"]
-        suspects = _suspects(view)
+        suspects = view.once("suspects", lambda: _suspects(view))
         missing = "the client's own training in its last round"
         if suspects:
             missing = "whose the prompts of others are, and the experts beside them"

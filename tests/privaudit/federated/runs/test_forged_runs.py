@@ -17,11 +17,8 @@ from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import PrivauditError, TranscriptError, TrustError
 from privaudit.core.signing import SECRET, TRUST, public_half
 from privaudit.federated.runs.folder.run_header import save_header
-from privaudit.federated.transcripts.transcript import (
-    Message,
-    Transcript,
-    TranscriptFolder,
-)
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import ChainEnd, Message
 from tests.conftest import Cli, common_cache
 
 AUDIT = "audits/server-reconstruct"
@@ -145,7 +142,7 @@ def test_scores_listed_by_their_hash_are_refused_without_the_key(
 
 def rewrite(run: Path) -> str:
     """Change every upload, and make the hash chain anew; return its head."""
-    made, folder = Transcript(), TranscriptFolder(run / "transcript")
+    end, folder = ChainEnd(), TranscriptFolder(run / "transcript")
     messages = [
         Message(
             m.round,
@@ -159,8 +156,8 @@ def rewrite(run: Path) -> str:
     folder.manifest.unlink()
     for index in sorted({m.round for m in messages}):
         mine = [m for m in messages if m.round == index]
-        folder.write(index, mine, [made.append(m) for m in mine])
-    return made.head
+        end = folder.write(index, mine, end)
+    return end.head
 
 
 def test_a_rewritten_transcript_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:

@@ -180,7 +180,7 @@ def test_lines_after_the_last_round_that_counts_are_dropped(cut: Path) -> None:
         file.write(b'{"round": 2, \xff')
     run = train(name="cut", rounds=3, epochs=1, resume=True)
     assert [entry["round"] for entry in Run(run.path).metrics] == [0, 1, 2]
-    assert len(run.transcript) == run.header["progress"]["length"]
+    assert run.transcript.end.length == run.header["progress"]["length"]
 
 
 def test_a_fresh_run_keeps_nothing_of_the_old_one(whole: Path) -> None:

@@ -14,7 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.transcripts.transcript import Transcript, TranscriptFolder
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import Transcript
 from privaudit.recording.flower import RecordingGrid
 from privaudit.recording.flower.mechanisms import UpdateNote
 from tests.privaudit.recording.flower.conftest import Recorded
