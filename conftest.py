@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -69,6 +70,40 @@ def opacus_computes_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         kept = lru_cache(maxsize=2**16)(rdp._compute_rdp)
         patch.setattr(rdp, "_compute_rdp", kept)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def embedded_models_once() -> Iterator[None]:
+    """Load the embedded models once for each device: every run and audit asks for one.
+
+    They are frozen, and tests of loading call the loaders themselves.
+    """
+    from privaudit.core.devices import chosen_device
+    from privaudit.federated.runs import population
+
+    load = population.load_frozen
+
+    @lru_cache
+    def kept(device: Any, name: str, **options: Any) -> Any:
+        return load(name, **options)
+
+    def once(name: str, **options: Any) -> Any:
+        is_embedded = name in ("tiny-clip", "tiny-llava")
+        if is_embedded and isinstance(options.get("targets", ""), str):
+            return kept(chosen_device(), name, **options)
+        return load(name, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(population, "load_frozen", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_power_cut() -> Iterator[None]:
+    """Wait for no disk: what tests write goes with them. There are thousands of files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 

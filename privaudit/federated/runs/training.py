@@ -171,12 +171,12 @@ def _train_alone(
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (_is_there(run) and not fresh):
             _check_reuse(run, config, resume)
-            population = None
         else:
             _begin(run, config, population, lease)
+            vars(run)["population"] = population  # what is cached is not read again
         if run.is_complete:
             return run
-        training = _restore(run, population, lease, near=resume == "near")
+        training = _restore(run, lease, near=resume == "near")
         return _train_rounds(training, watcher, near=resume == "near")
 
 
@@ -296,13 +296,10 @@ def _numbers(training: _Training) -> RoundNumbers:
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
-def _restore(
-    run: Run, population: Population | None, lease: Lease, *, near: bool
-) -> _Training:
+def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
-    Everything is checked before anything is dropped. Without a population the run's own
-    is read.
+    Everything is checked before anything is dropped.
     """
     header = copy.deepcopy(run.header)
     if near:
@@ -314,7 +311,7 @@ def _restore(
     progress = run.header["progress"]
     rounds = progress["rounds"]
     trainer, seeds = run.trainer, Seeds(run.config.seed)
-    population = run.population if population is None else population
+    population = run.population
     shards = {
         client: population.pick(run.ledger.members_of(number))
         for number, client in enumerate(population.task.clients)

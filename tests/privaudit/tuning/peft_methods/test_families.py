@@ -96,6 +96,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {family: save(folder / family, family) for family in every}
 
 
+@pytest.fixture(scope="module")
+def usual(
+    models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Run]:
+    """Train a family with a method in the usual way, once for all tests."""
+    folder = tmp_path_factory.mktemp("usual")
+    return cache(lambda family, method: tried(models[family], method, folder))
+
+
 def tried(
     model: str, peft_method: str, folder: Path, trainer: str = "fedpt", **others: Any
 ) -> Run:
@@ -117,9 +126,9 @@ MARKED = [
 @pytest.mark.parametrize("peft_method", MARKED)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_mechanism_of_every_family_is_trained_and_attacked(
-    family: str, peft_method: str, models: dict[str, str], tmp_path: Path
+    family: str, peft_method: str, usual: Callable[[str, str], Run]
 ) -> None:
-    check_round_and_attack(family, tried(models[family], peft_method, tmp_path))
+    check_round_and_attack(family, usual(family, peft_method))
 
 
 @pytest.mark.parametrize(
@@ -130,13 +139,14 @@ def test_every_family_computes_in_bfloat16(
     family: str,
     method: str,
     models: dict[str, str],
+    usual: Callable[[str, str], Run],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Coarser, and so near the numbers of float32; what is sent stays float32."""
+    fine = usual(family, method)
     load = "privaudit.federated.runs.population.load_frozen"
     monkeypatch.setattr(load, load_frozen)  # in that precision, not once for all
-    fine = tried(models[family], method, tmp_path)
     coarse = tried(models[family], method, tmp_path, precision="bfloat16")
     check_round_and_attack(family, coarse)
     assert coarse.name != fine.name
@@ -149,27 +159,33 @@ def test_every_family_computes_in_bfloat16(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_computes_the_same_in_little_memory(
-    family: str, models: dict[str, str], tmp_path: Path
+    family: str,
+    models: dict[str, str],
+    usual: Callable[[str, str], Run],
+    tmp_path: Path,
 ) -> None:
-    usual = tried(models[family], "lora", tmp_path, name="usual")
     with use_memory("20kB"), use_checkpointing():
-        tight = tried(models[family], "lora", tmp_path, name="tight")
+        tight = tried(models[family], "lora", tmp_path)
         check_round_and_attack(family, tight)
     assert tight.header["stacked_clients"] == 1
-    for one, other in zip(usual.transcript, tight.transcript, strict=True):
+    for one, other in zip(usual(family, "lora").transcript, tight.transcript, strict=True):
         assert_agree(one.tensors, other.tensors)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_computes_on_another_device(
-    family: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    models: dict[str, str],
+    usual: Callable[[str, str], Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    here = usual(family, "lora")
     load = "privaudit.federated.runs.population.load_frozen"
     monkeypatch.setattr(load, load_frozen)  # to that device, not once for all
-    here = tried(models[family], "lora", tmp_path, name="here")
     with another_device() as device, use_device(device):
-        there = tried(models[family], "lora", tmp_path, name="there")
+        there = tried(models[family], "lora", tmp_path)
         check_round_and_attack(family, there)
     for one, other in zip(here.transcript, there.transcript, strict=True):
         assert_agree(one.tensors, other.tensors)
