@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ collect_ignore = [
     *([] if find_spec("flwr") else ["tests/privaudit/recording/flower"]),
 ]
 
+folders = count()
 gc.disable()  # what is imported and collected stays
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
@@ -114,6 +116,15 @@ def common_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("PRIVAUDIT_KEYS", str(tmp_path_factory.getbasetemp() / "keys"))
         patch.setenv("PRIVAUDIT_SIGNING_KEY", "11" * 32)
         yield
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a test's folder, without pytest's link to the latest one of its name.
+
+    Replacing that link takes longer than most tests.
+    """
+    return tmp_path_factory.mktemp(f"test-{next(folders)}", numbered=False)
 
 
 @pytest.fixture(autouse=True)

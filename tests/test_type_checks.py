@@ -40,7 +40,7 @@ def test_what_is_returned_has_the_axes_of_what_was_given() -> None:
 
 
 @pytest.mark.parametrize("again", range(2))
-def test_so_it_is_a_hundred_times_in_every_test_and_now_and_then_after(
+def test_so_it_is_at_first_in_every_test_and_now_and_then_after(
     again: int,
 ) -> None:
     for _ in range(FIRST - 1):

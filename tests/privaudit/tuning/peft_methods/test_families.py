@@ -168,7 +168,9 @@ def test_every_family_computes_the_same_in_little_memory(
         tight = tried(models[family], "lora", tmp_path)
         check_round_and_attack(family, tight)
     assert tight.header["stacked_clients"] == 1
-    for one, other in zip(usual(family, "lora").transcript, tight.transcript, strict=True):
+    for one, other in zip(
+        usual(family, "lora").transcript, tight.transcript, strict=True
+    ):
         assert_agree(one.tensors, other.tensors)
 
 
