@@ -56,9 +56,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
             "memorised": train(
                 "lora-fedavg",
                 folder=folder,
-                epochs=32,
-                learning_rate=0.013,
-                settings={"batch_size": 0},
+                epochs=12,
+                learning_rate=0.003,
+                settings={"batch_size": 0, "optimizer": "adam"},
                 **SMALL,
             ),
             "fedrand": train("fedrand", folder=folder, **SMALL),
