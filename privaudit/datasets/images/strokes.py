@@ -216,11 +216,14 @@ def _distances(
     grid: Float[Tensor, "s s 2"],
 ) -> Float[Tensor, "n s s"]:
     step = ends - starts
-    length = step.square().sum(-1).clamp_min(1e-9)
-    offset = grid[None, :, :, None] - starts[:, None, None]
-    along = (offset * step[:, None, None]).sum(-1) / length[:, None, None]
-    nearest = along.clamp(0, 1)[..., None] * step[:, None, None]
-    return (offset - nearest).square().sum(-1).amin(-1).sqrt()
+    length = step.square().sum(-1).clamp_min(1e-9)[:, None, None]
+    # Each axis by itself: sums over an axis of two took most of the time.
+    step_x, step_y = step[:, None, None].unbind(-1)
+    x = grid[None, :, :, None, 0] - starts[:, None, None, :, 0]
+    y = grid[None, :, :, None, 1] - starts[:, None, None, :, 1]
+    along = (x * step_x).add_(y * step_y).div_(length).clamp_(0, 1)
+    squares = x.sub_(along * step_x).square_().add_(y.sub_(along * step_y).square_())
+    return squares.amin(-1).sqrt()
 
 
 def variants_for(digit: int, *, held_out: bool) -> Sequence[Variant]:
