@@ -27,7 +27,7 @@ def columns(*names: str) -> list[tuple[float, ...]]:
     return list(zip(*(stored[name].tolist() for name in names), strict=True))
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rest", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("accountant", "every", "close"),
     [
@@ -38,13 +38,15 @@ def columns(*names: str) -> list[tuple[float, ...]]:
     ],
 )
 def test_accountants_give_their_reference_values(
-    accountant: Accountant, every: int, close: float, whole: bool
+    accountant: Accountant, every: int, close: float, rest: bool
 ) -> None:
-    """Values of opacus 1.6.0 and dp-accounting 0.6.0."""
+    """Values of opacus 1.6.0 and dp-accounting 0.6.0: every so many rows, or the rest."""
     rows = columns(
         "q", "sigma", "steps", "delta", f"eps_{accountant.replace('-', '_')}"
     )
-    for q, sigma, steps, delta, expected in rows[:: 1 if whole else every]:
+    for number, (q, sigma, steps, delta, expected) in enumerate(rows):
+        if bool(number % every) != rest:
+            continue
         got = epsilon_of([SamplingPhase(sigma, q, int(steps))], delta, accountant)
         assert got == pytest.approx(expected, rel=close), (q, sigma, steps)
 
@@ -157,7 +159,7 @@ def test_an_epsilon_that_an_accountant_cannot_prove_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"0.001 was requested.*proves none below 0.1"
     ):
-        noise_multiplier_for(0.001, DELTA, 0.5, 10, "opacus-rdp")
+        noise_multiplier_for(0.001, DELTA, 1.0, 10, "opacus-rdp")
 
 
 def test_the_exact_accountant_knows_no_sampling() -> None:
