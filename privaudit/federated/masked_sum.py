@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,6 +19,11 @@ from privaudit.datasets.records import ClientId
 from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation import packets
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.graph import (
+    Assumptions,
+    MaskingGraph,
+    sparsest,
+)
 from privaudit.privacy.secure_aggregation.identities import Identity
 from privaudit.privacy.secure_aggregation.packets import STAGES, Carrier, Fault, Packet
 from privaudit.privacy.secure_aggregation.primitives import KEY, SEED
@@ -36,6 +41,7 @@ from privaudit.privacy.secure_aggregation.randomness import (
 )
 
 BEFORE_ROUNDS = -1
+RARELY = 1e-3  # how often more clients are lost than a graph is made for
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -48,6 +54,9 @@ class Masking:
             drawn evenly from the five points at which one can be.
         bits: As in :class:`FixedPoint`.
         largest: Likewise.
+        graph: Who masks with whom: "all" pairs do; or random neighbours, as many as an
+            "active" or a "passive" server asks for (:class:`Assumptions`), and all
+            pairs where that is no fewer.
         secrets: From a run's own key, so that the run can be repeated and resumed; or
             from the operating system; or from a seed, for one sum: two of one seed
             share their masks.
@@ -56,6 +65,7 @@ class Masking:
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     bits: Literal[32, 64] = 64
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
+    graph: Literal["all", "active", "passive"] = "all"
     secrets: RunKey | Literal["seed", "system"] = "seed"
 
     def code(self, parties: int) -> FixedPoint:
@@ -78,6 +88,24 @@ class Masking:
         if isinstance(self.secrets, RunKey):
             return KeyedSecrets(self.secrets, index, stream)
         return SeededSecrets(seeds, index, stream)
+
+    def drawn_graph(
+        self, seeds: Seeds, index: int, parties: int
+    ) -> MaskingGraph | None:
+        """Draw who masks with whom in a round; None if all pairs do.
+
+        A tenth may be lost, or what one round in a thousand exceeds by chance.
+        """
+        if self.graph == "all":
+            return None
+        from scipy.stats import binom  # slow to import
+
+        lost = max(0.1, float(binom.isf(RARELY, parties, self.dropout)) / parties)
+        density = sparsest(parties, Assumptions(self.graph, lost=lost))
+        if density is None:
+            return None
+        seed = self.entropy(seeds, index, "run")("masking graph", KEY)
+        return MaskingGraph.drawn(parties, density, seed)
 
     def identity(self, seeds: Seeds, stream: str) -> Identity:
         """Return a client's long-term key: one a run, from before its first round.
@@ -154,6 +182,7 @@ def masked_sum(
         [masking.entropy(seeds, index, stream) for stream in streams],
         code,
         label=masking.label(seeds, index),
+        graph=(graph := masking.drawn_graph(seeds, index, len(clients))),
         lost=(lost := masking.lost(streams, seeds, index)),
         carry=carry,
     )
@@ -163,7 +192,7 @@ def masked_sum(
         total = _split(torch.from_numpy(code.decode(outcome.total)), shapes, cast=True)
         messages.append(Message(index, "clients", SERVER, "sum", total))
     survivors = tuple(clients[position] for position in outcome.survivors)
-    report = _report(outcome, clients, lost)
+    report = _report(outcome, clients, lost, graph)
     return MaskedSum(total, survivors, tuple(messages), report)
 
 
@@ -230,17 +259,26 @@ def _tensor(array: UInt[np.ndarray, "..."] | Shaped[np.ndarray, "..."]) -> Tenso
 
 
 def _report(
-    outcome: ProtocolOutcome, clients: Sequence[ClientId], lost: Mapping[int, int]
+    outcome: ProtocolOutcome,
+    clients: Sequence[ClientId],
+    lost: Mapping[int, int],
+    graph: MaskingGraph | None,
 ) -> dict[str, Any]:
     aborted = outcome.why_aborted
     return {
         "outcome": f"aborted, {aborted}" if aborted else "summed",
         "asked": len(clients),
         "in_the_sum": len(outcome.survivors),
-        "threshold": threshold_of(len(clients)),
+        **_density(graph, len(clients)),
         "lost_before": {clients[c]: STAGES[stage] for c, stage in lost.items()},
         "faults": [_sentence(fault, clients) for fault in outcome.faults],
     }
+
+
+def _density(graph: MaskingGraph | None, parties: int) -> dict[str, int]:
+    if graph is None:
+        return {"threshold": threshold_of(parties)}
+    return asdict(graph.density)
 
 
 def _sentence(fault: Fault, clients: Sequence[ClientId]) -> str:

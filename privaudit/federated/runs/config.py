@@ -212,6 +212,12 @@ def _full(place: str | Path) -> str:
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:
     """Refuse masks where no sum could be made of what is sent."""
     if not config.is_masked:
+        if config.masking_graph != "all":
+            raise ConfigError(
+                f"The masking graph {config.masking_graph!r} was requested, but no "
+                "upload is masked. Add --secure-aggregation masked, or leave "
+                "--masking-graph out."
+            )
         return
     if trainer.aggregation != "sum":
         raise ConfigError(

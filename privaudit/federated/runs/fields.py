@@ -168,6 +168,13 @@ class RunFields(BaseModel):
         "masked: a protocol with pairwise masks, no update is recorded. By default: "
         "ideal.",
     )
+    masking_graph: Literal["all", "active", "passive"] = Field(
+        "all",
+        description="Who masks with whom: all pairs of a round's participants; or each "
+        "with some at random, as many as a server asks for that is active (breaks the "
+        "protocol) or passive (only reads); all pairs where they are too few. By "
+        "default: all.",
+    )
     dropout: float = Field(
         0.0,
         ge=0,

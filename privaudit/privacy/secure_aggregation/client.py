@@ -67,7 +67,8 @@ class Client:
         identity: Its long-term key.
         roster: Whom the round asks.
         threshold: How many shares give a secret back, and how many signatures on one
-            list it wants to see before it reveals shares.
+            list it wants to see before it reveals shares: of all clients, or on a
+            graph of its neighbours and itself.
         entropy: Its own.
     """
 
@@ -101,14 +102,14 @@ class Client:
             }
 
     def share_out(self, keys: Keys, signatures: Signatures) -> Arrays:
-        """Return a share of both secrets for every client, sealed for its eyes only.
+        """Return a share of both secrets for all listed, sealed for their eyes only.
 
         Beside them stand digests of all shares, so that a wrong one has a name.
 
         Raises:
-            FaultError: The list is too short, without the own keys, with keys that
-                their owner did not sign, or with two of one kind; or a key is of low
-                order.
+            FaultError: The list is too short, without the own keys, with keys of
+                others than neighbours or that their owner did not sign, or with two of
+                one kind; or a key is of low order.
         """
         with self._step(SHARES):
             self._check_keys(keys, signatures)
@@ -164,14 +165,15 @@ class Client:
             survivors: Whose masked updates arrived, in rising order.
 
         Raises:
-            FaultError: The list is too short, without the client, or with others than
-                those whose masks were used.
+            FaultError: The list is too short, without the client, or it names others
+                than those whose masks were used: on a graph, of its neighbours.
         """
         with self._step(SIGNED):
             there = tuple(survivors)
-            if len(there) < self.threshold or self.me not in there:
+            near = self.roster.among(self.me, set(there))
+            if len(near) < self.threshold or self.me not in near:
                 raise FaultError(SERVER, "its list of survivors is short of a client")
-            if there != tuple(sorted(set(there) & set(self._held))):
+            if there != tuple(sorted(set(there))) or not set(near) <= set(self._held):
                 raise FaultError(SERVER, "its list of survivors names others, too")
             self._survivors = there
             signature = self._identity.sign(self._lists_text())
@@ -189,7 +191,7 @@ class Client:
         """
         with self._step(REVEALED):
             self._check_agreement(signatures)
-            there = self._survivors
+            there = self._near_survivors
             gone = [peer for peer in sorted(self._held) if peer not in there]
             return {
                 "self_masks": _rows([self._held[peer].self_mask for peer in there]),
@@ -209,11 +211,17 @@ class Client:
         binding = commitment(self._self_seed, "own mask")
         return self._sealing_public + self._masking_public + binding
 
+    @property
+    def _near_survivors(self) -> list[Party]:
+        return self.roster.among(self.me, set(self._survivors))
+
     def _check_keys(self, keys: Keys, signatures: Signatures) -> None:
         if len(keys) < self.threshold:
             raise FaultError(SERVER, "its list of keys is shorter than the threshold")
         if keys.get(self.me) != self._advertised:
             raise FaultError(SERVER, "its list lacks a client's own keys")
+        if len(self.roster.among(self.me, keys)) < len(keys):
+            raise FaultError(SERVER, "its list has keys of others than neighbours")
         for peer, text in keys.items():
             signed = self.roster.keys_text(peer, text)
             if not self.roster.has_signed(peer, signed, signatures[peer]):
@@ -223,7 +231,7 @@ class Client:
     def _check_agreement(self, signatures: Signatures) -> None:
         if len(signatures) < self.threshold:
             raise FaultError(SERVER, "too few signed its list of survivors")
-        if not set(signatures) <= set(self._survivors):
+        if not set(signatures) <= set(self._near_survivors):
             raise FaultError(SERVER, "others than survivors signed its list of them")
         text = self._lists_text()
         for peer, signature in signatures.items():

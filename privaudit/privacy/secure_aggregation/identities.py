@@ -1,7 +1,7 @@
 """Who signs: long-term keys, the list of them, and what a signature is bound to."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from privaudit.core.errors import ConfigError
+from privaudit.privacy.secure_aggregation.graph import MaskingGraph
 from privaudit.privacy.secure_aggregation.packets import Party, positions
 
 SIGNATURE = 64  # bytes
@@ -52,6 +53,8 @@ class Roster:
     Attributes:
         keys: Each client's :attr:`Identity.public`, by position.
         label: Of the run and the round; no two rounds have the same.
+        graph: Who masks with whom; None if all pairs do. Who vouches for the keys
+            draws it, when it stands who takes part.
 
     Raises:
         ConfigError: Two clients have one key.
@@ -59,6 +62,7 @@ class Roster:
 
     keys: tuple[bytes, ...]
     label: str
+    graph: MaskingGraph | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.keys)) < len(self.keys):
@@ -66,6 +70,18 @@ class Roster:
                 f"{len(self.keys)} clients were listed with "
                 f"{len(set(self.keys))} keys for signatures. Give each one its own."
             )
+
+    def among(self, client: Party, parties: Collection[Party]) -> list[Party]:
+        """Return those who mask with a client, and itself, in rising order."""
+        if self.graph is None:
+            return sorted(parties)
+        return [party for party in self.graph.near(client) if party in parties]
+
+    def fewest(self, there: Collection[Party], whose: Collection[Party]) -> int:
+        """Return how many masked with the one of ``whose`` that has the fewest left."""
+        if self.graph is None:
+            return len(there)
+        return min((len(self.among(client, there)) for client in whose), default=0)
 
     def keys_text(self, client: Party, keys: bytes) -> bytes:
         """Return what a client signs that advertises its keys for a round."""
@@ -79,11 +95,16 @@ class Roster:
     ) -> bytes:
         """Return what a client signs before it helps to unmask: all that it was told.
 
+        On a graph it is the survivors only: neighbours are told of other keys, and
+        compare nevertheless.
+
         Args:
             keys: Who advertised what.
             shared: Who shared out secrets.
             survivors: Whose masked updates arrived.
         """
+        if self.graph is not None:
+            keys, shared = {}, ()
         who = [
             positions(sorted(parties)).tobytes()
             for parties in (keys, shared, survivors)
@@ -102,7 +123,8 @@ class Roster:
 
     @cached_property
     def _context(self) -> bytes:
-        return _digest(self.label.encode(), *self.keys)
+        graph = [] if self.graph is None else [self.graph.text]
+        return _digest(self.label.encode(), *self.keys, *graph)
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """A whole run of the protocol: five rounds between a server and its clients."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -10,6 +10,7 @@ from jaxtyping import UInt
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.secure_aggregation.client import ADVERTISED, Client
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.graph import MaskingGraph
 from privaudit.privacy.secure_aggregation.identities import SIGNATURE, Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import (
     KEYS,
@@ -87,6 +88,7 @@ def aggregate(
     code: FixedPoint,
     *,
     label: str = "",
+    graph: MaskingGraph | None = None,
     lost: Mapping[Party, int] | None = None,
     carry: Carrier = lambda packet: packet,
 ) -> ProtocolOutcome:
@@ -98,6 +100,7 @@ def aggregate(
         entropies: Each client's own.
         code: Tells sums that honest clients can reach from others.
         label: Of the run and the round.
+        graph: Who masks with whom, and the threshold; by default all pairs.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
 
@@ -105,7 +108,9 @@ def aggregate(
         ConfigError: There are fewer than two clients.
     """
     threshold = threshold_of(len(codes))
-    roster = Roster(tuple(identity.public for identity in identities), label)
+    if graph is not None:
+        threshold = graph.density.threshold
+    roster = Roster(tuple(identity.public for identity in identities), label, graph)
     clients = [
         Client(me, identity, roster, threshold, entropy)
         for me, (identity, entropy) in enumerate(
@@ -137,15 +142,15 @@ class _Run:
     def all_rounds(self, code: FixedPoint) -> Codes:
         server = self.server
         self._ask(KEYS, range(len(self.clients)), self._advertise, server.accept_keys)
-        self._enough(len(server.keys))
+        self._enough(server.keys, server.keys)
         self._ask(SHARES, [*server.keys], self._share_out, server.accept_shares)
-        self._enough(len(server.shares))
+        self._enough(server.shares, server.shares)
         self._ask(MASKED, [*server.shares], self._mask, server.accept_masked)
-        self._enough(len(server.masked))
+        self._enough(server.masked, server.shares)
         self._ask(SIGNED, server.survivors, self._sign, server.accept_signature)
-        self._enough(len(server.signatures))
+        self._enough(server.signatures, server.shares)
         self._ask(REVEALED, [*server.signatures], self._reveal, server.accept_revealed)
-        self._enough(server.answers)
+        self._enough(set(server.answers), server.shares)
         total = server.unmask()
         if total is None:
             raise _AbortedError(_LAST_FAULT)
@@ -175,7 +180,7 @@ class _Run:
         return client.advertise()
 
     def _share_out(self, client: Client) -> Arrays:
-        keys = self.server.list_keys()
+        keys = self.server.list_keys(client.me)
         return client.share_out(
             *self._tables(client, "keys", keys, keys=ADVERTISED, signatures=SIGNATURE)
         )
@@ -191,7 +196,7 @@ class _Run:
         return client.sign(self._listed(client, "survivors", survivors)[0])
 
     def _reveal(self, client: Client) -> Arrays:
-        signed = self.server.list_signatures()
+        signed = self.server.list_signatures(client.me)
         return client.reveal(
             *self._tables(client, "signatures", signed, signatures=SIGNATURE)
         )
@@ -215,7 +220,9 @@ class _Run:
         self.server.faults.append(fault)
         raise _AbortedError(_LAST_FAULT)
 
-    def _enough(self, count: int) -> None:
+    def _enough(self, there: Collection[Party], whose: Collection[Party]) -> None:
+        """Abort unless a threshold is left to give each one's secrets back."""
+        count = self.server.roster.fewest(there, whose)
         if count < self.server.threshold:
             raise _AbortedError(
                 f"too few survivors ({count} of {self.server.threshold})"

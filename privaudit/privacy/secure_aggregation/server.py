@@ -1,5 +1,6 @@
 """The protocol's server: it forwards, adds up, and takes off what it is given."""
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 
 import numpy as np
@@ -47,6 +48,7 @@ class Server:
         shares: Who shared out secrets, sealed.
         masked: Who sent an update under masks.
         signatures: Who signed the lists, of those.
+        answers: Who revealed shares that are right.
         faults: What was wrong with what arrived.
     """
 
@@ -56,20 +58,15 @@ class Server:
         self.shares: dict[Party, Arrays] = {}
         self.masked: dict[Party, Codes] = {}
         self.signatures: dict[Party, bytes] = {}
+        self.answers: list[Party] = []
         self.faults: list[Fault] = []
         self._keys_signatures: dict[Party, bytes] = {}
         self._revealed: dict[tuple[str, Party], dict[Party, bytes]] = {}
-        self._answers = 0
 
     @property
     def survivors(self) -> tuple[Party, ...]:
         """Whose masked updates arrived: those who are in the sum."""
         return tuple(sorted(self.masked))
-
-    @property
-    def answers(self) -> int:
-        """How many clients revealed shares that are right."""
-        return self._answers
 
     def accept_keys(self, client: Party, arrays: Arrays) -> None:
         """Note what a client advertised, unless it cannot be used."""
@@ -88,13 +85,16 @@ class Server:
         else:
             self.keys[client], self._keys_signatures[client] = text, signature
 
-    def list_keys(self) -> Arrays:
-        """Return the list of signed keys that every client gets."""
-        return as_list(keys=self.keys, signatures=self._keys_signatures)
+    def list_keys(self, client: Party) -> Arrays:
+        """Return the list of signed keys that a client gets: of its neighbours."""
+        return as_list(
+            keys=self._near(client, self.keys),
+            signatures=self._near(client, self._keys_signatures),
+        )
 
     def accept_shares(self, client: Party, arrays: Arrays) -> None:
         """Note what a client sealed for the others."""
-        count = len(self.keys)
+        count = len(self._rows[client])
         sealed, digests = (count - 1, 2 * SEED + TAG), (count, 2 * DIGEST)
         if has_form(arrays, sealed=(np.uint8, sealed), digests=(np.uint8, digests)):
             self.shares[client] = arrays
@@ -103,15 +103,16 @@ class Server:
 
     def forward(self, client: Party) -> Arrays:
         """Return what the others sealed for a client, and their digests of it."""
-        peers = [peer for peer in sorted(self.shares) if peer != client]
-        rows = [self.shares[peer] for peer in peers]
-        everyone = sorted(self.keys)
-        sealed = [
-            arrays["sealed"][[k for k in everyone if k != peer].index(client)]
-            for peer, arrays in zip(peers, rows, strict=True)
+        peers = [p for p in self.roster.among(client, self.shares) if p != client]
+        places = [self._rows[peer] for peer in peers]
+        sealed = [  # without a row for the dealer itself
+            self.shares[peer]["sealed"][rows[client] - (peer < client)]
+            for peer, rows in zip(peers, places, strict=True)
         ]
-        place = everyone.index(client)
-        digests = [arrays["digests"][place] for arrays in rows]
+        digests = [
+            self.shares[peer]["digests"][rows[client]]
+            for peer, rows in zip(peers, places, strict=True)
+        ]
         return {
             "clients": positions(peers),
             "sealed": np.stack(sealed),
@@ -138,13 +139,13 @@ class Server:
                 return
         self.faults.append(Fault(client, "it did not sign the lists that it was sent"))
 
-    def list_signatures(self) -> Arrays:
-        """Return the signatures that every client checks."""
-        return as_list(signatures=self.signatures)
+    def list_signatures(self, client: Party) -> Arrays:
+        """Return the signatures that a client checks: of its neighbours."""
+        return as_list(signatures=self._near(client, self.signatures))
 
     def accept_revealed(self, client: Party, arrays: Arrays) -> None:
         """Note revealed shares, if all of them are those that were dealt."""
-        shares = self._named_shares(arrays)
+        shares = self._named_shares(client, arrays)
         if shares is None:
             self.faults.append(Fault(client, "it revealed other shares than asked"))
             return
@@ -155,7 +156,7 @@ class Server:
                 return
         for secret, share in shares.items():
             self._revealed.setdefault(secret, {})[client] = share
-        self._answers += 1
+        self.answers.append(client)
 
     def unmask(self) -> Codes | None:
         """Return the sum of the survivors' codes; None where a secret is not whole."""
@@ -171,7 +172,7 @@ class Server:
             if public != self.keys[client][KEY : 2 * KEY]:
                 self._note_wrong_dealing(client)
                 return None
-            for peer in self.survivors:
+            for peer in self.roster.among(client, self.masked):
                 shared = agree(private, self.keys[peer][KEY : 2 * KEY])
                 mask = pair_mask(shared, total, self.roster.label, client, peer)
                 # What the survivor put on is taken off, as the lost one would have.
@@ -187,10 +188,25 @@ class Server:
     def _lists_text(self) -> bytes:
         return self.roster.lists_text(self.keys, [*self.shares], self.survivors)
 
-    def _named_shares(self, arrays: Arrays) -> dict[tuple[str, Party], bytes] | None:
+    @cached_property
+    def _rows(self) -> Mapping[Party, Mapping[Party, int]]:
+        """By dealer: which row of what it dealt is whose."""
+        if self.roster.graph is None:
+            return dict.fromkeys(self.keys, _numbered(sorted(self.keys)))
+        return {c: _numbered(self.roster.among(c, self.keys)) for c in self.keys}
+
+    def _near(
+        self, client: Party, table: Mapping[Party, bytes]
+    ) -> Mapping[Party, bytes]:
+        return {party: table[party] for party in self.roster.among(client, table)}
+
+    def _named_shares(
+        self, client: Party, arrays: Arrays
+    ) -> dict[tuple[str, Party], bytes] | None:
         """Return shares by purpose and dealer, if there are as many as asked."""
-        there = self.survivors
-        gone = [peer for peer in sorted(self.shares) if peer not in self.masked]
+        there = self.roster.among(client, self.masked)
+        dealt = self.roster.among(client, self.shares)
+        gone = [peer for peer in dealt if peer not in self.masked]
         dealers = {"self_masks": there, "mask_keys": gone}
         forms = {n: (np.uint8, (len(parties), SEED)) for n, parties in dealers.items()}
         if not has_form(arrays, **forms):
@@ -204,10 +220,14 @@ class Server:
     def _is_as_dealt(
         self, purpose: str, dealer: Party, holder: Party, share: bytes
     ) -> bool:
-        row = self.shares[dealer]["digests"][sorted(self.keys).index(holder)].tobytes()
+        row = self.shares[dealer]["digests"][self._rows[dealer][holder]].tobytes()
         said = row[:DIGEST] if purpose == "mask key" else row[DIGEST:]
         return digest_of(purpose, dealer, holder, share) == said
 
     def _note_wrong_dealing(self, client: Party) -> None:
         what = "the shares that it dealt do not make up its secret"
         self.faults.append(Fault(client, what))
+
+
+def _numbered(parties: Sequence[Party]) -> dict[Party, int]:
+    return {party: number for number, party in enumerate(parties)}

@@ -139,6 +139,7 @@ CONFIG = entries(
         "canary": SLUG,
         "canaries": number,
         "secure_aggregation": SLUG,
+        "masking_graph": SLUG,
         "dropout": number,
         "randomness": SLUG,
         "sampling": text(*get_args(Sampling)),

@@ -67,7 +67,7 @@ def masking_of(
         return None
     system = config.randomness == "system"
     key = RunKey(drawn()) if system else _seeded_key(header, config)
-    return Masking(dropout=config.dropout, secrets=key)
+    return Masking(config.dropout, graph=config.masking_graph, secrets=key)
 
 
 def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:

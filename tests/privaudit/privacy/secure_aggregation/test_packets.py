@@ -210,7 +210,7 @@ def test_six_of_forty_thousand_clients_sum_up() -> None:
     for one in clients:
         server.accept_keys(one.me, one.advertise())
     widths = {"keys": 80, "signatures": 64}
-    _, lists = read_list(server.list_keys(), MANY, **widths)
+    _, lists = read_list(server.list_keys(one.me), MANY, **widths)
     for one in clients:
         server.accept_shares(one.me, one.share_out(*lists))
     for one in clients[:-1]:  # the last is lost
@@ -219,7 +219,7 @@ def test_six_of_forty_thousand_clients_sum_up() -> None:
     survivors, _ = read_list(server.list_survivors(), MANY)
     for one in clients[:-1]:
         server.accept_signature(one.me, one.sign(survivors))
-    _, signatures = read_list(server.list_signatures(), MANY, signatures=64)
+    _, signatures = read_list(server.list_signatures(one.me), MANY, signatures=64)
     for one in clients[:-1]:
         server.accept_revealed(one.me, one.reveal(*signatures))
     total = server.unmask()
