@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +20,30 @@ from Crypto.Protocol.SecretSharing import Shamir
 from numpy.typing import NDArray
 
 from privaudit.core.seeds import Seeds
+from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
-from privaudit.privacy.secure_aggregation.identities import Identity
+from privaudit.privacy.secure_aggregation.graph import (
+    Assumptions,
+    MaskingGraph,
+    sparsest,
+)
+from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.masks import self_mask
-from privaudit.privacy.secure_aggregation.packets import MASKED
+from privaudit.privacy.secure_aggregation.packets import MASKED, SERVER, Wire
 from privaudit.privacy.secure_aggregation.protocol import (
     ProtocolOutcome,
+    _Run,
     aggregate,
     threshold_of,
 )
 from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
+from privaudit.privacy.secure_aggregation.server import Server
 from privaudit.privacy.secure_aggregation.sharing import combine, split
 from tests.benchmarks.measuring import machine, spread, timed
 from tests.privaudit.privacy.secure_aggregation.bounds import error_of_sum
 
 LENGTH, PASSES = 100_000, 3
+SHORT = 10_000  # numbers, where clients are many
 FLOWER = "flwr.common.secure_aggregation.secaggplus_utils"
 
 
@@ -118,6 +128,59 @@ def test_sharing_against_pycryptodome(clients: int) -> None:
         f"{1e3 * back_ours:.3g} ms (weights kept), PyCryptodome "
         f"{back_theirs / back_ours:.1f} times"
     )
+
+
+@pytest.mark.parametrize("clients", [10, 100, 300, 1000])
+@pytest.mark.parametrize("pairs", ["passive", "active", "all"])
+def test_a_graph_against_all_pairs(clients: int, pairs: str) -> None:
+    """A thousand clients in all pairs take half an hour."""
+    density = None
+    if pairs != "all":
+        density = sparsest(clients, Assumptions(pairs))  # type: ignore[arg-type]
+    rng, code = np.random.default_rng(0), FixedPoint(clients, 64, 8.0)
+    updates = rng.normal(size=(clients, SHORT)).clip(-8, 8)
+    codes = [code.encode(update) for update in updates]
+    identities = [Identity(i.to_bytes(32)) for i in range(clients)]
+    graph = density and MaskingGraph.drawn(clients, density, bytes(32))
+    publics = tuple(identity.public for identity in identities)
+    roster = Roster(publics, "", graph)
+    threshold = density.threshold if density else threshold_of(clients)
+    everyone = [
+        Client(i, identity, roster, threshold, SeededSecrets(Seeds(0), 0, f"c{i}"))
+        for i, identity in enumerate(identities)
+    ]
+    server, wire = Server(roster, threshold, codes[0]), Wire({}, lambda packet: packet)
+    seconds = [watched(party) for party in (*everyone, server)]
+    run = _Run(server, everyone, codes, wire)
+    total = code.decode(run.all_rounds(code))
+    bytes_of = {True: 0, False: 0}
+    for packet in wire.packets:
+        size = sum(array.nbytes for array in packet.arrays.values())
+        bytes_of[packet.receiver == SERVER] += size
+    *by_client, by_server = map(sum, seconds)
+    print(
+        f"\n{clients} clients, {SHORT:,} numbers, {pairs}: "
+        f"{density or f'all pairs, threshold {threshold}'}; a client sends "
+        f"{bytes_of[True] / clients / 1e3:.1f} kB and gets "
+        f"{bytes_of[False] / clients / 1e3:.1f} kB; it takes "
+        f"{1e3 * float(np.median(by_client)):.3g} ms, the server {by_server:.3g} s"
+    )
+    assert np.abs(total - updates.sum(axis=0)).max() <= error_of_sum(code) + 1e-12
+
+
+def watched(party: Client | Server) -> list[float]:
+    """Return what the calls of a party take in seconds, as they are made."""
+    spent: list[float] = []
+
+    def call(step: Callable[..., Any], *words: Any) -> Any:
+        took = timed(partial(step, *words))
+        spent.append(took.seconds)
+        return took.result
+
+    for name, step in vars(type(party)).items():
+        if callable(step) and not name.startswith("_"):
+            setattr(party, name, partial(call, getattr(party, name)))
+    return spent
 
 
 def masked(
