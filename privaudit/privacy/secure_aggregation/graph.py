@@ -8,6 +8,7 @@ they sign with their neighbours; docs/secure-aggregation.md derives them.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
@@ -118,13 +119,22 @@ def sparsest(parties: int, assumed: Assumptions) -> Density | None:
         Density(neighbours=20, threshold=11)
     """
     for neighbours in range(2, parties - 1, 2):
-        for threshold in range(1, neighbours + 1):
-            density = Density(neighbours, threshold)
-            if exposed(parties, density, assumed) <= 2.0**-assumed.security:
-                if stuck(parties, density, assumed) <= 2.0**-assumed.correctness:
-                    return density
-                break  # a higher one asks more of those who are left
+        density = _hiding(parties, neighbours, assumed)
+        if stuck(parties, density, assumed) <= 2.0**-assumed.correctness:
+            return density
     return None
+
+
+def _hiding(parties: int, neighbours: int, assumed: Assumptions) -> Density:
+    """Return the lowest threshold that hides; above all neighbours if none does."""
+
+    def hides(threshold: int) -> bool:
+        density = Density(neighbours, threshold)
+        return exposed(parties, density, assumed) <= 2.0**-assumed.security
+
+    return Density(
+        neighbours, 1 + bisect_left(range(1, neighbours + 1), True, key=hides)
+    )
 
 
 def exposed(parties: int, density: Density, assumed: Assumptions) -> float:
@@ -144,14 +154,13 @@ def exposed(parties: int, density: Density, assumed: Assumptions) -> float:
     half, honest = density.neighbours // 2, parties - corrupt
     if assumed.server == "active":
         most = density.threshold - half - 2
-        one_side: float = hypergeom.sf(most, parties - 1, corrupt, half)
-        return 2 * honest * one_side
-    around: float = hypergeom.sf(
-        density.threshold - 1, parties - 1, corrupt, density.neighbours
+        return 2 * honest * float(hypergeom.sf(most, parties - 1, corrupt, half))
+    around = float(
+        hypergeom.sf(density.threshold - 1, parties - 1, corrupt, density.neighbours)
     )
     gone = min(parties, corrupt + _most(assumed.lost, parties))
     pairs = math.comb(parties, 2) - parties * half  # of stretches that part a ring
-    parted: float = hypergeom.pmf(density.neighbours, parties, gone, density.neighbours)
+    parted = float(hypergeom.pmf(density.neighbours, parties, gone, density.neighbours))
     return honest * around + pairs * parted
 
 
@@ -160,10 +169,8 @@ def stuck(parties: int, density: Density, assumed: Assumptions) -> float:
     from scipy.stats import hypergeom  # slow to import
 
     there = parties - _most(assumed.lost, parties)
-    few: float = hypergeom.cdf(
-        density.threshold - 1, parties - 1, there, density.neighbours
-    )
-    return parties * few
+    few = hypergeom.cdf(density.threshold - 1, parties - 1, there, density.neighbours)
+    return parties * float(few)
 
 
 def _most(share: float, parties: int) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation.client import Client
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.graph import MaskingGraph
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import Arrays, FaultError, Party
@@ -31,6 +32,7 @@ class ActiveServer:
         threshold: What they want to see.
         colluders: Those that give it all they have, and sign whatever it wants.
         make: What clients are: a control leaves one of their checks out.
+        graph: Who masks with whom; all pairs by default.
     """
 
     def __init__(
@@ -39,13 +41,14 @@ class ActiveServer:
         threshold: int,
         colluders: Collection[Party] = (),
         make: Make = Client,
+        graph: MaskingGraph | None = None,
     ) -> None:
         self.parties, self.threshold, self.colluders = parties, threshold, colluders
         self.code, rng = FixedPoint(parties), np.random.default_rng(parties)
         self.updates = rng.normal(size=(parties, 10))
         self.identities = identities_of(parties)
         publics = tuple(identity.public for identity in self.identities)
-        self.roster = Roster(publics, "run 1, round 0")
+        self.roster = Roster(publics, "run 1, round 0", graph)
         self.clients = [self._client(i, make) for i in range(parties)]
         self.uploads: dict[Party, NDArray[np.uint64]] = {}
         self.shares: dict[tuple[str, Party], dict[Party, bytes]] = {}
@@ -67,12 +70,12 @@ class ActiveServer:
         """Let all share out and upload.
 
         Args:
-            keys_told: Of whom a client gets keys; by default of all.
+            keys_told: Of whom a client gets keys; by default of all, or its neighbours.
             shared_told: Who a client is told has shared secrets with it; likewise.
         """
         keys, signatures = self.advertised()
         everyone = range(self.parties)
-        lists = {c: sorted(keys_told.get(c, everyone)) for c in everyone}
+        lists = {c: self.roster.among(c, keys_told.get(c, everyone)) for c in everyone}
         dealt = {}
         for client in self.clients:
             some = lists[client.me]
@@ -105,7 +108,7 @@ class ActiveServer:
 
     def ask(self, client: Party, signatures: Mapping[Party, bytes]) -> bool:
         """Ask a client to reveal, and say whether it did."""
-        there = self.clients[client]._survivors
+        there = self.clients[client]._near_survivors
         gone = [c for c in sorted(self.clients[client]._held) if c not in there]
         try:
             arrays = self.clients[client].reveal(signatures)
@@ -119,23 +122,23 @@ class ActiveServer:
                 self._keep(purpose, dealer, client, row.tobytes())
         return True
 
-    def unmasked(self, victim: Party) -> bool:
-        """Say whether a client's update comes out, from what clients gave away."""
-        own = self._secret("own mask", victim)
-        peers = [c for c in self.clients[victim]._held if c != victim]
-        privates = {c: self._private(c) for c in peers}
-        if own is None or not all(privates.values()):
-            return False
-        codes = self.uploads[victim] - self_mask(own, self.uploads[victim])
-        public = self.clients[victim]._masking_public
-        for peer, private in privates.items():
-            assert private is not None
-            mask = pair_mask(
-                agree(private, public), codes, self.roster.label, peer, victim
-            )
-            codes = pair_sign(peer, victim)(codes, mask)
-        error = np.abs(self.code.decode(codes) - self.updates[victim]).max()
-        return bool(error <= self.code.step)
+    def unmasked(self, *victims: Party) -> bool:
+        """Say whether some clients' sum comes out, from what clients gave away."""
+        codes = np.zeros_like(self.uploads[victims[0]])
+        for victim in victims:
+            own = self._secret("own mask", victim)
+            if own is None:
+                return False
+            codes = codes + self.uploads[victim] - self_mask(own, codes)
+            for peer in [c for c in self.clients[victim]._held if c not in victims]:
+                shared = self._shared(peer, victim) or self._shared(victim, peer)
+                if shared is None:
+                    return False
+                mask = pair_mask(shared, codes, self.roster.label, peer, victim)
+                codes = pair_sign(peer, victim)(codes, mask)
+        plain = self.updates[[*victims]].sum(axis=0)
+        error = np.abs(self.code.decode(codes) - plain).max()
+        return bool(error <= len(victims) * self.code.step)
 
     def _client(self, me: Party, make: Make) -> Client:
         entropy = SeededSecrets(Seeds(self.parties), 0, f"c{me}")
@@ -171,6 +174,11 @@ class ActiveServer:
         if len(found) < self.threshold:
             return None
         return combine({c: found[c] for c in sorted(found)[: self.threshold]})
+
+    def _shared(self, one: Party, other: Party) -> bytes | None:
+        """Return what two agreed on, if the key of the first is known."""
+        private = self._private(one)
+        return private and agree(private, self.clients[other]._masking_public)
 
     def _private(self, client: Party) -> X25519PrivateKey | None:
         if client in self.colluders:

@@ -8,6 +8,7 @@ import pytest
 from privaudit.core.seeds import Seeds
 from privaudit.privacy.secure_aggregation import client, server
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
+from privaudit.privacy.secure_aggregation.graph import MaskingGraph
 from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.packets import Packet, Party
 from privaudit.privacy.secure_aggregation.primitives import (
@@ -40,6 +41,7 @@ def summed(
     largest: float = 8.0,
     seed: int = 0,
     label: str = "",
+    graph: MaskingGraph | None = None,
     lost: dict[int, int] | None = None,
     carry: Callable[[Packet], Packet] = lambda packet: packet,
 ) -> ProtocolOutcome:
@@ -49,7 +51,14 @@ def summed(
     codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
     identities = identities_of(len(updates))
     return aggregate(
-        codes, identities, entropies, code, label=label, lost=lost, carry=carry
+        codes,
+        identities,
+        entropies,
+        code,
+        label=label,
+        graph=graph,
+        lost=lost,
+        carry=carry,
     )
 
 

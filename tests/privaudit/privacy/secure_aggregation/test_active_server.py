@@ -57,7 +57,8 @@ def survivor_lists(server: ActiveServer, *, by_keys: bool = False) -> bool:
     """
     victim = server.parties - 1
     others = [c for c in server.honest if c != victim]
-    few = [*server.colluders, *others][: server.threshold - 1]
+    near = server.roster.among(victim, range(server.parties))
+    few = [c for c in [*server.colluders, *others] if c in near][: server.threshold - 1]
     told = {victim: [*few, victim]}
     if by_keys:
         server.collect(keys_told=told)
