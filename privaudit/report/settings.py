@@ -59,7 +59,18 @@ def _of_rounds(audit: Audit) -> dict[str, Any]:
         **_of_last_rounds(audit),
         "bytes sent up, all rounds": _total(metrics, "bytes_up"),
         "bytes sent down, all rounds": _total(metrics, "bytes_down"),
+        "masked with": masked_with(metrics),
     }
+
+
+def masked_with(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many neighbours clients masked with; empty if not on a graph."""
+    sums = [line.get("secure_sum") or {} for line in metrics]
+    drawn = {(s["neighbours"], s["threshold"]) for s in sums if "neighbours" in s}
+    return ", ".join(
+        f"{neighbours} neighbours each, threshold {threshold}"
+        for neighbours, threshold in sorted(drawn)
+    )
 
 
 def _plugins(run: Run) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ def _weights(parties: tuple[int, ...]) -> tuple[int, ...]:
     """
     points = [party + 1 for party in parties]
     steps = [[point ^ other or point for other in points] for point in points]
-    bits = {step: _bits(step) for row in steps for step in row}  # they recur
+    bits = {step: _bits(step) for step in set().union(*steps)}  # they recur
     every = _product(bits[point] for point in points)
     return tuple(
         times(every, _inverse(_product(bits[step] for step in row))) for row in steps

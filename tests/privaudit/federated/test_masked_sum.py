@@ -56,6 +56,42 @@ def test_the_masked_sum_is_the_ideal_one() -> None:
         torch.testing.assert_close(found.total[name], tensor, rtol=1e-6, atol=1e-8)
 
 
+def test_the_sum_on_a_graph_is_that_of_all_pairs() -> None:
+    many = {
+        f"client-{i}": {"x": torch.arange(3.0) * i, "weight": torch.tensor(1.0)}
+        for i in range(20)
+    }
+    graphs = [Masking(), Masking(graph="passive"), Masking(graph="active")]
+    found = [masked_sum(many, masking, Seeds(0), 3) for masking in graphs]
+    for one in found:
+        assert one.total is not None
+        assert one.total["x"].tolist() == [0.0, 190.0, 380.0]
+    densities = [
+        (one.report.get("neighbours"), one.report["threshold"]) for one in found
+    ]
+    assert densities == [(None, 14), (6, 3), (10, 9)]
+    again = masked_sum(many, graphs[2], Seeds(0), 3)
+    for message, other in zip(found[2].messages, again.messages, strict=True):
+        assert message.receiver == other.receiver
+        assert all((t == other.tensors[n]).all() for n, t in message.tensors.items())
+
+
+def test_rounds_have_graphs_of_their_own_and_more_neighbours_where_many_drop_out() -> (
+    None
+):
+    masking = Masking(graph="active")
+    first, second = (masking.drawn_graph(Seeds(0), i, 100) for i in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.order != second.order
+    lossy = Masking(graph="active", dropout=0.1).drawn_graph(Seeds(0), 0, 100)
+    assert lossy is not None
+    assert lossy.density.neighbours > first.density.neighbours
+    assert Masking(graph="active").drawn_graph(Seeds(0), 0, 5) is None
+    assert Masking(graph="active", dropout=0.6).drawn_graph(Seeds(0), 0, 100) is None
+    assert Masking().drawn_graph(Seeds(0), 0, 100) is None
+
+
 def test_messages_hold_integers_and_one_sum_in_the_clear() -> None:
     found = masked_sum(uploads(), Masking(), Seeds(0), 4)
     *sent, last = found.messages

@@ -15,6 +15,8 @@ from privaudit.cli.progress import Event
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcripts.threat_models import server
+from privaudit.federated.transcripts.transcript import SERVER
+from privaudit.report.settings import masked_with
 from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}
@@ -179,6 +181,32 @@ def test_what_cannot_be_masked_is_refused(
     code, _, error = cli(*words)
     assert code == 2
     assert said in error
+
+
+def test_a_graph_is_for_masked_uploads_only(cli: Cli) -> None:
+    code, _, error = cli("train", "--masking-graph", "active")
+    assert code == 2
+    assert "Add --secure-aggregation masked, or leave --masking-graph out" in error
+
+
+def test_the_command_line_trains_on_a_graph_to_the_same_models(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words = ["--secure-aggregation", "masked", "--masking-graph", "passive"]
+    words += ["--rounds", "3", "--set", "epochs=1", "--seed", "2", "--name", "ring"]
+    code, _, error = cli("train", *words)
+    assert code == 0, error
+    ring, all_pairs = Run(tmp_path / "runs" / "ring"), Run(runs / "masked")
+    assert ring.config.masking_graph == "passive"
+    sums = [line["secure_sum"] for line in ring.metrics]
+    assert [(s["neighbours"], s["threshold"]) for s in sums] == [(4, 2)] * 3
+    assert masked_with(ring.metrics) == "4 neighbours each, threshold 2"
+    assert masked_with(all_pairs.metrics) == ""
+    for client, model in all_pairs.personal_models.items():
+        other = ring.personal_models[client]["context"]
+        assert torch.equal(model["context"], other)
+    keys = [m for m in ring.transcript if m.kind == "keys" and m.sender == SERVER]
+    assert {len(m.tensors["clients"]) for m in keys} == {5}
 
 
 @pytest.mark.slow
