@@ -141,7 +141,9 @@ def test_a_graph_against_all_pairs(clients: int, pairs: str) -> None:
     updates = rng.normal(size=(clients, SHORT)).clip(-8, 8)
     codes = [code.encode(update) for update in updates]
     identities = [Identity(i.to_bytes(32)) for i in range(clients)]
-    graph = density and MaskingGraph.drawn(clients, density, bytes(32))
+    graph = None
+    if density is not None:
+        graph = MaskingGraph.drawn(clients, density, bytes(32))
     publics = tuple(identity.public for identity in identities)
     roster = Roster(publics, "", graph)
     threshold = density.threshold if density else threshold_of(clients)
@@ -150,7 +152,8 @@ def test_a_graph_against_all_pairs(clients: int, pairs: str) -> None:
         for i, identity in enumerate(identities)
     ]
     server, wire = Server(roster, threshold, codes[0]), Wire({}, lambda packet: packet)
-    seconds = [watched(party) for party in (*everyone, server)]
+    parties: list[Client | Server] = [*everyone, server]
+    seconds = [watched(party) for party in parties]
     run = _Run(server, everyone, codes, wire)
     total = code.decode(run.all_rounds(code))
     bytes_of = {True: 0, False: 0}

@@ -178,7 +178,9 @@ class ActiveServer:
     def _shared(self, one: Party, other: Party) -> bytes | None:
         """Return what two agreed on, if the key of the first is known."""
         private = self._private(one)
-        return private and agree(private, self.clients[other]._masking_public)
+        if private is None:
+            return None
+        return agree(private, self.clients[other]._masking_public)
 
     def _private(self, client: Party) -> X25519PrivateKey | None:
         if client in self.colluders:

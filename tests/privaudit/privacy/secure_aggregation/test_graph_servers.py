@@ -190,11 +190,11 @@ def test_a_signature_is_of_one_graph() -> None:
     ]
     rosters = [Roster(publics, "run 1, round 0", graph) for graph in graphs]
     here = rosters[1]
-    for text in (
-        lambda roster: roster.keys_text(0, b"keys"),
-        lambda roster: roster.lists_text({}, (), range(6)),
+    for texts in (
+        [roster.keys_text(0, b"keys") for roster in rosters],
+        [roster.lists_text({}, (), range(6)) for roster in rosters],
     ):
-        signed = [here.has_signed(0, text(here), own.sign(text(r))) for r in rosters]
+        signed = [here.has_signed(0, texts[1], own.sign(text)) for text in texts]
         assert signed == [False, True, False, False, False]
 
 
