@@ -101,6 +101,8 @@ class Masking:
         from scipy.stats import binom  # slow to import
 
         lost = max(0.1, float(binom.isf(RARELY, parties, self.dropout)) / parties)
+        if lost >= 1:
+            return None
         density = sparsest(parties, Assumptions(self.graph, lost=lost))
         if density is None:
             return None

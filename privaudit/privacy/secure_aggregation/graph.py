@@ -132,9 +132,8 @@ def _hiding(parties: int, neighbours: int, assumed: Assumptions) -> Density:
         density = Density(neighbours, threshold)
         return exposed(parties, density, assumed) <= 2.0**-assumed.security
 
-    return Density(
-        neighbours, 1 + bisect_left(range(1, neighbours + 1), True, key=hides)
-    )
+    above_one = range(2, neighbours + 1)  # below, it would be one's own share
+    return Density(neighbours, 2 + bisect_left(above_one, True, key=hides))
 
 
 def exposed(parties: int, density: Density, assumed: Assumptions) -> float:

@@ -89,6 +89,7 @@ def test_rounds_have_graphs_of_their_own_and_more_neighbours_where_many_drop_out
     assert lossy.density.neighbours > first.density.neighbours
     assert Masking(graph="active").drawn_graph(Seeds(0), 0, 5) is None
     assert Masking(graph="active", dropout=0.6).drawn_graph(Seeds(0), 0, 100) is None
+    assert Masking(graph="active", dropout=0.9).drawn_graph(Seeds(0), 0, 8) is None
     assert Masking().drawn_graph(Seeds(0), 0, 100) is None
 
 
