@@ -22,6 +22,8 @@ from jaxtyping import Bool, Float
 from privaudit.checks.dp_claim_canary import Bench, Canary, Where, small_task
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
+from privaudit.execution.jobs import Executor
+from privaudit.execution.local import HERE
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import Trainer
@@ -103,6 +105,7 @@ def audit_claim(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     population: Population | None = None,
+    executor: Executor = HERE,
     **fields: Any,
 ) -> ClaimAudit:
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
@@ -120,6 +123,7 @@ def audit_claim(
         seed: Seed of coins, initialisation, batches and noise.
         progress: Called with the number of finished runs, and of all.
         population: Loaded records of the same configuration, to save time.
+        executor: Where runs are trained, 128 at a time; by default in this process.
         **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`: dataset, data,
             model, checkpoint, context_tokens, rounds.
 
@@ -137,7 +141,7 @@ def audit_claim(
     seeds = Seeds(seed).child("claim audit")
     bench = Bench.prepare(method, task, canary, records, seeds)
     coins = seeds.stream("canary coins").coins(0.5, runs)
-    scores, events = bench.scores(coins, where, progress)
+    scores, events = bench.scores(coins, where, progress, executor)
     certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
     bound = SplitThreshold(delta=claim.delta)(IndependentRuns(scores, coins))
     claimed = Guarantee.stated(claim.epsilon, claim.delta)

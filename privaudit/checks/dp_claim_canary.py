@@ -1,6 +1,7 @@
 """Many independent runs on the same few records, with a canary in some of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,11 +13,14 @@ from torch import Tensor
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
+from privaudit.execution.jobs import Executor, Job, finish_all
+from privaudit.execution.local import HERE
 from privaudit.federated.batches import Batch
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.runs.population import crafted_norm
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+from privaudit.statistics.progress import Watcher
 from privaudit.tuning.prompts.gradients import ContextGradients
 
 Canary = Literal["opposed", "gradient", "mislabelled", "picture"]
@@ -88,22 +92,37 @@ class Bench:
         coins: Bool[np.ndarray, " runs"],
         where: Where,
         progress: Callable[[int, int], None] | None,
+        executor: Executor = HERE,
     ) -> tuple[Float[np.ndarray, " runs"], list[list[dict[str, Any]]]]:
-        """Train all runs, some at a time; return scores, and one run's mechanisms."""
-        all_scores: list[Tensor] = []
-        events: list[list[dict[str, Any]]] = []
-        at_once = CLIENTS_AT_ONCE // len(self.shards)
-        for first in range(0, len(coins), at_once):
-            chunk = range(first, min(first + at_once, len(coins)))
-            scores, events = self._some(chunk, coins, where)
-            all_scores.append(scores)
-            if progress:
-                progress(chunk.stop, len(coins))
-        return torch.cat(all_scores).double().numpy(), events
+        """Train all runs, some at a time; return scores, and one run's mechanisms.
 
-    def _some(
+        As many are stacked wherever they run, so that their bytes are the same.
+        """
+        at_once = CLIENTS_AT_ONCE // len(self.shards)
+        chunks = [
+            range(first, min(first + at_once, len(coins)))
+            for first in range(0, len(coins), at_once)
+        ]
+        jobs = [
+            Job(f"runs from {some.start} on", score_runs, (self, some, coins, where))
+            for some in chunks
+        ]
+        sizes = {job.name: len(some) for job, some in zip(jobs, chunks, strict=True)}
+        found, done = {}, 0
+        with closing(executor.run(jobs)) as finished:
+            for one in finish_all(finished):
+                found[one.job.name] = one.value
+                done += sizes[one.job.name]
+                if progress:
+                    progress(done, len(coins))
+        every = [found[job.name] for job in jobs]
+        scores = torch.cat([scores for scores, _ in every])
+        return scores.double().numpy(), every[-1][1]
+
+    def some(
         self, some: range, coins: Bool[np.ndarray, " runs"], where: Where
     ) -> tuple[Tensor, list[list[dict[str, Any]]]]:
+        """Train some runs together; return scores, and one run's mechanisms."""
         federations = [self._begin(run, bool(coins[run])) for run in some]
         events, moved = [], torch.zeros(len(some))
         seen = _contexts(self.trainer, federations, 0)
@@ -143,6 +162,17 @@ class Bench:
         gradients = _gradients(self.task, contexts, self.canary)
         length = gradients.flatten(1).norm(dim=1).clamp(min=1e-12)
         return -(gradients * moves).sum(dim=(1, 2)) / length
+
+
+def score_runs(
+    bench: Bench,
+    some: range,
+    coins: Bool[np.ndarray, " runs"],
+    where: Where,
+    watcher: Watcher | None = None,
+) -> tuple[Tensor, list[list[dict[str, Any]]]]:
+    """Do what :meth:`Bench.some` does, as a job."""
+    return bench.some(some, coins, where)
 
 
 def _contexts(

@@ -9,7 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from privaudit.core.seeds import Seeds
+from privaudit.execution.jobs import Executor, Job, results_of
+from privaudit.execution.local import HERE
 from privaudit.statistics.estimate import Estimate, proportion
+from privaudit.statistics.progress import Watcher
 
 CONFIDENCE = 0.999  # about 40 checks: so few sound ones fail that a failure means much
 
@@ -35,6 +38,10 @@ class SelftestCheck:
     high: float
     measure: Measure
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process take it from its own catalogue, by name."""
+        return _of_catalogue, (self.name,)
+
     @property
     def expected(self) -> str:
         """The range in words."""
@@ -45,6 +52,12 @@ class SelftestCheck:
         if self.high >= 1:
             return f"at least {self.low:.3g}"
         return f"{self.low:.3g} to {self.high:.3g}"
+
+
+def _of_catalogue(name: str) -> SelftestCheck:
+    from privaudit.checks.selftest.catalogue import CHECKS
+
+    return next(check for check in CHECKS if check.name == name)
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,10 @@ class SelftestOutcome:
 
 
 def run_checks(
-    checks: Sequence[SelftestCheck], seed: int = 0, progress: Progress | None = None
+    checks: Sequence[SelftestCheck],
+    seed: int = 0,
+    progress: Progress | None = None,
+    executor: Executor = HERE,
 ) -> list[SelftestOutcome]:
     """Make every check, each with randomness of its own.
 
@@ -90,21 +106,28 @@ def run_checks(
     seeds; most truths lie well inside.
 
     Args:
-        checks: Any.
+        checks: Any; those of the catalogue, where another process makes them.
         seed: Of all draws; a check's do not depend on which others are made.
         progress: Called with the name of the next check.
+        executor: Where they are made; by default in this process.
     """
-    outcomes = []
-    for check in checks:
+    jobs = [Job(check.name, perform_check, (check, seed)) for check in checks]
+
+    def begin(job: Job[SelftestOutcome]) -> None:
         if progress is not None:
-            progress(check.name)
-        stream, start = (
-            Seeds(seed).child("selftest").stream(check.name),
-            time.monotonic(),
-        )
-        observed = check.measure(stream.numpy())
-        outcomes.append(SelftestOutcome(check, observed, time.monotonic() - start))
-    return outcomes
+            progress(job.name)
+
+    return results_of(executor, jobs, begun=begin)
+
+
+def perform_check(
+    check: SelftestCheck, seed: int, watcher: Watcher | None = None
+) -> SelftestOutcome:
+    """Make a check."""
+    stream = Seeds(seed).child("selftest").stream(check.name)
+    start = time.monotonic()
+    observed = check.measure(stream.numpy())
+    return SelftestOutcome(check, observed, time.monotonic() - start)
 
 
 def share_of(

@@ -38,6 +38,7 @@ def claim(
     rounds: options.Count = None,
     seed: options.AuditSeed = 0,
     field: options.Fields = None,
+    on: options.On = "local",
     out: Annotated[
         Path | None,
         typer.Option(help="Write the numbers to this JSON file."),
@@ -49,6 +50,7 @@ def claim(
     """
     from privaudit.checks.dp_claim_audit import audit_claim
     from privaudit.cli.progress import Phase, choose_view
+    from privaudit.execution.places import find_executor
 
     name, spec_settings = options.trainer_spec(trainer)
     settings = {
@@ -66,6 +68,7 @@ def claim(
             runs=repeats,
             records=records,
             seed=seed,
+            executor=find_executor(on),
             progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
             **fields,
         )

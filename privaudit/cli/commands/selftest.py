@@ -19,7 +19,10 @@ Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Random se
 
 
 def selftest(
-    seed: Seed = 0, only: Only = None, as_json: options.AsJson = False
+    seed: Seed = 0,
+    only: Only = None,
+    on: options.On = "local",
+    as_json: options.AsJson = False,
 ) -> None:
     """Check the statistics on simulated data: coverage, false alarms, known leaks.
 
@@ -28,8 +31,9 @@ def selftest(
     from privaudit.checks.selftest.catalogue import CHECKS
     from privaudit.checks.selftest.check import run_checks
     from privaudit.cli.progress import Phase, choose_view
+    from privaudit.execution.places import find_executor
 
-    checks = _chosen(CHECKS, only)
+    checks, executor = _chosen(CHECKS, only), find_executor(on)
     order = [check.name for check in checks]
     with choose_view() as view:
         outcomes = run_checks(
@@ -38,6 +42,7 @@ def selftest(
             lambda name: view(
                 Phase("selftest", "check", name, order.index(name), len(order))
             ),
+            executor,
         )
     failed = sum(not outcome.passed for outcome in outcomes)
     if as_json:

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privaudit.checks import dp_claim_canary
 from privaudit.checks.dp_claim_audit import ClaimAudit, audit_claim
 from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import Population, populate
+from tests.privaudit.execution.some_jobs import LikeOthers
 
 PUBLISHED = {"mode": "published-paper", "epsilon": 0.1, "batch_size": 32}
 
@@ -135,3 +137,18 @@ def test_the_command_says_it_and_exits_with_1(
     with pytest.raises(SystemExit) as exit_:
         cli.run()
     assert exit_.value.code == 2
+
+
+def test_runs_score_the_same_wherever_they_are_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dp_claim_canary, "CLIENTS_AT_ONCE", 16)  # 8 runs together
+    told: list[tuple[int, int]] = []
+    few: dict[str, Any] = {"runs": 20, "rounds": 1}
+    here = audit(**few)
+    there = audit(
+        **few, executor=LikeOthers(), progress=lambda *counts: told.append(counts)
+    )
+    assert np.array_equal(here.scores, there.scores)
+    assert here.verdict == there.verdict
+    assert told == [(4, 20), (12, 20), (20, 20)]  # the last ones first

@@ -1,7 +1,9 @@
 """Jobs for tests, in a module that other processes can import."""
 
 import os
+import pickle
 import signal
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import RunInUseError, UnknownNameError
 from privaudit.core.memory import is_checkpointing, memory_limit
-from privaudit.execution.jobs import Job
+from privaudit.execution.jobs import Finished, Job
 from privaudit.models.remote_code import remote_code_is_trusted
 
 
@@ -44,3 +46,17 @@ SQUARES: list[Job[Any]] = [Job(f"square of {n}", square, (n,)) for n in range(6)
 FAILS: Job[Any] = Job("what fails", fails)
 KILLED: Job[Any] = Job("what is killed", is_killed)
 COMPUTES: Job[Any] = Job("how it computes", computes)
+
+
+class LikeOthers:
+    """Runs jobs backwards, in this process, and hands all over as others get it."""
+
+    def run(
+        self, jobs: Sequence[Job[Any]], *, watcher: object = None, begun: Any = None
+    ) -> Generator[Finished[Any]]:
+        for job in reversed(jobs):
+            if begun:
+                begun(job)
+            there = pickle.loads(pickle.dumps(job))
+            result = there.perform(*there.arguments, watcher=None)
+            yield Finished(job, pickle.loads(pickle.dumps(result)))

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from privaudit.checks.selftest.catalogue import CHECKS
 from privaudit.checks.selftest.check import (
     SelftestCheck,
     SelftestOutcome,
@@ -9,6 +10,7 @@ from privaudit.checks.selftest.check import (
     share_of,
 )
 from privaudit.statistics.estimate import Estimate, unresolved
+from tests.privaudit.execution.some_jobs import LikeOthers
 
 
 def about(low: float, high: float) -> Estimate:
@@ -77,3 +79,11 @@ def test_both_classes_occur_whatever_the_coins() -> None:
     for seed in range(50):
         truth, members, others = by_coin(np.arange(2.0), np.random.default_rng(seed))
         assert (len(members), len(others), truth.sum()) == (1, 1, 1)
+
+
+def test_checks_of_the_catalogue_find_the_same_elsewhere() -> None:
+    quick = [check for check in CHECKS if "false without a leak" in check.name][:2]
+    here, there = run_checks(quick, 3), run_checks(quick, 3, executor=LikeOthers())
+    assert [one.check.name for one in there] == [check.name for check in quick]
+    assert [one.observed for one in there] == [one.observed for one in here]
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
