@@ -27,7 +27,7 @@ from privaudit.core.parameters import MOST
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.folder.run_header import refuse_link
+from privaudit.federated.runs.folder.own_files import refuse_link
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility, measure_clients

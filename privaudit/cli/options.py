@@ -45,8 +45,26 @@ Data = Annotated[
 ]
 Count = Annotated[int | None, typer.Option()]
 RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
+
+
+def _folder(text: str) -> Path:
+    """Return the folder of runs that a path or a URL names."""
+    if "://" not in text:
+        return Path(text)
+    from privaudit.federated.runs.folder.run_names import runs_folder
+
+    return runs_folder(text)
+
+
 RunsFolder = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of all runs. By default: ./runs.")
+    Path | None,
+    typer.Option(
+        "--runs",
+        parser=_folder,
+        metavar="PATH",
+        help="Folder of all runs, or its URL, such as s3://bucket/runs. By default: "
+        "./runs.",
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")]
 ResumeNear = Annotated[

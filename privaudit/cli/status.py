@@ -12,7 +12,7 @@ from privaudit.core.errors import PrivauditError, one_line
 from privaudit.core.storage import read_json
 from privaudit.execution.sweeps import SWEEP, SWEEPS, is_alive
 from privaudit.federated.runs.folder.lease import LeaseOwner
-from privaudit.federated.runs.folder.run_header import HEADER
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_lock import FolderLeases
 
 Json = dict[str, Any]

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, MissingFileError, shown
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.folder.run_header import HEADER
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.bundle import BUNDLE

@@ -21,12 +21,12 @@ from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import make_private_folder, write_json
 from privaudit.core.tensors import Tensors
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_folder import (
     check_place,
     clear_run,
     remove_unfinished,
 )
-from privaudit.federated.runs.folder.run_header import HEADER
 from privaudit.federated.runs.ledger import Ledger, check_client_name
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcripts.transcript import (

@@ -15,7 +15,7 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptError
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
-from privaudit.federated.runs.folder.run_header import refuse_link
+from privaudit.federated.runs.folder.own_files import refuse_link
 from privaudit.federated.runs.folder.run_names import (
     find_place,
     latest_runs,

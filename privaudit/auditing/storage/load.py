@@ -18,7 +18,7 @@ from privaudit.core.errors import (
     UnknownNameError,
 )
 from privaudit.core.storage import parse_json
-from privaudit.federated.runs.folder.run_header import HEADER
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.runs import AUDITS, Run
 from privaudit.recording.origins.scores import SCORES as GIVEN
 

@@ -114,7 +114,7 @@ class _Last:
 def _say(text: str, run: "Run") -> None:
     queries = _model_queries(run)
     suffix = "" if queries is None else f" ({queries:,} model queries)"
-    typer.echo(f"{text}: {run.path}{suffix}")
+    typer.echo(f"{text}: {run.place}{suffix}")
     from privaudit.federated.runs.folder.run_folder import foreign_files, some_files
 
     foreign = foreign_files(run.path)
@@ -150,7 +150,7 @@ def _result(run: "Run", last: "RoundDone | None") -> "Result":
     privacy = run.privacy
     contents = {
         "run": run.name,
-        "path": str(run.path),
+        "path": run.place,
         "rounds": run.config.rounds,
         "utility": use.to_dict(),
         "bytes_up": sum(line["bytes_up"] for line in run.metrics),
@@ -164,7 +164,7 @@ def _result(run: "Run", last: "RoundDone | None") -> "Result":
     if run.config.is_masked:
         contents["sums"] = run.config.rounds
         contents["aborted_sums"], _ = _aborted_sums(run)
-    return Result(str(run.path), contents)
+    return Result(run.place, contents)
 
 
 def _utility(run: "Run") -> "Estimate":

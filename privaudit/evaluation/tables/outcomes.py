@@ -65,7 +65,7 @@ class TableOutcome:
 
 
 def perform(
-    planned: PlannedRun, folder: Path | None, watcher: Watcher | None = None
+    planned: PlannedRun, folder: str | Path | None, watcher: Watcher | None = None
 ) -> TableOutcome:
     """Train a run, or go on with it, or take it as it is; a failure is an outcome too.
 

@@ -18,7 +18,7 @@ from privaudit.execution.computing import use_threads
 from privaudit.execution.jobs import Executor, Job
 from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 Say = Callable[[str], None]
@@ -136,7 +136,8 @@ def _outcomes(
     """Yield each run with its outcome, as it finishes."""
     place = runs_folder(folder)
     runs = {run.label: run for run in planned.runs}
-    jobs = [Job(run.label, perform, (run, place), run.run) for run in planned.runs]
+    shared = shared_place(place)
+    jobs = [Job(run.label, perform, (run, shared), run.run) for run in planned.runs]
     file = SweepFile.begin(place, "table", plan.model_dump(mode="json"), jobs)
     finished = run_jobs(executor, jobs, file, failure=lambda outcome: outcome.error)
     with closing(finished):

@@ -27,7 +27,7 @@ from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
 from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
 from privaudit.federated.runs.training import train, usual_name
 from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
@@ -202,7 +202,7 @@ def perform_cell(
     cell: Cell,
     seed: int,
     plan: SweepPlan,
-    folder: Path,
+    folder: str | Path,
     watcher: Watcher | None = None,
 ) -> SweptRun:
     """Train and attack one cell with one seed; a finished run is not made again."""
@@ -253,7 +253,8 @@ class _Work:
     def _job(self, cell: Cell, seed: int) -> Job[SweptRun]:
         name = usual_name(make_config(cell.trainer, **cell.config(seed)))
         what = cell_name(cell.label, cell.epsilon, seed)
-        return Job(what, perform_cell, (cell, seed, self.plan, self.folder), name)
+        place = shared_place(self.folder)
+        return Job(what, perform_cell, (cell, seed, self.plan, place), name)
 
     def _tell_begin(self, job: Job[SweptRun]) -> None:
         if self.watcher is not None:

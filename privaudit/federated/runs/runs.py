@@ -45,6 +45,7 @@ from privaudit.federated.runs.folder.run_header import (
     read_header,
 )
 from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets_of
+from privaudit.federated.runs.folder.working_copy import fetch, url_of
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import ClientId, Trainer
@@ -92,7 +93,7 @@ class Run:
             return read_header(self.path)
         except MissingFileError as error:
             raise MissingFileError(
-                f"{self.path} holds no run: {error} Train one with "
+                f"{self.place} holds no run: {error} Train one with "
                 "`privaudit train`, or name another folder."
             ) from None
 
@@ -172,6 +173,7 @@ class Run:
             TranscriptError: It was cut or altered.
         """
         progress = self.header["progress"]
+        fetch(self.path, "transcript/")
         folder = TranscriptFolder(self.path / "transcript")
         return folder.read(head=progress["head"], length=progress["length"])
 
@@ -319,6 +321,7 @@ class Run:
             LimitError: It is larger than a bound.
             TranscriptError: It is another, or the run does not list it.
         """
+        fetch(self.path, name)
         content = read_bytes(self.path / name, limit_of(name))
         expected = self.files.get(name)
         if hashlib.sha256(content).hexdigest() != expected:
@@ -347,6 +350,11 @@ class Run:
     def name(self) -> str:
         """The folder's name."""
         return self.path.name
+
+    @property
+    def place(self) -> str:
+        """Where it lies: a path, or the URL of the store."""
+        return url_of(self.path) or str(self.path)
 
     @property
     def origin(self) -> str:

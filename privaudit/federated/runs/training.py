@@ -60,12 +60,13 @@ from privaudit.federated.runs.folder.run_folder import (
 )
 from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.federated.runs.folder.run_key import draw_run_key
-from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.run_lock import lock_run, refresh
 from privaudit.federated.runs.folder.run_names import (
     check_name,
     mark_latest,
     runs_folder,
 )
+from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
@@ -130,6 +131,7 @@ def train(
     config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
     named = usual_name(config) if name is None else check_name(name)
     run = Run(runs_folder(folder) / named)
+    refresh(run.path)
     with use_device(device), watching(run.name, watcher):
         if fresh or not _is_finished(run, config):
             run = _train_alone(run, config, resume, fresh, watcher)
@@ -322,6 +324,7 @@ def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
     if rounds:
         load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
     lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
+    fetch(run.path, "transcript/")
     transcript = TranscriptFolder(run.path / "transcript").truncate(
         head=progress["head"], length=progress["length"]
     )

@@ -19,9 +19,10 @@ from pydantic import JsonValue, model_serializer
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.phrases import phrase
 from privaudit.core.storage import make_private_folder
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_files import environment
 from privaudit.federated.runs.folder.run_folder import check_place, clear_run
-from privaudit.federated.runs.folder.run_header import FORMAT, HEADER, save_header
+from privaudit.federated.runs.folder.run_header import FORMAT, save_header
 from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.folder.run_names import RUN_ORIGINS, load_run
 from privaudit.federated.runs.ledger import Ledger

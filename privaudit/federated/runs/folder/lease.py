@@ -16,13 +16,14 @@ calls sequencers.
 
 import math
 import os
+import re
 import secrets
 import socket
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
@@ -37,6 +38,7 @@ from privaudit.core.errors import ConfigError, PrivauditError, RunInUseError, on
 from privaudit.statistics.progress import Phase, tell
 
 EXPIRY = "PRIVAUDIT_LEASE"
+LEASE = re.compile(r"\.lease-(\d{4,12})")  # its file's name
 MOST_BYTES = 4096  # of a lease's file that are read
 _USUAL, _LONGEST = 60.0, 86400.0  # seconds
 _BEATS = 6  # renewals within an expiry
@@ -133,8 +135,15 @@ def _read(content: bytes) -> LeaseOwner | None:
 class Lease:
     """A run that this process holds, and renews in the background until the end."""
 
-    def __init__(self, files: LeaseFiles, number: int, owner: LeaseOwner) -> None:
+    def __init__(
+        self,
+        files: LeaseFiles,
+        number: int,
+        owner: LeaseOwner,
+        beside: "Lease | None" = None,
+    ) -> None:
         self._files, self._number, self._owner = files, number, owner
+        self._beside = beside
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
@@ -145,6 +154,8 @@ class Lease:
         Raises:
             RunInUseError: Somebody has: this process stood still for too long.
         """
+        if self._beside is not None:
+            self._beside.check()
         number, content = self._files.newest()
         if number == self._number and self._owner.token.encode() in content:
             return
@@ -174,6 +185,7 @@ def take_lease(
     *,
     lock: Callable[[], bool] = lambda: False,
     patience: float = 0.0,
+    beside: Lease | None = None,
 ) -> Lease:
     """Take the lease on a run, at once or after an owner that is gone.
 
@@ -183,6 +195,7 @@ def take_lease(
         files: Where the run's leases lie.
         lock: Says whether this process holds the system's lock on it.
         patience: Seconds to wait for an owner that is there.
+        beside: Another that is to hold as well.
 
     Raises:
         RunInUseError: Another process holds it.
@@ -198,7 +211,7 @@ def take_lease(
         if state == "free":
             owner = _me(locked, expiry)
             if files.make(number + 1, owner.renewed()):
-                lease = Lease(files, number + 1, owner)
+                lease = Lease(files, number + 1, owner, beside)
                 files.drop_before(number + 1)
                 return lease
         elif state == "held" and time.monotonic() >= give_up:
@@ -258,6 +271,16 @@ class _WatchedLease:
         waited = int(time.monotonic() - self._since)
         most = math.ceil(self._expiry)
         tell(Phase("", "wait", _who(self._owner), min(waited, most), most))
+
+
+def lease_name(number: int) -> str:
+    """Return the name of a lease's file."""
+    return f".lease-{number:04d}"
+
+
+def lease_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the leases among files."""
+    return [int(match[1]) for match in map(LEASE.fullmatch, names) if match]
 
 
 def expiry_of_leases() -> float:

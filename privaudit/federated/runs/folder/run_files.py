@@ -29,6 +29,7 @@ from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.federation import Federation
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.run_header import FORMAT
+from privaudit.federated.runs.folder.working_copy import fetch, forget
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -269,6 +270,7 @@ def load_checkpoint(
         TranscriptError: It has not the ``expected`` hash.
     """
     file = checkpoint_path(path, rounds)
+    fetch(path, file.relative_to(path).as_posix())
     if file_hash(file) != expected:
         raise TranscriptError(
             f"{file} is not the checkpoint that the run wrote: it was cut or altered. "
@@ -280,7 +282,9 @@ def load_checkpoint(
 
 
 def drop_checkpoints(path: Path, *, but: int) -> None:
-    """Remove all checkpoints except one."""
+    """Remove all checkpoints except one, here and in the run's store."""
+    kept = checkpoint_path(path, but).relative_to(path).as_posix()
+    forget(path, lambda name: name.startswith("kept/after-") and name != kept)
     for file in (path / "kept").glob("after-*.safetensors"):
         if _CHECKPOINT.fullmatch(file.name) and file != checkpoint_path(path, but):
             file.unlink()

@@ -1,7 +1,6 @@
 """Which files in a folder are a run's own: nothing else is ever removed."""
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +11,17 @@ from privaudit.core.storage import (
     storage_errors,
     write_bytes,
 )
-from privaudit.federated.runs.folder.run_header import HEADER, refuse_link
-from privaudit.federated.runs.folder.run_lock import LEASE, LOCK
-
-FOLDERS = ("transcript", "kept", "audits")
-BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
-_NAME = r"[^/]+"
-_WRITTEN = re.compile(
-    "|".join(
-        (
-            r"run\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key|bundle\.json",
-            r"transcript/(manifest\.jsonl|round-\d{4,}\.safetensors)",
-            r"kept/(after-\d{4,}|personal|server)\.safetensors",
-            r"kept/(mask|run)\.key",
-            rf"audits/{_NAME}/(audit\.json|scores\.npz|report\.html)",
-            r"audits/signals/[0-9a-f]{24}\.safetensors",
-            rf"audits/(shift-{_NAME}\.(json|md)|table/{_NAME}\.json|index\.html)",
-            rf"(({'|'.join(FOLDERS)})/({_NAME}/)?)?\.{_NAME}{re.escape(UNFINISHED)}",
-        )
-    )
+from privaudit.federated.runs.folder.lease import LEASE
+from privaudit.federated.runs.folder.own_files import (
+    FOLDERS,
+    HEADER,
+    WRITTEN,
+    refuse_link,
 )
+from privaudit.federated.runs.folder.run_lock import LOCK
+from privaudit.federated.runs.folder.working_copy import forget
+
+BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
 _SHOWN = 3  # files that an error names
 
 
@@ -72,6 +62,7 @@ def clear_run(path: Path) -> None:
     go, too. Files that no run writes stay, and so do the folders that they are in.
     """
     check_place(path, fresh=True)
+    forget(path, lambda _: True)
     write_bytes(path / BEGUN, b"")
     with storage_errors(path):
         (path / HEADER).unlink(missing_ok=True)
@@ -100,7 +91,7 @@ def _split(path: Path) -> tuple[list[str], list[str]]:
     """Return the files that no run writes, and those that one does."""
     with storage_errors(path):
         names = sorted(_files(path)) if path.exists() else []
-    written = [name for name in names if _WRITTEN.fullmatch(name)]
+    written = [name for name in names if WRITTEN.fullmatch(name)]
     foreign = [n for n in names if n not in {*written, LOCK} and not LEASE.fullmatch(n)]
     return foreign, written
 

@@ -20,17 +20,17 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.signing import Signer, check_signature, sign
 from privaudit.core.storage import (
-    make_private_folder,
     read_json,
     to_json,
     write_bytes,
     write_parts,
 )
 from privaudit.federated.runs.folder.lease import Lease
+from privaudit.federated.runs.folder.own_files import HEADER, make_folders
 from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.working_copy import push
 
 FORMAT = 3  # of the run directory; raised when an older reader would misread it
-HEADER = "run.json"
 SIGNATURE, ADDED = "signature", "added"
 _RUN, _LATER = "run", "files added to a run"  # what signatures are for
 _PATIENCE = 60.0  # seconds for which another process may hold a finished run
@@ -116,6 +116,7 @@ def _write(path: Path, content: Mapping[str, Any], lease: Lease | None) -> None:
         yield to_json(content)
 
     write_parts(path / HEADER, checked())
+    push(path, lease.check if lease is not None else lambda: None)
 
 
 def read_header(path: Path) -> SignedHeader:
@@ -190,26 +191,10 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
                 "would be of a run that is no more. Run the same command again."
             )
         for name, content in contents.items():
-            _make_folders(path, name)
+            make_folders(path, name)
             write_bytes(path / name, content)
         hashes = {n: hashlib.sha256(c).hexdigest() for n, c in contents.items()}
         _save_added(path, header, {**header.added, **hashes}, lease)
-
-
-def _make_folders(path: Path, name: str) -> None:
-    """Make the folders that a file lies in, private, and never through a link."""
-    for folder in reversed((path / name).relative_to(path).parents[:-1]):
-        refuse_link(path / folder)
-        make_private_folder(path / folder)
-
-
-def refuse_link(folder: Path) -> None:
-    """Raise ConfigError if a run's folder leads elsewhere."""
-    if folder.is_symlink():
-        raise ConfigError(
-            f"{folder} is a link, and a run's files are written into its own folder "
-            "only. Put a folder in its place, or use another --name."
-        )
 
 
 def _save_added(

@@ -8,19 +8,25 @@ machine cannot see them, the lease decides: see
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from privaudit.core.bounded_files import open_regular
-from privaudit.core.storage import UNFINISHED, storage_errors
-from privaudit.federated.runs.folder.lease import MOST_BYTES, Lease, take_lease
+from privaudit.core.errors import RunInUseError
+from privaudit.core.storage import UNFINISHED, make_private_folder, storage_errors
+from privaudit.federated.runs.folder.lease import (
+    MOST_BYTES,
+    Lease,
+    lease_name,
+    lease_numbers,
+    take_lease,
+)
+from privaudit.federated.runs.folder.working_copy import pull, remote_lease, url_of
 
 LOCK = ".lock"
 _PREPARED = f".run.json.*{UNFINISHED}"  # about to be put in place
-LEASE = re.compile(r"\.lease-(\d{4,12})")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -40,13 +46,36 @@ def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[Lease]:
         RunInUseError: Another process holds it.
         StorageError: The folder cannot be written.
     """
+    with (
+        _near_lease(folder, patience) as lease,
+        remote_lease(folder, lease, patience) as held,
+    ):
+        _drop_unfinished(folder)
+        yield held
+
+
+def refresh(folder: Path) -> None:
+    """Take a run's files from its store, unless a process here is writing them.
+
+    Raises:
+        LimitError: A file is larger than a bound.
+        StorageError: The store, or the cache, cannot be reached.
+    """
+    if url_of(folder) is None:
+        return
+    make_private_folder(folder)
+    with suppress(RunInUseError), _near_lease(folder, 0.0):
+        pull(folder)
+
+
+@contextmanager
+def _near_lease(folder: Path, patience: float) -> Iterator[Lease]:
     with storage_errors(folder / LOCK):
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
     try:
         files = FolderLeases(folder)
         lease = take_lease(files, lock=lambda: _lock(handle, folder), patience=patience)
         try:
-            _drop_unfinished(folder)
             yield lease
         finally:
             lease.end()
@@ -139,8 +168,7 @@ class FolderLeases:
                     self._path(one).unlink()
 
     def _numbers(self) -> list[int]:
-        found = (LEASE.fullmatch(path.name) for path in self._folder.iterdir())
-        return [int(match[1]) for match in found if match]
+        return lease_numbers(path.name for path in self._folder.iterdir())
 
     def _path(self, number: int) -> Path:
-        return self._folder / f".lease-{number:04d}"
+        return self._folder / lease_name(number)

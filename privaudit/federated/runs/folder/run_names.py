@@ -14,6 +14,14 @@ from privaudit.core.errors import (
 )
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.federated.runs.folder.remote_store import is_url, plain_path
+from privaudit.federated.runs.folder.run_lock import refresh
+from privaudit.federated.runs.folder.working_copy import (
+    copy_of,
+    read_shared,
+    share,
+    url_of,
+)
 from privaudit.federated.runs.runs import Run
 
 LATEST = "latest"  # the file beside the runs that names those last trained
@@ -21,8 +29,17 @@ NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 
 
 def runs_folder(folder: str | Path | None = None) -> Path:
-    """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs."""
-    return Path(folder or os.environ.get("PRIVAUDIT_RUNS") or "runs")
+    """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs.
+
+    Of a URL it is the folder in the cache in which its runs are worked on.
+    """
+    place = folder or os.environ.get("PRIVAUDIT_RUNS") or "runs"
+    return copy_of(str(place)) if is_url(place) else plain_path(place)
+
+
+def shared_place(folder: Path) -> str | Path:
+    """Return a folder of runs as another machine finds it: its URL, or else the path."""
+    return url_of(folder) or folder
 
 
 def is_name(name: str) -> bool:
@@ -54,8 +71,10 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
     """
     marker = runs_folder(folder) / LATEST
     names = []
-    if marker.exists():
-        names = read_bytes(marker).decode(errors="replace").splitlines()
+    shared = read_shared(marker)
+    if shared is not None or marker.exists():
+        content = read_bytes(marker) if shared is None else shared
+        names = content.decode(errors="replace").splitlines()
     if not names:
         raise MissingFileError(
             f"There is no run in {marker.parent}. Train one with "
@@ -67,7 +86,10 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
                 f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
                 "and name the run."
             )
-    return [marker.parent.resolve() / name for name in names]
+    found = [marker.parent.resolve() / name for name in names]
+    for place in found:
+        refresh(place)
+    return found
 
 
 def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
@@ -81,8 +103,13 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
             f"{str(name)!r} is not the name of a run. Give a name or a folder, or "
             "leave it out for the latest run."
         )
-    path = Path(name)
+    if is_url(name):
+        folder, _, name = str(name).rstrip("/").rpartition("/")
+    path = plain_path(name)
     inside = runs_folder(folder) / path
+    if is_name(str(name)) and url_of(inside) is not None:
+        refresh(inside)
+        return inside
     try:
         return (
             inside
@@ -139,4 +166,6 @@ def latest_runs(folder: str | Path | None = None) -> list[Run]:
 def mark_latest(runs: Sequence[Run]) -> None:
     """Remember which runs a command without a RUN is about."""
     names = "".join(f"{run.name}\n" for run in runs)
-    write_bytes(runs[0].path.parent / LATEST, names.encode())
+    marker = runs[0].path.parent / LATEST
+    write_bytes(marker, names.encode())
+    share(marker)

@@ -1,0 +1,266 @@
+"""Working copies of runs that lie in an object store: what comes here, what goes there.
+
+A store's folder has a folder in the cache, named after its URL, in which runs are
+written and read as anywhere else. The store decides what a run is: a file here counts
+only as long as the store has the version that it was copied to or from. A commit uploads
+what changed, run.json last, so that a writer that dies in between leaves the run as it
+was; everything is held against run.json, as in a folder.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from privaudit.core.bounded_files import read_bytes
+from privaudit.core.errors import MissingFileError, PrivauditError
+from privaudit.core.limits import check_limit, limit_of
+from privaudit.core.storage import (
+    cache_folder,
+    make_private_folder,
+    storage_errors,
+    write_bytes,
+    write_json,
+    write_parts,
+)
+from privaudit.federated.runs.folder.lease import Lease, take_lease
+from privaudit.federated.runs.folder.own_files import HEADER, WRITTEN, make_folders
+from privaudit.federated.runs.folder.remote_store import (
+    RemoteFile,
+    RemoteFolder,
+    RemoteLeases,
+)
+
+_ADDRESS = ".url"  # the file of a working copy that says of what
+_LATER = ".safetensors"  # files of this ending come when they are read
+_SHARED = 1 << 20  # bytes of a file beside the runs that are read
+_NOT = re.compile(r"audits/signals/.*|.*\.html")  # is made of the rest, here
+
+
+class _Copied(NamedTuple):
+    """A file that is the same here and there.
+
+    Attributes:
+        size: In the store, in bytes.
+        version: In the store.
+        here: Size and time of change of the copy, if there is one.
+    """
+
+    size: int
+    version: str
+    here: tuple[int, int] | None
+
+
+_State = dict[str, _Copied]
+_STATES = TypeAdapter(_State)
+
+
+def copy_of(url: str) -> Path:
+    """Return the folder in which runs of a store's folder are worked on.
+
+    Raises:
+        StorageError: The cache cannot be written.
+    """
+    url = url.rstrip("/")
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    folder = make_private_folder(_copies() / name)
+    if not (folder / _ADDRESS).exists():
+        write_bytes(folder / _ADDRESS, url.encode())
+    return folder
+
+
+def url_of(path: Path) -> str | None:
+    """Return the URL of what a folder is a working copy of; None if it is none."""
+    with suppress(ValueError):
+        parts = path.resolve().relative_to(_copies().resolve()).parts
+        with suppress(MissingFileError):
+            url = read_bytes(_copies() / parts[0] / _ADDRESS).decode()
+            return "/".join((url, *parts[1:]))
+    return None
+
+
+def _copies() -> Path:
+    return cache_folder() / "runs"
+
+
+def _remote(path: Path) -> RemoteFolder | None:
+    url = url_of(path)
+    return RemoteFolder(url) if url else None
+
+
+@contextmanager
+def remote_lease(path: Path, near: Lease, patience: float) -> Iterator[Lease]:
+    """Hold a run's lease in its store, too, and take what is there.
+
+    Args:
+        path: The working copy, or a folder that is none: then nothing happens.
+        near: The lease on the working copy.
+        patience: Seconds to wait for another process.
+    """
+    remote = _remote(path)
+    if remote is None:
+        yield near
+        return
+    far = take_lease(RemoteLeases(remote), patience=patience, beside=near)
+    try:
+        pull(path)
+        yield far
+    finally:
+        far.end()
+
+
+def pull(path: Path) -> None:
+    """Make a working copy what the store has; nothing else may write in it meanwhile.
+
+    Large files come when they are read: see :func:`fetch`.
+
+    Raises:
+        LimitError: A file is larger than a bound; it was not downloaded.
+        StorageError: The store, or the cache, cannot be reached.
+    """
+    remote = _remote(path)
+    if remote is None:
+        return
+    known, there = _state(path), _own(remote.files())
+    with storage_errors(path):
+        for name, here in _local(path).items():
+            if name not in there or _Copied(*_seen(there[name]), here) != known.get(
+                name
+            ):
+                (path / name).unlink()
+    state = _copied(path, there)
+    _download(remote, path, state, lambda name: not name.endswith(_LATER))
+
+
+def fetch(path: Path, name: str) -> None:
+    """Download a file of a run, or all in a folder of it, unless they are here.
+
+    Args:
+        path: The run's folder; nothing happens if it is no working copy.
+        name: The file's name in it; a folder's ends with a slash.
+
+    Raises:
+        LimitError: A file is larger than a bound; it was not downloaded.
+        TranscriptError: A file is larger than the store says.
+        StorageError: The store, or the cache, cannot be reached.
+    """
+    remote = _remote(path)
+    if remote is not None:
+        is_folder = name.endswith("/")
+        _download(
+            remote,
+            path,
+            _state(path),
+            lambda one: one.startswith(name) if is_folder else one == name,
+        )
+
+
+def _download(
+    remote: RemoteFolder, path: Path, state: _State, wanted: Callable[[str], bool]
+) -> None:
+    """Download what is wanted and not here, run.json first."""
+    missing = [one for one in state if wanted(one) and not (path / one).exists()]
+    for one in sorted(missing, key=lambda name: name != HEADER):
+        size = state[one].size
+        check_limit(limit_of(one), size, f"{remote.url}/{one}")
+        make_folders(path, one)
+        write_parts(path / one, remote.read(one, size))
+        state[one] = state[one]._replace(here=_stamp(path / one))
+    _save_state(path, state)
+
+
+def push(path: Path, check: Callable[[], None]) -> None:
+    """Upload what changed, run.json last.
+
+    Args:
+        path: The run's folder; nothing happens if it is no working copy.
+        check: Raises if the run is another's by now.
+
+    Raises:
+        StorageError: The store cannot be written; run.json there is as it was.
+    """
+    remote = _remote(path)
+    if remote is None:
+        return
+    known = _state(path)
+    local = _local(path)
+    for name in sorted(local, key=lambda name: name == HEADER):
+        if name not in known or known[name].here != local[name]:
+            if name == HEADER:
+                check()
+            remote.upload(name, path / name)
+    _save_state(path, _copied(path, _own(remote.files())))
+
+
+def forget(path: Path, names: Callable[[str], bool]) -> None:
+    """Remove files of a run in its store: run.json first, if it is one of them."""
+    remote = _remote(path)
+    if remote is None:
+        return
+    there = [name for name in _own(remote.files()) if names(name)]
+    for name in sorted(there, key=lambda name: name != HEADER):
+        remote.remove(name)
+
+
+def share(path: Path) -> None:
+    """Upload a file beside the runs, if it lies in a working copy."""
+    remote = _remote(path.parent)
+    if remote is not None:
+        remote.upload(path.name, path)
+
+
+def read_shared(path: Path) -> bytes | None:
+    """Return a short file beside the runs as the store has it; None if it is no copy."""
+    remote = _remote(path.parent)
+    return None if remote is None else remote.start_of(path.name, _SHARED)
+
+
+def _own(files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+    """Return a run's own files: nothing hidden or outside, no pages."""
+    return {name: file for name, file in files.items() if _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    hidden = any(part.startswith(".") for part in name.split("/"))
+    return not (hidden or _NOT.fullmatch(name)) and bool(WRITTEN.fullmatch(name))
+
+
+def _local(path: Path) -> dict[str, tuple[int, int]]:
+    """Return a run's own files here, with size and time of change."""
+    found = (p for p in path.rglob("*") if p.is_file() and not p.is_symlink())
+    names = {place.relative_to(path).as_posix(): place for place in found}
+    return {name: _stamp(place) for name, place in names.items() if _is_own(name)}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
+
+
+def _seen(file: RemoteFile) -> tuple[int, str]:
+    return file.size, file.version
+
+
+def _copied(path: Path, there: Mapping[str, RemoteFile]) -> _State:
+    """Return what is in the store, with the copies that are here."""
+    local = _local(path)
+    return {name: _Copied(*_seen(f), local.get(name)) for name, f in there.items()}
+
+
+def _state_file(path: Path) -> Path:
+    return path.parent / f".{path.name}.copied.json"
+
+
+def _save_state(path: Path, state: _State) -> None:
+    write_json(_state_file(path), state)
+
+
+def _state(path: Path) -> _State:
+    with suppress(PrivauditError, ValueError):
+        return _STATES.validate_python(json.loads(read_bytes(_state_file(path))))
+    return {}
