@@ -228,6 +228,14 @@ def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
     assert header["device"]["kind"] != "cpu"
     assert [part["rounds"] for part in header["earlier"]] == [1]
     assert header["earlier"][0]["device"] == before["device"]
+    assert (header["equal_bytes"], "equal_bytes" in before) == (False, False)
+    words = ("attack", "cut", "--scenario", "prompt-release", "--shadows", "0")
+    assert cli(*words)[0] == 0
+    said = "resumed with --resume-near, elsewhere after round 1"
+    page = load_run("cut").path / "audits" / "prompt-release" / "report.html"
+    assert said in page.read_text()
+    assert cli("export", "cut", "--public", "card")[0] == 0
+    assert said in cli("verify", "card")[1]
 
 
 @pytest.mark.usefixtures("few_scenes")

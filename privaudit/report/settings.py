@@ -41,6 +41,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
         **_signers(run),
+        "equal bytes": run.why_not_repeatable,
         "trainer": fields.pop("trainer"),
         **{f"{kind} from": package for kind, package in _plugins(run).items()},
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},

@@ -95,6 +95,8 @@ def _say_verification(found: "Verification") -> None:
                 f"more than {one.largest:.1g}"
             )
     typer.echo(f"The card {_verdict(found)} {found.run.path}: {found.values} values.")
+    if found.run.why_not_repeatable:
+        typer.echo(f"  The run was {found.run.why_not_repeatable}.")
     made = found.values - found.on_trust
     typer.echo(f"  made again from what the run holds, and compared: {made}")
     trained, audited = found.run.signers

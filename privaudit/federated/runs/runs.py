@@ -136,6 +136,17 @@ class Run:
         """Whether its model was allowed to run code of its own."""
         return bool(self.header.get("remote_code", False))
 
+    @property
+    def why_not_repeatable(self) -> str:
+        """Why training again does not give the same bytes; empty where it does."""
+        if self.header.get("equal_bytes", True):
+            return ""
+        rounds = [
+            str(part.get("rounds", "?")) for part in self.header.get("earlier", [])
+        ]
+        after = f", elsewhere after round {', '.join(rounds)}" if rounds else ""
+        return f"resumed with --resume-near{after}: not the bytes of a run in one piece"
+
     @cached_property
     def trainer(self) -> Trainer:
         """The trainer with its parameters, on the chosen device."""

@@ -166,6 +166,7 @@ HEADER = entries(
         "threads": number,
         "device": DEVICE,
         "earlier": withheld,
+        "equal_bytes": flag,
         "stacked_clients": withheld,  # tells machines apart
         "remote_code": flag,
         "plugins": each("trainer|dataset|model", PACKAGE),

@@ -106,8 +106,10 @@ def environment(libraries: Iterable[str]) -> dict[str, Any]:
 def note_environment(header: dict[str, Any]) -> None:
     """Write into a header that the rest of its run is computed here, and what was before.
 
-    No equal bytes are promised of such a run.
+    No equal bytes are promised of such a run, and ``equal_bytes`` says so.
     """
+    if header["progress"]["rounds"]:
+        header["equal_bytes"] = False
     now = environment(header["libraries"])
     before = {name: header[name] for name in now if name in header}
     if now != before:

@@ -54,6 +54,7 @@ class _Header(BaseModel):
     threads: int
     device: dict[str, Any] = {}
     earlier: list[dict[str, Any]] = []
+    equal_bytes: bool = True
     remote_code: bool = False
     config: dict[str, Any]
     model_hash: str
