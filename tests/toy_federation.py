@@ -54,8 +54,11 @@ class Played:
 
     @property
     def kept(self) -> dict[str, Tensors]:
-        """Each client's private state."""
-        return self.federation.kept
+        """Each client's private state; of who never took part, its start."""
+        return {
+            client: dict(self.federation.private_state(self.trainer, self.task, client))
+            for client in self.federation.shards
+        }
 
     @property
     def models(self) -> Mapping[str, Tensors]:

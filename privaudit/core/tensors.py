@@ -48,6 +48,33 @@ def alike(*parts: Sequence[Tensors]) -> list[list[int]]:
     return list(groups.values())
 
 
+def distinct(*parts: Sequence[Tensors]) -> tuple[list[int], list[int]]:
+    """Return where each different entry first stands, and which of those each one is.
+
+    Tensors that are one object are equal; others are compared by their digests.
+    """
+    digests: dict[int, str] = {}
+
+    def name_of(tensor: Tensor) -> str:
+        if id(tensor) not in digests:
+            digests[id(tensor)] = digest(tensor)
+        return digests[id(tensor)]
+
+    first: dict[object, int] = {}
+    positions: list[int] = []
+    places: list[int] = []
+    for position, entry in enumerate(zip(*parts, strict=True)):
+        key = tuple(
+            tuple((name, name_of(part[name])) for name in sorted(part))
+            for part in entry
+        )
+        if key not in first:
+            first[key] = len(positions)
+            positions.append(position)
+        places.append(first[key])
+    return positions, places
+
+
 def stacks(
     parts: Sequence[Tensors], most: int
 ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:

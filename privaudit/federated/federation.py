@@ -10,7 +10,7 @@ from typing import Any
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors, alike, stack, unstack
+from privaudit.core.tensors import Tensors, alike, distinct, stack, unstack
 from privaudit.federated.local_training import (
     ClientInput,
     Stacking,
@@ -42,7 +42,7 @@ class Federation:
         seeds: Of the run.
         name: Tells the random streams of federations apart that run side by side.
         server: The server's state.
-        kept: Each client's private state.
+        kept: The private state of each client that ever took part; it begins then.
         losses: Each participant's mean training loss in the last round.
         secrets: Of the run's secret key; None takes the seeds.
     """
@@ -66,19 +66,28 @@ class Federation:
         secrets: Seeds | None = None,
     ) -> "Federation":
         """Return a federation before its first round."""
-        private_states = {c: start_client(trainer, task, c, seeds) for c in shards}
         start = trainer.start(task, seeds)
-        return cls(shards, seeds, name, start, private_states, secrets=secrets)
+        return cls(shards, seeds, name, start, secrets=secrets)
 
     def stream(self, client: ClientId) -> str:
         """Return the name of one client's random streams."""
         return f"{self.name}/{client}" if self.name else client
 
-    def place(self, trainer: Trainer, client: ClientId, at: Round) -> ClientInput:
+    def private_state(self, trainer: Trainer, task: Task, client: ClientId) -> Tensors:
+        """Return what a client keeps: before it first takes part, its start."""
+        if client in self.kept:
+            return self.kept[client]
+        return start_client(trainer, task, client, self.seeds)
+
+    def place(
+        self, trainer: Trainer, task: Task, client: ClientId, at: Round
+    ) -> ClientInput:
         """Return what one participant of a round has when it starts to train."""
         received = trainer.broadcast(self.server, client, at)
-        stream, shard = self.stream(client), self.shards[client]
-        return ClientInput(client, stream, shard, received, self.kept[client])
+        kept = self.private_state(trainer, task, client)
+        return ClientInput(
+            client, self.stream(client), self.shards[client], received, kept
+        )
 
     def at(self, index: int, participation: float) -> Round:
         """Return one of its rounds."""
@@ -170,7 +179,7 @@ def run_round(
             replace(at, step=masking.code(len(at.participants)).step) for at in rounds
         ]
     places = [
-        federation.place(trainer, client, at)
+        federation.place(trainer, task, client, at)
         for federation, at in zip(federations, rounds, strict=True)
         for client in at.participants
     ]
@@ -204,19 +213,18 @@ def _move_on(
 
     Where a secure sum was aborted, or nothing arrived, the server's state stays.
     """
-    for client, one in zip(at.participants, trained, strict=True):
-        federation.kept[client] = one.kept
-        federation.losses[client] = one.loss
+    results = dict(zip(at.participants, trained, strict=True))
+    federation.kept.update({client: one.kept for client, one in results.items()})
+    federation.losses = {client: one.loss for client, one in results.items()}
     events = events_of(trained[0].events, at, delivery)
     inbox, summed = delivery.inbox, delivery.at
     if inbox is None:  # accounted as if it had been released, which is no less
-        everything = zip(at.participants, (one.sent for one in trained), strict=True)
-        inbox, summed = inbox_of(trainer, dict(everything)), at
+        everything = {client: one.sent for client, one in results.items()}
+        inbox, summed = inbox_of(trainer, everything), at
     server, more = trainer.aggregate(task, federation.server, inbox, summed)
     if delivery.inbox is not None:
         federation.server = server
-    traces = zip(at.participants, trained, strict=True)
-    trace = {client: one.trace for client, one in traces if one.trace}
+    trace = {client: one.trace for client, one in results.items() if one.trace}
     return RoundRecord(at, delivery.messages, events + more, trace, delivery.report)
 
 
@@ -227,8 +235,11 @@ def give_away(
     index: int,
     *,
     publish: bool = True,
+    clients: Sequence[ClientId] | None = None,
 ) -> tuple[dict[ClientId, Tensors], tuple[Message, ...]]:
     """Send the last broadcast, and return each client's personal model.
+
+    Equal models are computed once, and are one object.
 
     Args:
         trainer: What was trained.
@@ -236,14 +247,18 @@ def give_away(
         federation: After its last round.
         index: The number of rounds, which these messages bear.
         publish: Whether the personal models are given away.
+        clients: Who gets them; None is everybody.
     """
-    clients = tuple(federation.shards)
-    at = Round(index, federation.seeds, clients, secrets=federation.secrets)
-    received = [trainer.broadcast(federation.server, c, at) for c in clients]
+    everybody = tuple(federation.shards)
+    at = Round(index, federation.seeds, everybody, secrets=federation.secrets)
+    received = {
+        client: trainer.broadcast(federation.server, client, at)
+        for client in (everybody if clients is None else clients)
+    }
     models = _release(trainer, task, federation, received)
     down = [
-        Message(index, SERVER, c, "broadcast", tensors)
-        for c, tensors in zip(clients, received, strict=True)
+        Message(index, SERVER, client, "broadcast", tensors)
+        for client, tensors in received.items()
     ]
     given = [
         Message(index, c, PUBLIC, "release", m) for c, m in models.items() if publish
@@ -255,19 +270,27 @@ def _release(
     trainer: Trainer,
     task: Task,
     federation: Federation,
-    received: Sequence[Tensors],
+    received: Mapping[ClientId, Tensors],
 ) -> dict[ClientId, Tensors]:
     """Return the personal models; clients whose tensors are alike go together."""
-    clients = tuple(federation.shards)
-    private_states = [without_slots(federation.kept[c]) for c in clients]
-    done: dict[ClientId, Tensors] = {}
-    for group in alike(received, private_states):
-        names = [clients[i] for i in group]
+    clients, broadcasts = list(received), list(received.values())
+    states = [
+        without_slots(federation.private_state(trainer, task, client))
+        for client in clients
+    ]
+    positions, places = distinct(broadcasts, states)
+    models: dict[int, Tensors] = {}
+    for group in alike(
+        *([part[i] for i in positions] for part in (broadcasts, states))
+    ):
+        chosen = [positions[place] for place in group]
         stacked = trainer.release(
             task,
-            names,
-            stack([received[i] for i in group]),
-            stack([private_states[i] for i in group]),
+            [clients[i] for i in chosen],
+            stack([broadcasts[i] for i in chosen]),
+            stack([states[i] for i in chosen]),
         )
-        done.update(zip(names, unstack(stacked, len(group)), strict=True))
-    return {client: done[client] for client in clients}
+        models.update(zip(group, unstack(stacked, len(group)), strict=True))
+    return {
+        client: models[place] for client, place in zip(clients, places, strict=True)
+    }

@@ -133,7 +133,7 @@ def published_round(
         clip.encode_images(torch.zeros(BATCH, 3, 224, 224))
         cohort = Cohort.of([client], [federation.shards[client]])
         received = stack([trainer.broadcast(federation.server, client, at)])
-        kept = stack([federation.kept[client]])
+        kept = stack([federation.private_state(trainer, task, client)])
         trainer.local_update(plain, cohort, received, kept, at)
 
 

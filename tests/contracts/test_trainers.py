@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from privaudit.core.errors import ViewError
-from privaudit.core.tensors import digest, stack
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors, digest, stack
 from privaudit.federated.on_device import on_device
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import TRAINERS, Task, Trainer
-from privaudit.federated.trainer_abilities import claim_of
+from privaudit.federated.trainer_abilities import claim_of, start_client
 from privaudit.federated.transcripts.transcript import Message
 from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards, few_epochs
@@ -152,6 +153,20 @@ def test_equal_seeds_give_equal_messages(
 
 def described(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [message.describe() for message in messages]
+
+
+def test_a_private_start_depends_on_seed_and_client_alone(
+    trainer: Trainer, task: Task
+) -> None:
+    """It is drawn when a client first takes part, and again by a resumed run."""
+    seeds = Seeds(3)
+    first = [start_client(trainer, task, client, seeds) for client in task.clients]
+    again = [start_client(trainer, task, c, seeds) for c in reversed(task.clients)]
+    assert [*map(digests, first)] == [*map(digests, reversed(again))]
+
+
+def digests(tensors: Tensors) -> dict[str, str]:
+    return {name: digest(tensor) for name, tensor in tensors.items()}
 
 
 def test_a_cohort_equals_its_clients_one_by_one(

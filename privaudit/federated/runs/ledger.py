@@ -29,7 +29,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
-from privaudit.datasets.split import PUBLIC, TEST, Split
+from privaudit.datasets.split import NOTHING, PUBLIC, TEST, Split, records_by
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TAKEN = ("server", "public", "clients")  # parties that are no clients
@@ -119,7 +119,7 @@ class Ledger:
         Raises:
             UnknownNameError: There is no client of that name or number.
         """
-        return np.flatnonzero(self.owner == self._number(client))
+        return self._places.get(self._number(client), NOTHING)
 
     def members_of(self, client: int | str) -> Int[np.ndarray, " members"]:
         """Return the records that a client trains on, and no others.
@@ -130,7 +130,8 @@ class Ledger:
         Raises:
             UnknownNameError: There is no such client.
         """
-        return np.flatnonzero((self.owner == self._number(client)) & self.is_member)
+        candidates = self.candidates_of(client)
+        return candidates[self.is_member[candidates]]
 
     @property
     def tests(self) -> Int[np.ndarray, " tests"]:
@@ -142,9 +143,17 @@ class Ledger:
         """Records that belong to nobody: the adversary's for reference."""
         return np.flatnonzero(self.owner == PUBLIC)
 
+    @cached_property
+    def _places(self) -> dict[int, Int[np.ndarray, " part"]]:
+        return records_by(self.owner)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.clients)}
+
     def _number(self, client: int | str) -> int:
-        if isinstance(client, str) and client in self.clients:
-            return self.clients.index(client)
+        if isinstance(client, str) and client in self._numbers:
+            return self._numbers[client]
         if isinstance(client, str) or not 0 <= client < len(self.clients):
             raise UnknownNameError("client", str(client), self.clients)
         return int(client)

@@ -1,6 +1,7 @@
 """The encoded records of a run, and who owns them; the truth about members is apart."""
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +17,8 @@ from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import ClientId, Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
@@ -55,9 +58,14 @@ class Population:
         """The SHA-256 of the data set: pictures, labels, class names and template."""
         return self.dataset.hash
 
-    def indices(self, client: ClientId) -> np.ndarray:
+    def indices(self, client: ClientId) -> Int[np.ndarray, " candidates"]:
         """Return the positions of a client's candidates in the data set."""
-        return self.split.of(self.task.clients.index(client))
+        return self.split.of(self.numbers[client])
+
+    @cached_property
+    def numbers(self) -> dict[ClientId, int]:
+        """Each client's place in their fixed order."""
+        return {client: number for number, client in enumerate(self.task.clients)}
 
     def asked_about(
         self, client: ClientId, *, canaries: bool
@@ -109,13 +117,33 @@ class Population:
         one without test records is left out. So an accuracy with these weights is that
         on test records dealt in the shares in which the candidates were.
         """
-        positions = torch.from_numpy(self.indices(client))
-        kinds = int(self._kinds.max()) + 1
-        have, there = (
-            torch.bincount(self._kinds[chosen], minlength=kinds)
-            for chosen in (positions, self._tests)
-        )
-        return (have / there.clamp(min=1))[self._kinds[self._tests]]
+        own, counts = self._kinds[self.indices(client)].unique(return_counts=True)
+        kinds, there = self._tested_kinds
+        if not len(own):
+            return torch.zeros(len(kinds))
+        place = torch.searchsorted(own, kinds).clamp(max=len(own) - 1)
+        return torch.where(own[place] == kinds, counts[place], 0) / there
+
+    def own_rows(self, clients: Sequence[ClientId]) -> RepeatedRows:
+        """Return :meth:`own_records` of several clients."""
+        return self._rows(clients, np.unique, self.own_records)
+
+    def mix_rows(self, clients: Sequence[ClientId]) -> RepeatedRows:
+        """Return :meth:`mix` of several clients."""
+        return self._rows(clients, np.sort, self.mix)
+
+    def _rows(
+        self,
+        clients: Sequence[ClientId],
+        shown: Callable[[np.ndarray], np.ndarray],
+        row: Callable[[ClientId], Tensor],
+    ) -> RepeatedRows:
+        """Compute a row for the clients whose kinds of candidates show alike."""
+        kinds = self._kinds.numpy()
+        names = [shown(kinds[self.indices(client)]).tobytes() for client in clients]
+        first = dict(zip(reversed(names), reversed(clients), strict=True))
+        rows = {name: row(first[name]).numpy() for name in dict.fromkeys(names)}
+        return RepeatedRows.named(names, rows)
 
     @cached_property
     def _tests(self) -> Int[Tensor, " tests"]:
@@ -123,11 +151,37 @@ class Population:
         return tests[some_of(len(tests), self.tested)]
 
     @cached_property
+    def _tested_kinds(self) -> tuple[Int[Tensor, " tests"], Int[Tensor, " tests"]]:
+        """Each test record's kind, and how many test records are of it."""
+        _, place, counts = self._kinds[self._tests].unique(
+            return_inverse=True, return_counts=True
+        )
+        return self._kinds[self._tests], counts[place]
+
+    @cached_property
     def _kinds(self) -> Int[Tensor, " n"]:
         """A number for each class in each domain."""
         labels, domains = self.dataset.labels, self.dataset.domains
         classes = len(self.dataset.class_names)
         return labels if domains is None else labels + classes * domains
+
+
+@dataclass(frozen=True)
+class MemberShards(Mapping[ClientId, Records]):
+    """Each client's members, picked when it trains: who is absent costs nothing."""
+
+    population: Population
+    ledger: Ledger
+
+    def __getitem__(self, client: ClientId) -> Records:
+        number = self.population.numbers[client]
+        return self.population.pick(self.ledger.members_of(number))
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self.population.task.candidates)
+
+    def __len__(self) -> int:
+        return len(self.population.task.candidates)
 
 
 def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:

@@ -14,9 +14,10 @@ from jaxtyping import Float, Int
 from privaudit.core.errors import ConfigError
 from privaudit.core.phrases import phrase
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.query import as_writer, ask_each, write, write_untuned
+from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import OwnersModel, TaskKind
 from privaudit.statistics.captions.exact_match import exact_matches
@@ -37,21 +38,26 @@ MACRO_F1 = phrase(
 
 @dataclass(frozen=True)
 class TaskScores:
-    """How several models do on the same records.
+    """How several models do on the same records; equal ones are asked once.
 
     Attributes:
         metric: What the scores are: "accuracy"; of models that write, ``EXACT`` where
             questions have choices, ``F1`` where answers are short, else ``LIKENESS``.
-        scores: From 0 to 1.
+        rows: Scores from 0 to 1 of the different models, and which each one is.
         captions: Each metric of captions, or of short answers, over all records and
             averaged over models; none for classes, or where questions have choices.
         macro_f1: Of classes, averaged over models.
     """
 
     metric: str
-    scores: Float[np.ndarray, "models records"]
+    rows: RepeatedRows
     captions: Mapping[str, Estimate] = field(default_factory=dict)
     macro_f1: Estimate | None = None
+
+    @property
+    def scores(self) -> Float[np.ndarray, "models records"]:
+        """From 0 to 1, of every model."""
+        return self.rows.table
 
 
 @dataclass(frozen=True)
@@ -76,10 +82,12 @@ class RunTask:
 def _measure_classes(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> TaskScores:
-    predicted = ask_each(trainer, task, models, records).argmax(dim=-1).numpy()
+    positions, places = distinct(models)
+    different, which = [models[i] for i in positions], np.array(places)
+    predicted = ask_each(trainer, task, different, records).argmax(dim=-1).numpy()
     labels = records.labels.numpy()
-    right = (predicted == labels).astype(float)
-    return TaskScores("accuracy", right, macro_f1=macro_f1(predicted, labels))
+    right = RepeatedRows((predicted == labels).astype(float), which)
+    return TaskScores("accuracy", right, macro_f1=macro_f1(predicted, labels, which))
 
 
 def _zero_shot_scores(
@@ -95,32 +103,49 @@ def measure_writing(
     trainer: Trainer, task: Task, models: Sequence[Tensors], records: Records
 ) -> TaskScores:
     """Let models write of records, and compare that with what people wrote."""
-    return score_writing(write(trainer, task, models, records), records)
+    positions, places = distinct(models)
+    said = write(trainer, task, [models[i] for i in positions], records)
+    return score_writing(said, records, np.array(places))
 
 
-def score_writing(said: Sequence[Sequence[str]], records: Records) -> TaskScores:
-    """Compare what each model wrote of each record with what people wrote."""
+def score_writing(
+    said: Sequence[Sequence[str]],
+    records: Records,
+    which: Int[np.ndarray, " models"] | None = None,
+) -> TaskScores:
+    """Compare what each model wrote of each record with what people wrote.
+
+    Args:
+        said: By the different models.
+        records: What they wrote of.
+        which: Which of these each model is; None where all differ.
+    """
+    which = np.arange(len(said)) if which is None else which
     dialogues = records.dialogues
     references = [dialogue.answers for dialogue in dialogues]
     if _has_choices(dialogues):
         choices = [dialogue.choices for dialogue in dialogues]
         rows = [exact_matches(texts, references, choices) for texts in said]
-        return TaskScores(EXACT, np.stack(rows).astype(float))
+        return TaskScores(EXACT, RepeatedRows(np.stack(rows).astype(float), which))
     if dialogues and all(dialogue.short for dialogue in dialogues):
-        return _score_short(said, references)
+        return _score_short(said, references, which)
     scores = [caption_scores(texts, references) for texts in said]
     likeness = np.stack([score.per_image[LIKENESS] for score in scores])
-    captions = mean_estimates(scores, Seeds(0).stream("captions").numpy())
-    return TaskScores(LIKENESS, likeness, captions)
+    everyone = [scores[place] for place in which]
+    captions = mean_estimates(everyone, Seeds(0).stream("captions").numpy())
+    return TaskScores(LIKENESS, RepeatedRows(likeness, which), captions)
 
 
 def _score_short(
-    said: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+    said: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    which: Int[np.ndarray, " models"],
 ) -> TaskScores:
     """Compare short answers by their words, as SQuAD does."""
     scores = np.stack([short_answer_scores(texts, references) for texts in said])
     rng = Seeds(0).stream("short answers").numpy()
-    return TaskScores(F1, scores[:, 0], mean_short_answers(scores, (F1, EXACT), rng))
+    answers = mean_short_answers(scores[which], (F1, EXACT), rng)
+    return TaskScores(F1, RepeatedRows(scores[:, 0], which), answers)
 
 
 def untuned_scores(
@@ -167,8 +192,9 @@ since writing takes its time."""
 
 
 def macro_f1(
-    predicted: Int[np.ndarray, "models records"],
+    predicted: Int[np.ndarray, "different records"],
     labels: Int[np.ndarray, " records"],
+    which: Int[np.ndarray, " models"] | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
     """Return the mean over models of the mean over classes of F1.
@@ -181,8 +207,9 @@ def macro_f1(
     The interval says how the number would move with other test records.
 
     Args:
-        predicted: Class indices that each model tells.
+        predicted: Class indices that each different model tells.
         labels: Class indices.
+        which: Which of these each model is; None where all differ.
         confidence: Coverage, in (0, 1).
 
     Raises:
@@ -197,9 +224,10 @@ def macro_f1(
             f"There are {predicted.shape[0]} models and {predicted.shape[1]} test "
             "records, so that there is no F1. Give at least one of each."
         )
+    which = np.arange(len(predicted)) if which is None else which
     per_model = [_one(row, labels) for row in predicted]
-    value = float(np.mean([one for one, _ in per_model]))
-    influence = np.mean([each for _, each in per_model], axis=0)
+    value = float(np.array([one for one, _ in per_model])[which].mean())
+    influence = RepeatedRows(np.stack([each for _, each in per_model]), which).mean()
     records = len(labels)
     half = half_width(influence, records, confidence)
     low, high = max(value - half, 0.0), min(value + half, 1.0)

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,20 +37,20 @@ from privaudit.federated.federation import (
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
+from privaudit.federated.runs.folder.checkpoints import (
+    Checkpoints,
+    drop_checkpoints,
+)
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
     TRACE,
     check_environment,
-    checkpoint_path,
-    drop_checkpoints,
     join_names,
-    load_checkpoint,
     new_header,
     note_environment,
     read_metrics,
-    save_checkpoint,
     trace_line,
     truncate_trace,
 )
@@ -68,7 +69,7 @@ from privaudit.federated.runs.folder.run_names import (
 )
 from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.runs.population import MemberShards, Population, populate
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -135,7 +136,9 @@ def train(
     with use_device(device), watching(run.name, watcher):
         if fresh or not _is_finished(run, config):
             run = _train_alone(run, config, resume, fresh, watcher)
-    drop_checkpoints(run.path, but=config.rounds)  # a kill behind the commit leaves one
+    drop_checkpoints(
+        run.path, but=[config.rounds]
+    )  # a kill behind the commit leaves one
     mark_latest([run])
     return run
 
@@ -219,6 +222,7 @@ class _Training:
     end: ChainEnd
     header: dict[str, Any]
     lease: Lease
+    checkpoints: Checkpoints
 
     @property
     def path(self) -> Path:
@@ -240,17 +244,20 @@ class _Training:
 
     def commit(self, rounds: int) -> None:
         """Make what was written count, in one rename."""
-        save_checkpoint(self.path, self.federation, rounds)
+        federation, whole = self.federation, rounds == self.run.config.rounds
+        checkpoint_hash = self.checkpoints.save(
+            federation, rounds, federation.losses, whole=whole
+        )
         self.header["progress"] |= {
             "rounds": rounds,
             "length": self.end.length,
             "head": self.end.head,
             "metrics_hash": file_hash(self.path / "metrics.jsonl"),
             "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
-            "checkpoint_hash": file_hash(checkpoint_path(self.path, rounds)),
+            "checkpoint_hash": checkpoint_hash,
         }
         save_header(self.path, self.header, self.lease)
-        drop_checkpoints(self.path, but=rounds)
+        self.checkpoints.drop_others()
 
 
 def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -> Run:
@@ -314,15 +321,14 @@ def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
     rounds = progress["rounds"]
     trainer, seeds = run.trainer, Seeds(run.config.seed)
     population = run.population
-    shards = {
-        client: population.pick(run.ledger.members_of(number))
-        for number, client in enumerate(population.task.clients)
-    }
+    shards = MemberShards(population, run.ledger)
     federation = Federation.begin(
         trainer, population.task, shards, seeds, secrets=run.secrets
     )
+    checkpoints = Checkpoints(run.path)
     if rounds:
-        load_checkpoint(run.path, federation, rounds, progress["checkpoint_hash"])
+        trained = dict.fromkeys(chain.from_iterable(run.participants))
+        checkpoints.load(federation, rounds, progress["checkpoint_hash"], trained)
     lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
     fetch(run.path, "transcript/")
     transcript = TranscriptFolder(run.path / "transcript").truncate(
@@ -333,7 +339,9 @@ def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
         truncate_trace(run.path, traced)
     remove_unfinished(run.path)
     end = transcript.end
-    return _Training(run, population, trainer, federation, end, header, lease)
+    return _Training(
+        run, population, trainer, federation, end, header, lease, checkpoints
+    )
 
 
 def _note_round(

@@ -1,24 +1,25 @@
 """What a model is good for: on a client's own classes, and on its neighbours'."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from pydantic import Field
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.parameters import to_plain
 from privaudit.core.phrases import phrase
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, distinct
 from privaudit.federated.runs.population import Population
+from privaudit.federated.runs.repeated_rows import RepeatedRows, client_means
 from privaudit.federated.runs.tasks import EXACT, LIKENESS, RUN_TASKS, TaskScores
 from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.federated.trainer_abilities import MeasuresItself
 from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import half_width, weighted_means
+from privaudit.statistics.intervals import half_width
 
 _MEAN = phrase("method", "mean over clients, linearised over test records")
 
@@ -82,18 +83,21 @@ def measure_clients(
         ConfigError: The models generate text, and only their owner can ask them.
     """
     measured = measure_tests(trainer, population, list(models.values()))
-    correct = measured.scores
-    untrained = population.untrained_scores
-    plain = None if untrained is None else np.broadcast_to(untrained, correct.shape)
-    is_own = np.stack([population.own_records(client).numpy() for client in models])
-    mix = np.stack([population.mix(client).numpy() for client in models])
+    correct, plain = measured.rows, population.untrained_scores
+    own = population.own_rows(list(models))
+    others = replace(own, rows=~own.rows)
+    mix = population.mix_rows(list(models))
+    gain = zero_shot = None
+    if plain is not None:
+        gain = mean_accuracy(replace(correct, rows=correct.rows - plain), own)
+        zero_shot = mean_accuracy(_everybody(plain, len(models)), own)
     return Utility(
-        local=mean_accuracy(correct, is_own),
-        neighbour=mean_accuracy(correct, ~is_own) if (~is_own).any() else None,
-        gain=None if plain is None else mean_accuracy(correct - plain, is_own),
-        zero_shot=None if plain is None else mean_accuracy(plain, is_own),
+        local=mean_accuracy(correct, own),
+        neighbour=mean_accuracy(correct, others) if others.rows.any() else None,
+        gain=gain,
+        zero_shot=zero_shot,
         mix=mean_accuracy(correct, mix),
-        all=mean_accuracy(correct, np.ones(correct.shape, dtype=bool)),
+        all=mean_accuracy(correct, _all_records(correct)),
         metric=measured.metric,
         macro_f1=measured.macro_f1,
         **_of_server(trainer, population, server, measured),
@@ -113,14 +117,20 @@ def _of_server(
     measured = measure_tests(trainer, population, [server])
     if measured.captions:
         captions["server"] = measured.captions
-    everywhere = np.ones(measured.scores.shape, dtype=bool)
     return {
-        "server": mean_accuracy(measured.scores, everywhere),
-        "everywhere": mean_accuracy(
-            clients.scores, np.ones(clients.scores.shape, bool)
-        ),
+        "server": mean_accuracy(measured.rows, _all_records(measured.rows)),
+        "everywhere": mean_accuracy(clients.rows, _all_records(clients.rows)),
         "captions": captions,
     }
+
+
+def _all_records(scores: RepeatedRows) -> RepeatedRows:
+    """Return weights by which every record counts for every client."""
+    return _everybody(np.ones(scores.rows.shape[1], dtype=bool), len(scores.which))
+
+
+def _everybody(row: Shaped[np.ndarray, " tests"], clients: int) -> RepeatedRows:
+    return RepeatedRows(row[None], np.zeros(clients, dtype=np.int64))
 
 
 def measure_tests(
@@ -129,15 +139,18 @@ def measure_tests(
     """Return how every model does on every test record."""
     task, tests = population.task, population.tests
     if isinstance(trainer, MeasuresItself):
-        scores = trainer.measure(models, tests)
+        positions, places = distinct(models)
+        scores = trainer.measure([models[i] for i in positions], tests)
         if scores is not None:
-            return TaskScores(OWNERS, scores)
+            return TaskScores(OWNERS, RepeatedRows(scores, np.array(places)))
     return RUN_TASKS[task.kind].measure(trainer, task, models, tests)
 
 
 def mean_accuracy(
-    scores: Float[np.ndarray, "clients tests"],
-    counted: Bool[np.ndarray, "clients tests"] | Float[np.ndarray, "clients tests"],
+    scores: RepeatedRows | Float[np.ndarray, "clients tests"],
+    counted: RepeatedRows
+    | Bool[np.ndarray, "clients tests"]
+    | Float[np.ndarray, "clients tests"],
     confidence: float = 0.95,
 ) -> Estimate:
     """Return the mean over clients of each client's mean over its test records.
@@ -155,19 +168,22 @@ def mean_accuracy(
     Raises:
         TooFewRecordsError: No record counts for any client.
     """
-    used = counted.any(axis=1)
+    scores, counted = RepeatedRows.of(scores), RepeatedRows.of(counted)
+    used = (counted.rows != 0).any(axis=1)[counted.which]
     if not used.any():
         raise TooFewRecordsError(
-            f"None of {counted.shape[1]} test records counts for any of "
-            f"{counted.shape[0]} clients, so that there is no accuracy. Use a larger "
+            f"None of {counted.rows.shape[1]} test records counts for any of "
+            f"{len(counted.which)} clients, so that there is no accuracy. Use a larger "
             "test_share, or data whose test records are of the clients' classes."
         )
-    scores, counted = scores[used], counted[used]
-    means, influence = weighted_means(scores, counted)
-    records = int(counted.any(axis=0).sum())
-    half = half_width(influence.mean(axis=0), records, confidence)
+    scores = replace(scores, which=scores.which[used])
+    counted = replace(counted, which=counted.which[used])
+    means, influence = client_means(scores, counted)
+    records = int(counted.rows[np.unique(counted.which)].any(axis=0).sum())
+    half = half_width(influence, records, confidence)
     value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
-    low = min(max(float(value - half), float(scores.min(initial=0.0))), value)
+    least = scores.rows[np.unique(scores.which)].min(initial=0.0)
+    low = min(max(float(value - half), float(least)), value)
     high = min(float(value + half), 1.0)
     return Estimate(value, low, high, (records,), _MEAN, confidence)
 

@@ -1,4 +1,5 @@
 from functools import reduce
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,35 @@ def test_personal_models_are_published_only_on_demand(
     models, messages = give_away(PromptFL(), task, federation, 3, publish=False)
     assert set(models) == set(shards)
     assert {m.kind for m in messages} == {"broadcast"}
+
+
+class Counted(PromptFL):
+    """Notes for how many clients a personal model is computed."""
+
+    def release(self, *arguments: Any) -> Any:
+        counts.append(len(arguments[1]))
+        return super().release(*arguments)
+
+
+counts: list[int] = []
+
+
+def test_equal_personal_models_are_computed_once_and_are_one_object(play: Play) -> None:
+    models = play(Counted()).models
+    assert counts == [1]
+    assert len(models) == 3
+    assert len({id(model) for model in models.values()}) == 1
+
+
+def test_private_state_begins_when_a_client_first_takes_part(play: Play) -> None:
+    played = play(CoOp(), rounds=0)
+    start = played.kept
+    assert not played.federation.kept
+    (client,) = played.step(participation=0.34).at.participants
+    assert set(played.federation.kept) == set(played.federation.losses) == {client}
+    for other, state in played.kept.items():
+        same = torch.equal(state["context"], start[other]["context"])
+        assert same == (other != client)
 
 
 def test_a_loss_that_is_not_finite_stops_the_round_and_keeps_the_state(

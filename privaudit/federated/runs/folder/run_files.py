@@ -3,7 +3,6 @@
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,19 +16,14 @@ from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
 from privaudit.core.storage import (
-    file_hash,
     read_bytes,
-    read_tensors,
     storage_errors,
     write_bytes,
-    write_tensors,
 )
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dataset import DATASETS
-from privaudit.federated.federation import Federation
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.run_header import FORMAT
-from privaudit.federated.runs.folder.working_copy import fetch, forget
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -42,7 +36,6 @@ from privaudit.privacy.trace import ClientTrace, RoundTrace
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
-_CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
 
 _TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
 
@@ -249,44 +242,3 @@ def split_names(flat: Tensors) -> dict[str, Tensors]:
             )
         parts.setdefault(owner, {})[name] = tensor
     return dict(parts)
-
-
-def checkpoint_path(path: Path, rounds: int) -> Path:
-    """Return the file of the states after ``rounds`` rounds."""
-    return path / "kept" / f"after-{rounds:04d}.safetensors"
-
-
-def save_checkpoint(path: Path, federation: Federation, rounds: int) -> None:
-    """Write the server's and every client's state."""
-    states = {"server": federation.server, **federation.kept}
-    write_tensors(checkpoint_path(path, rounds), join_names(states))
-
-
-def load_checkpoint(
-    path: Path, federation: Federation, rounds: int, expected: str | None
-) -> None:
-    """Put a federation into the state after ``rounds`` rounds.
-
-    Raises:
-        MissingFileError: The checkpoint is gone.
-        TranscriptError: It has not the ``expected`` hash.
-    """
-    file = checkpoint_path(path, rounds)
-    fetch(path, file.relative_to(path).as_posix())
-    if file_hash(file) != expected:
-        raise TranscriptError(
-            f"{file} is not the checkpoint that the run wrote: it was cut or altered. "
-            "Restore it from a copy, or --fresh to start over."
-        )
-    states = split_names(read_tensors(file))
-    federation.server = states.get("server", {})
-    federation.kept = {client: states.get(client, {}) for client in federation.shards}
-
-
-def drop_checkpoints(path: Path, *, but: int) -> None:
-    """Remove all checkpoints except one, here and in the run's store."""
-    kept = checkpoint_path(path, but).relative_to(path).as_posix()
-    forget(path, lambda name: name.startswith("kept/after-") and name != kept)
-    for file in (path / "kept").glob("after-*.safetensors"):
-        if _CHECKPOINT.fullmatch(file.name) and file != checkpoint_path(path, but):
-            file.unlink()

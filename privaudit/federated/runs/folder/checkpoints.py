@@ -1,0 +1,156 @@
+"""What a run goes on from: the states after its last round that counts.
+
+kept/after-NNNN.safetensors holds the server's state after so many rounds, and those of
+the clients that took part in the last of them. States of others stay in the file of
+their own last round, which the newest one names with its hash: a round writes what its
+participants changed. Where files hold more states that are gone than such that count,
+and after the last round, one file holds all.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privaudit.core.errors import TranscriptError
+from privaudit.core.storage import file_hash, read_tensors, write_tensors
+from privaudit.core.tensors import Tensors
+from privaudit.federated.federation import Federation
+from privaudit.federated.runs.folder.run_files import join_names, split_names
+from privaudit.federated.runs.folder.working_copy import fetch, forget
+from privaudit.federated.trainer import ClientId
+
+ROUNDS, HASHES = "rounds", "hashes"  # of earlier files that still count
+_CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
+
+
+def checkpoint_path(path: Path, rounds: int) -> Path:
+    """Return the file of the states after ``rounds`` rounds."""
+    return path / "kept" / f"after-{rounds:04d}.safetensors"
+
+
+@dataclass
+class Checkpoints:
+    """The files of a run's states.
+
+    Attributes:
+        path: The run directory.
+        hashes: Of each file that counts, by rounds.
+        sizes: How many clients' states each of them holds.
+        newest: The file that holds each client's state.
+    """
+
+    path: Path
+    hashes: dict[int, str] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    newest: dict[ClientId, int] = field(default_factory=dict)
+
+    def save(
+        self,
+        federation: Federation,
+        rounds: int,
+        changed: Iterable[ClientId],
+        *,
+        whole: bool = False,
+    ) -> str:
+        """Write the server's state and the participants', and return the hash.
+
+        Args:
+            federation: Whose states they are.
+            rounds: After how many rounds.
+            changed: Clients that took part in the last of them.
+            whole: Whether all clients' states are written into this file.
+        """
+        states = {c: federation.kept[c] for c in changed if federation.kept[c]}
+        self.newest.update(dict.fromkeys(states, rounds))
+        earlier = sorted({*self.newest.values()} - {rounds})
+        held = len(states) + sum(self.sizes[number] for number in earlier)
+        if whole or held > 2 * len(self.newest):
+            states = {c: kept for c, kept in federation.kept.items() if kept}
+            self.newest, earlier = dict.fromkeys(states, rounds), []
+        parts = join_names({"server": federation.server, **states})
+        file = checkpoint_path(self.path, rounds)
+        write_tensors(file, parts | self._named(earlier))
+        found = file_hash(file)
+        self.hashes = {n: self.hashes[n] for n in earlier} | {rounds: found}
+        self.sizes = {n: self.sizes[n] for n in earlier} | {rounds: len(states)}
+        return found
+
+    def _named(self, earlier: list[int]) -> dict[str, Any]:
+        """Return what says which earlier files count; nothing where none does."""
+        if not earlier:
+            return {}
+        hashes = bytearray.fromhex("".join(self.hashes[n] for n in earlier))
+        return {
+            ROUNDS: torch.tensor(earlier),
+            HASHES: torch.frombuffer(hashes, dtype=torch.uint8).view(len(earlier), -1),
+        }
+
+    def load(
+        self,
+        federation: Federation,
+        rounds: int,
+        expected: str | None,
+        trained: Iterable[ClientId],
+    ) -> None:
+        """Put a federation into the state after ``rounds`` rounds.
+
+        Args:
+            federation: Before its first round.
+            rounds: At least 1.
+            expected: The hash of the newest file.
+            trained: Clients that took part by then.
+
+        Raises:
+            MissingFileError: A checkpoint is gone.
+            TranscriptError: One has not the expected hash.
+        """
+        newest = self._read(rounds, expected)
+        numbers, hashes = newest.pop(ROUNDS, None), newest.pop(HASHES, None)
+        states: dict[str, Tensors] = {}
+        if numbers is not None and hashes is not None:
+            for number, one in zip(numbers.tolist(), hashes, strict=True):
+                tensors = self._read(number, bytes(one.tolist()).hex())
+                for name in (ROUNDS, HASHES):
+                    tensors.pop(name, None)
+                self._take(states, number, tensors)
+        self._take(states, rounds, newest)
+        federation.server = states.get("server", {})
+        federation.kept = {client: states.get(client, {}) for client in trained}
+
+    def _read(self, rounds: int, expected: str | None) -> dict[str, Any]:
+        file = checkpoint_path(self.path, rounds)
+        fetch(self.path, file.relative_to(self.path).as_posix())
+        if file_hash(file) != expected:
+            raise TranscriptError(
+                f"{file} is not the checkpoint that the run wrote: it was cut or "
+                "altered. Restore it from a copy, or --fresh to start over."
+            )
+        self.hashes[rounds] = expected
+        return read_tensors(file)
+
+    def _take(
+        self, states: dict[str, Tensors], rounds: int, flat: Mapping[str, Any]
+    ) -> None:
+        found = split_names(flat)
+        states.update(found)
+        clients = [name for name in found if name != "server"]
+        self.sizes[rounds] = len(clients)
+        self.newest.update(dict.fromkeys(clients, rounds))
+
+    def drop_others(self) -> None:
+        """Remove the checkpoints that do not count."""
+        drop_checkpoints(self.path, but=self.hashes)
+
+
+def drop_checkpoints(path: Path, *, but: Iterable[int]) -> None:
+    """Remove all checkpoints except some, here and in the run's store."""
+    kept = {checkpoint_path(path, rounds) for rounds in but}
+    names = {file.relative_to(path).as_posix() for file in kept}
+    forget(path, lambda one: one.startswith("kept/after-") and one not in names)
+    for file in (path / "kept").glob("after-*.safetensors"):
+        if _CHECKPOINT.fullmatch(file.name) and file not in kept:
+            file.unlink()

@@ -1,0 +1,96 @@
+"""States of participants only: a round writes what its participants changed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit import train
+from privaudit.core.errors import TranscriptError
+from privaudit.core.seeds import Seeds
+from privaudit.core.storage import read_tensors
+from privaudit.federated.federation import Federation
+from privaudit.federated.runs.folder.checkpoints import Checkpoints, checkpoint_path
+from privaudit.federated.transcripts.transcript import SERVER
+from tests.privaudit.federated.runs.test_training import stop_after
+
+FEW: dict[str, Any] = {
+    "clients": 8, "participation": 0.25, "rounds": 4, "measured_rounds": 1, "seed": 1,
+}  # fmt: skip
+
+
+def empty() -> Federation:
+    return Federation({}, Seeds(0))
+
+
+def states_in(path: Path, rounds: int) -> set[str]:
+    tensors = read_tensors(checkpoint_path(path, rounds))
+    return {name.partition("/")[0] for name in tensors} - {"rounds", "hashes"}
+
+
+def saved(path: Path, rounds: Sequence[Sequence[str]]) -> tuple[Federation, str]:
+    """Save a federation whose clients keep the number of their last round."""
+    federation, checkpoints, found = empty(), Checkpoints(path), ""
+    (path / "kept").mkdir(parents=True)
+    for number, clients in enumerate(rounds, start=1):
+        federation.server = {"round": torch.tensor(number)}
+        federation.kept |= {c: {"x": torch.tensor([number])} for c in clients}
+        found = checkpoints.save(federation, number, clients)
+        checkpoints.drop_others()
+    return federation, found
+
+
+def test_a_round_writes_its_participants_and_names_the_files_of_others(
+    tmp_path: Path,
+) -> None:
+    rounds = [["a", "b"], ["c", "d"], ["b", "e"]]
+    federation, found = saved(tmp_path, rounds)
+    assert states_in(tmp_path, 1) == {SERVER, "a", "b"}
+    assert states_in(tmp_path, 3) == {SERVER, "b", "e"}
+    loaded, checkpoints = empty(), Checkpoints(tmp_path)
+    checkpoints.load(loaded, 3, found, ["a", "b", "c", "d", "e", "keeps nothing"])
+    assert loaded.server == {"round": torch.tensor(3)}
+    assert loaded.kept == {**federation.kept, "keeps nothing": {}}
+    assert checkpoints.newest == {"a": 1, "b": 3, "c": 2, "d": 2, "e": 3}
+    again, direct = Checkpoints(tmp_path / "a"), saved(tmp_path / "a", [*rounds, ["d"]])
+    again.load(empty(), 4, direct[1], federation.kept)
+    assert checkpoints.save(direct[0], 4, ["d"]) == direct[1]
+
+
+def test_files_with_more_states_of_the_past_than_of_now_become_one(
+    tmp_path: Path,
+) -> None:
+    saved(tmp_path, ["abcd", "abc"])
+    assert [states_in(tmp_path, n) for n in (1, 2)] == [
+        {*"abcd", SERVER},
+        {*"abc", SERVER},
+    ]
+    saved(tmp_path / "whole", ["abcd", "abc", "ab"])  # 4 + 3 + 2 are more than 2 x 4
+    (only,) = (tmp_path / "whole" / "kept").iterdir()
+    assert only.name == "after-0003.safetensors"
+    assert states_in(tmp_path / "whole", 3) == {*"abcd", SERVER}
+
+
+def test_an_earlier_file_that_was_altered_is_refused(tmp_path: Path) -> None:
+    _, found = saved(tmp_path, [["a"], ["b"]])
+    file = checkpoint_path(tmp_path, 1)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(TranscriptError, match=r"after-0001\.safetensors is not"):
+        Checkpoints(tmp_path).load(empty(), 2, found, ["a", "b"])
+
+
+def test_a_run_of_few_participants_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    options = {"folder": tmp_path, **FEW}
+    whole = train("dp-fpl", name="whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        train("dp-fpl", name="cut", watcher=stop_after(3), **options)
+    cut = tmp_path / "cut"
+    drawn = [set(clients) for clients in whole.participants]
+    assert states_in(cut, 3) == drawn[2] | {SERVER}
+    assert len(list((cut / "kept").iterdir())) > 1
+    train("dp-fpl", name="cut", resume=True, **options)
+    assert states_in(whole.path, 4) == set.union(*drawn) | {SERVER}
+    for file in whole.path.glob("[kt]*/*"):
+        assert file.read_bytes() == (cut / file.parent.name / file.name).read_bytes()
