@@ -55,10 +55,8 @@ class Played:
     @property
     def kept(self) -> dict[str, Tensors]:
         """Each client's private state; of who never took part, its start."""
-        return {
-            client: dict(self.federation.private_state(self.trainer, self.task, client))
-            for client in self.federation.shards
-        }
+        clients = list(self.federation.shards)
+        return self.federation.private_states(self.trainer, self.task, clients)
 
     @property
     def models(self) -> Mapping[str, Tensors]:

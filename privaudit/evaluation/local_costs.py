@@ -60,9 +60,8 @@ def measure_round(run: Run) -> LocalCosts:
     client = max(members, key=lambda name: len(members[name]))
     shard = population.pick(members[client])
     federation = Federation.begin(trainer, population.task, {client: shard}, seeds)
-    start = federation.server or federation.private_state(
-        trainer, population.task, client
-    )
+    states = federation.private_states(trainer, population.task, [client])
+    start = federation.server or states[client]
     idle = _forget_peak()
     # The processor's fused attention is unknown to the counter; spelled out it is not.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

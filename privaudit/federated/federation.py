@@ -28,7 +28,7 @@ from privaudit.federated.messages import (
 )
 from privaudit.federated.runs.fields import COHORT_SIZE
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
-from privaudit.federated.trainer_abilities import start_client
+from privaudit.federated.trainer_abilities import start_clients
 from privaudit.federated.transcripts.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
 
@@ -73,21 +73,29 @@ class Federation:
         """Return the name of one client's random streams."""
         return f"{self.name}/{client}" if self.name else client
 
-    def private_state(self, trainer: Trainer, task: Task, client: ClientId) -> Tensors:
-        """Return what a client keeps: before it first takes part, its start."""
-        if client in self.kept:
-            return self.kept[client]
-        return start_client(trainer, task, client, self.seeds)
+    def private_states(
+        self, trainer: Trainer, task: Task, clients: Sequence[ClientId]
+    ) -> dict[ClientId, Tensors]:
+        """Return what clients keep: before they first take part, their start."""
+        new = [client for client in clients if client not in self.kept]
+        begun = zip(new, start_clients(trainer, task, new, self.seeds), strict=True)
+        states = {**self.kept, **dict(begun)}
+        return {client: states[client] for client in clients}
 
-    def place(
-        self, trainer: Trainer, task: Task, client: ClientId, at: Round
-    ) -> ClientInput:
-        """Return what one participant of a round has when it starts to train."""
-        received = trainer.broadcast(self.server, client, at)
-        kept = self.private_state(trainer, task, client)
-        return ClientInput(
-            client, self.stream(client), self.shards[client], received, kept
-        )
+    def places(self, trainer: Trainer, task: Task, at: Round) -> list[ClientInput]:
+        """Return what the participants of a round have when they start to train."""
+        return [
+            ClientInput(
+                client,
+                self.stream(client),
+                self.shards[client],
+                trainer.broadcast(self.server, client, at),
+                kept,
+            )
+            for client, kept in self.private_states(
+                trainer, task, at.participants
+            ).items()
+        ]
 
     def at(self, index: int, participation: float) -> Round:
         """Return one of its rounds."""
@@ -179,9 +187,9 @@ def run_round(
             replace(at, step=masking.code(len(at.participants)).step) for at in rounds
         ]
     places = [
-        federation.place(trainer, task, client, at)
+        place
         for federation, at in zip(federations, rounds, strict=True)
-        for client in at.participants
+        for place in federation.places(trainer, task, at)
     ]
     stacking = (
         cohort_size if isinstance(cohort_size, Stacking) else Stacking(cohort_size)
@@ -274,10 +282,8 @@ def _release(
 ) -> dict[ClientId, Tensors]:
     """Return the personal models; clients whose tensors are alike go together."""
     clients, broadcasts = list(received), list(received.values())
-    states = [
-        without_slots(federation.private_state(trainer, task, client))
-        for client in clients
-    ]
+    kept = federation.private_states(trainer, task, clients)
+    states = [without_slots(kept[client]) for client in clients]
     positions, places = distinct(broadcasts, states)
     models: dict[int, Tensors] = {}
     for group in alike(

@@ -150,9 +150,17 @@ def start_client(
     trainer: Trainer, task: Task, client: ClientId, seeds: Seeds
 ) -> Tensors:
     """Return a client's private state before the first round; mostly there is none."""
-    if isinstance(trainer, KeepsState):
-        return trainer.start_client(task, client, seeds)
-    return {}
+    (state,) = start_clients(trainer, task, [client], seeds)
+    return state
+
+
+def start_clients(
+    trainer: Trainer, task: Task, clients: Sequence[ClientId], seeds: Seeds
+) -> list[Tensors]:
+    """Return the same of several clients."""
+    if not isinstance(trainer, KeepsState):  # takes its time: not asked for each
+        return [{} for _ in clients]
+    return [trainer.start_client(task, client, seeds) for client in clients]
 
 
 def remembers_steps(trainer: Trainer) -> bool:

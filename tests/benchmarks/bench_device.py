@@ -23,6 +23,7 @@ from privaudit.core.tensors import stack
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.on_device import on_device
 from privaudit.federated.trainer import Cohort, Task, Trainer
+from privaudit.federated.trainer_abilities import start_client
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Precision
@@ -133,7 +134,7 @@ def published_round(
         clip.encode_images(torch.zeros(BATCH, 3, 224, 224))
         cohort = Cohort.of([client], [federation.shards[client]])
         received = stack([trainer.broadcast(federation.server, client, at)])
-        kept = stack([federation.private_state(trainer, task, client)])
+        kept = stack([start_client(trainer, task, client, federation.seeds)])
         trainer.local_update(plain, cohort, received, kept, at)
 
 

@@ -187,7 +187,9 @@ def published_client(
     """Time one client's round as published, but for the image tower."""
     at = federation.at(1, 1.0)
     received = stack([trainer.broadcast(federation.server, TIMED_CLIENT, at)])
-    kept = stack([federation.private_state(trainer, task, TIMED_CLIENT)])
+    kept = stack(
+        [federation.private_states(trainer, task, [TIMED_CLIENT])[TIMED_CLIENT]]
+    )
     cohort = Cohort.of([TIMED_CLIENT], [federation.shards[TIMED_CLIENT]])
     plain = PlainPrompts(bench.clip)
     as_published = replace(task, backbone=replace(task.classifier, prompts=plain))

@@ -126,24 +126,32 @@ class Population:
 
     def own_rows(self, clients: Sequence[ClientId]) -> RepeatedRows:
         """Return :meth:`own_records` of several clients."""
-        return self._rows(clients, np.unique, self.own_records)
+        return self._rows("own", clients, np.unique, self.own_records)
 
     def mix_rows(self, clients: Sequence[ClientId]) -> RepeatedRows:
         """Return :meth:`mix` of several clients."""
-        return self._rows(clients, np.sort, self.mix)
+        return self._rows("mix", clients, np.sort, self.mix)
 
     def _rows(
         self,
+        what: str,
         clients: Sequence[ClientId],
         shown: Callable[[np.ndarray], np.ndarray],
         row: Callable[[ClientId], Tensor],
     ) -> RepeatedRows:
-        """Compute a row for the clients whose kinds of candidates show alike."""
+        """Return rows, one for clients whose kinds of candidates show alike; once."""
+        key = what, tuple(clients)
+        if key in self._computed:
+            return self._computed[key]
         kinds = self._kinds.numpy()
         names = [shown(kinds[self.indices(client)]).tobytes() for client in clients]
         first = dict(zip(reversed(names), reversed(clients), strict=True))
         rows = {name: row(first[name]).numpy() for name in dict.fromkeys(names)}
-        return RepeatedRows.named(names, rows)
+        return self._computed.setdefault(key, RepeatedRows.named(names, rows))
+
+    @cached_property
+    def _computed(self) -> dict[tuple[str, tuple[ClientId, ...]], RepeatedRows]:
+        return {}
 
     @cached_property
     def _tests(self) -> Int[Tensor, " tests"]:

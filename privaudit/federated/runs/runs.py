@@ -37,7 +37,7 @@ from privaudit.federated.runs.folder.run_files import (
     PERSONAL,
     read_metrics,
     read_trace,
-    split_names,
+    split_models,
 )
 from privaudit.federated.runs.folder.run_header import (
     SignedHeader,
@@ -289,7 +289,7 @@ class Run:
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
         """Each client's model after the last round, from its private state."""
-        return split_names(self._read_tensors(PERSONAL))
+        return split_models(self._read_tensors(PERSONAL))
 
     @cached_property
     def own_model(self) -> Tensors | None:

@@ -47,7 +47,7 @@ from privaudit.federated.runs.folder.run_files import (
     PERSONAL,
     TRACE,
     check_environment,
-    join_names,
+    join_models,
     new_header,
     note_environment,
     read_metrics,
@@ -396,7 +396,7 @@ def _finish(training: _Training) -> None:
         publish=config.publish,
     )
     training.record(config.rounds, messages)
-    write_tensors(training.path / PERSONAL, join_names(models))
+    write_tensors(training.path / PERSONAL, join_models(models))
     written = [PERSONAL, "privacy.json"]
     own_model = _own_model(training)
     if own_model is not None:

@@ -62,7 +62,7 @@ def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> N
     assert stacking.fit == 5
     federation = played.federation
     at = federation.at(0, 1.0)
-    place = federation.place(played.trainer, played.task, "client-1", at)
+    place = federation.places(played.trainer, task, at)[1]
     taken = memory_of_step(played.trainer, task, place, at)
     with use_memory(2 * taken):  # two of three
         calls.clear()
@@ -82,7 +82,7 @@ def test_what_is_measured_tells_nothing_of_members(
             federation = play(trainer, rounds=0, shards=few).federation
             federation = replace(federation, secrets=Seeds(0))
             at = federation.at(0, 1.0)
-            place = federation.place(trainer, task, f"client-{key}", at)
+            place = federation.places(trainer, task, at)[key]
             taken.add(memory_of_step(trainer, task, place, at))
     assert len(taken) == 1
 

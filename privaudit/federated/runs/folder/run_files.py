@@ -20,14 +20,14 @@ from privaudit.core.storage import (
     storage_errors,
     write_bytes,
 )
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.run_header import FORMAT
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.tasks import RUN_TASKS
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federated.trainer import TRAINERS, ClientId
 from privaudit.federated.transcripts.transcript import GENESIS
 from privaudit.models.registry import MODELS
 from privaudit.models.remote_code import remote_code_is_trusted
@@ -36,6 +36,7 @@ from privaudit.privacy.trace import ClientTrace, RoundTrace
 TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
+SAME = "same"  # in the file of models: which clients have equal ones
 
 _TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
 
@@ -226,7 +227,7 @@ def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:
     }
 
 
-def split_names(flat: Tensors) -> dict[str, Tensors]:
+def split_names(flat: Tensors) -> dict[str, dict[str, Any]]:
     """Undo :func:`join_names`.
 
     Raises:
@@ -241,4 +242,53 @@ def split_names(flat: Tensors) -> dict[str, Tensors]:
                 "altered. Restore it from a copy, or train again."
             )
         parts.setdefault(owner, {})[name] = tensor
-    return dict(parts)
+    return parts
+
+
+def join_models(models: Mapping[ClientId, Tensors]) -> dict[str, Any]:
+    """Flatten clients' models, equal tensors once: under the first client that has one.
+
+    Where some are equal, ``SAME`` holds for each tensor's name, in their order, and each
+    client's number the number of that first client; -1 where a client has no such one.
+    """
+    names = sorted({name for model in models.values() for name in model})
+    numbers = [_number_of(client) for client in models]
+    same = torch.full((len(names), 1 + max(numbers, default=-1)), -1)
+    flat: dict[str, Any] = {}
+    for row, name in zip(same, names, strict=True):
+        holders = [client for client in models if name in models[client]]
+        positions, places = distinct([{name: models[c][name]} for c in holders])
+        flat |= {f"{holders[n]}/{name}": models[holders[n]][name] for n in positions}
+        numbers = [_number_of(client) for client in holders]
+        row[numbers] = torch.tensor(numbers)[positions][places]
+    is_repeated = (same >= 0).sum() > len(flat)
+    return {**flat, SAME: same} if is_repeated else flat
+
+
+def split_models(flat: Tensors) -> dict[ClientId, Tensors]:
+    """Undo :func:`join_models`; clients stand in the order of their names.
+
+    Raises:
+        TranscriptError: A tensor belongs to nobody, or is said to equal one that is not
+            there.
+    """
+    own = {key: tensor for key, tensor in flat.items() if key != SAME}
+    parts = split_names(own)
+    if SAME in flat:
+        names = sorted({key.partition("/")[2] for key in own})
+        try:
+            for name, row in zip(names, flat[SAME].tolist(), strict=True):
+                firsts = {n: first for n, first in enumerate(row) if first >= 0}
+                for number, first in firsts.items():
+                    tensor = own[f"client-{first}/{name}"]
+                    parts.setdefault(f"client-{number}", {})[name] = tensor
+        except (KeyError, TypeError, ValueError):
+            raise TranscriptError(
+                f"What clients' models share ({SAME}) does not fit the tensors: the file "
+                "was altered. Restore it from a copy, or train again."
+            ) from None
+    return {client: parts[client] for client in sorted(parts)}
+
+
+def _number_of(client: ClientId) -> int:
+    return int(client.removeprefix("client-"))
