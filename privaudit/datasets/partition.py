@@ -1,6 +1,11 @@
-"""How candidates are dealt to clients: by class, by shares of classes, or by domain."""
+"""How candidates are dealt to clients: by class, by shares of classes, or by owner.
 
+A partition returns each record's client, or ``UNUSED``.
+"""
+
+import heapq
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Annotated
 
 import numpy as np
@@ -8,10 +13,11 @@ from jaxtyping import Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
-from privaudit.core.errors import ConfigError, DatasetError
+from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
 
 FEWEST_CANDIDATES = 2  # of a client: members cannot be told from others in fewer
-DRAWS = 100  # tries of a Dirichlet partition until every client has so many
+DRAWS = 10  # of a Dirichlet partition, until every client has so many; then repaired
+UNUSED = -3  # owns a record that is dealt to nobody
 
 Concentration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -52,7 +58,7 @@ class Dirichlet:
     """Each class is dealt in shares drawn from a Dirichlet distribution.
 
     All shares are drawn again, up to ``DRAWS`` times, while a client has fewer than
-    ``FEWEST_CANDIDATES`` records.
+    ``FEWEST_CANDIDATES`` records; the last ones are repaired.
 
     Source: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution
     for federated visual classification", 2019, with the share per class.
@@ -70,12 +76,12 @@ class Dirichlet:
         rng: np.random.Generator,
         domains: Int[np.ndarray, " n"] | None = None,
     ) -> Int[np.ndarray, " n"]:
-        """Return each record's client; after the last draw, whatever it gave."""
+        """Return each record's client; all have enough, if there are enough at all."""
         for _ in range(DRAWS):
             owner = self._draw(labels, clients, rng)
             if np.bincount(owner, minlength=clients).min() >= FEWEST_CANDIDATES:
-                break
-        return owner
+                return owner
+        return repaired(owner, clients, rng)
 
     def _draw(
         self, labels: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
@@ -85,9 +91,42 @@ class Dirichlet:
             records = rng.permutation(np.flatnonzero(labels == label))
             shares = rng.dirichlet(np.full(clients, self.alpha))
             cuts = np.round(np.cumsum(shares)[:-1] * len(records)).astype(int)
-            for client, part in enumerate(np.split(records, cuts)):
-                owner[part] = client
+            sizes = np.diff(cuts, prepend=0, append=len(records))
+            owner[records] = np.repeat(np.arange(clients), sizes)
         return owner
+
+
+def repaired(
+    owner: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
+) -> Int[np.ndarray, " n"]:
+    """Return a partition in which every client has ``FEWEST_CANDIDATES`` records.
+
+    As few records move as can: each one that is lacking comes from who has most at that
+    moment, the first of equals, and is drawn from theirs. Where there are not enough
+    for all, nothing moves.
+    """
+    counts = np.bincount(owner, minlength=clients)
+    missing = np.maximum(FEWEST_CANDIDATES - counts, 0)
+    if not missing.any() or counts.sum() < FEWEST_CANDIDATES * clients:
+        return owner
+    owner, parts = owner.copy(), records_by(owner)
+    richest = [(-int(count), client) for client, count in enumerate(counts)]
+    heapq.heapify(richest)
+    for client in np.repeat(np.arange(clients), missing).tolist():
+        count, donor = richest[0]
+        place = int(rng.integers(-count))
+        owner[parts[donor][place]] = client
+        parts[donor] = np.delete(parts[donor], place)
+        heapq.heapreplace(richest, (count + 1, donor))
+    return owner
+
+
+def records_by(owner: Int[np.ndarray, " n"]) -> dict[int, Int[np.ndarray, " part"]]:
+    """Return each owner's records in their order: sorted once, not searched for each."""
+    order = np.argsort(owner, kind="stable")
+    owners, first = np.unique(owner[order], return_index=True)
+    parts = np.split(order, first[1:])
+    return dict(zip(owners.tolist(), parts, strict=False))  # one part of no records
 
 
 @options(frozen=True)
@@ -123,7 +162,169 @@ class ByDomain:
         return owner
 
 
-Partition = Pathological | Dirichlet | ByDomain
+@options(frozen=True)
+class Natural:
+    """Each client is an owner, such as a writer or a patient: a domain of the data set.
+
+    Owners with fewer than ``FEWEST_CANDIDATES`` records are left out. Where more are
+    left than there are clients, as many are drawn as are needed.
+    """
+
+    def split(
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
+    ) -> Int[np.ndarray, " n"]:
+        """Return each record's client, by the number of its owner.
+
+        Raises:
+            DatasetError: Nobody says whose the records are.
+            TooFewRecordsError: Fewer owners have enough records than there are clients.
+        """
+        if domains is None:
+            raise DatasetError(
+                "A natural partition was requested, but the data set does not say whose "
+                "its records are. Name an --owner-column, use a data set with domains, "
+                "or --partition dirichlet."
+            )
+        owners, number, counts = np.unique(
+            domains, return_inverse=True, return_counts=True
+        )
+        large = np.flatnonzero(counts >= FEWEST_CANDIDATES)
+        if len(large) < clients:
+            raise TooFewRecordsError(
+                f"{clients:,} clients were requested, and {len(large):,} of "
+                f"{len(owners):,} owners have the {FEWEST_CANDIDATES} candidates that "
+                f"tell members from others. Use --clients {len(large)}, or fewer."
+            )
+        client_of = np.full(len(owners), UNUSED)
+        client_of[np.sort(rng.permutation(large)[:clients])] = np.arange(clients)
+        return client_of[number]
+
+
+@options(frozen=True)
+class ByShards:
+    """Records in the order of their classes are cut into equal shards, dealt at random.
+
+    A client so has few classes, and all have equally many records up to one a shard.
+
+    Source: McMahan et al., "Communication-efficient learning of deep networks from
+    decentralized data", AISTATS 2017, section 3: 200 shards of 300, two for a client.
+
+    Attributes:
+        shards: Of each client, at least 1.
+    """
+
+    shards: Annotated[int, Field(ge=1)] = 2
+
+    def split(
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
+    ) -> Int[np.ndarray, " n"]:
+        """Return each record's client.
+
+        Raises:
+            TooFewRecordsError: A shard would be empty.
+        """
+        count = self.shards * clients
+        if len(labels) < count:
+            raise TooFewRecordsError(
+                f"{self.shards} shards for each of {clients:,} clients were requested, "
+                f"and there are {len(labels):,} candidates. Use fewer shards or clients."
+            )
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        sizes = [len(part) for part in np.array_split(order, count)]
+        owner = np.empty(len(labels), dtype=np.int64)
+        owner[order] = np.repeat(rng.permutation(count) % clients, sizes)
+        return repaired(owner, clients, rng)
+
+
+@options(frozen=True)
+class BySizes:
+    """Records are dealt at random, in numbers that are given or follow a power law.
+
+    Attributes:
+        sizes: Candidates of each client, as "20,5,5"; or "power:1.5", by which the n-th
+            client's share is as n to the power of -1.5, rounded by largest remainder,
+            and nobody's is below ``FEWEST_CANDIDATES``.
+    """
+
+    sizes: str = "power:1"
+
+    def split(
+        self,
+        labels: Int[np.ndarray, " n"],
+        clients: int,
+        rng: np.random.Generator,
+        domains: Int[np.ndarray, " n"] | None = None,
+    ) -> Int[np.ndarray, " n"]:
+        """Return each record's client; where sizes are given, others are unused.
+
+        Raises:
+            ConfigError: The sizes given are not one for each client.
+            TooFewRecordsError: They are more than there are candidates.
+        """
+        sizes = self.of(len(labels), clients)
+        owner = np.full(len(labels), UNUSED)
+        owner[rng.permutation(len(labels))[: sum(sizes)]] = np.repeat(
+            np.arange(clients), sizes
+        )
+        return owner
+
+    def of(self, records: int, clients: int) -> list[int]:
+        """Return how many of so many records each client gets."""
+        kind, _, exponent = self.sizes.partition(":")
+        if kind == "power":
+            spare = records - FEWEST_CANDIDATES * clients
+            if spare < 0:
+                raise TooFewRecordsError(
+                    f"{clients:,} clients were requested, and there are {records:,} "
+                    f"candidates: fewer than {FEWEST_CANDIDATES} for each. Use fewer "
+                    "clients."
+                )
+            shares = [
+                round(10**9 * n ** -float(exponent)) for n in range(1, clients + 1)
+            ]
+            more = largest_remainder(shares, spare)
+            return [FEWEST_CANDIDATES + one for one in more]
+        sizes = [int(one) for one in self.sizes.split(",")]
+        if len(sizes) != clients or min(sizes) < FEWEST_CANDIDATES:
+            raise ConfigError(
+                f"{len(sizes)} sizes from {min(sizes)} on were given for {clients:,} "
+                f"clients. Give each one, of at least {FEWEST_CANDIDATES}."
+            )
+        if sum(sizes) > records:
+            raise TooFewRecordsError(
+                f"Sizes of {sum(sizes):,} candidates in all were given, and there are "
+                f"{records:,}. Give smaller ones, or lower test_share or public_share."
+            )
+        return sizes
+
+
+def largest_remainder(shares: list[int], total: int) -> list[int]:
+    """Return whole numbers in the proportions of ``shares`` that add up to ``total``.
+
+    Computed without rounding errors; of equal remainders the first one is rounded up.
+
+    Example:
+        >>> largest_remainder([1, 1, 1, 4], 10)
+        [2, 1, 1, 6]
+    """
+    exact = [Fraction(total * share, sum(shares)) for share in shares]
+    counts = [int(one) for one in exact]
+    left = sorted(range(len(exact)), key=lambda n: (counts[n] - exact[n], n))
+    for place in left[: total - sum(counts)]:
+        counts[place] += 1
+    return counts
+
+
+Partition = Pathological | Dirichlet | ByDomain | Natural | ByShards | BySizes
 
 
 def _spread(

@@ -14,9 +14,16 @@ from jaxtyping import Bool, Int
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import TEST_SPLIT, VALIDATION
-from privaudit.datasets.partition import FEWEST_CANDIDATES, Partition
+from privaudit.datasets.partition import (
+    FEWEST_CANDIDATES,
+    Partition,
+    records_by,
+)
+from privaudit.datasets.partition import (
+    UNUSED as UNUSED,  # stands beside the other owners
+)
 
-PUBLIC, TEST, UNUSED, SEEN = -1, -2, -3, -4  # owners that are not clients
+PUBLIC, TEST, SEEN = -1, -2, -4  # owners that are not clients, beside UNUSED
 FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the rest
 TEST_SHARE, PUBLIC_SHARE = 0.3, 0.4  # where nothing else is said
 NOTHING = np.zeros(0, dtype=np.int64)
@@ -65,14 +72,6 @@ class SplitSizes:
     public: float | None = None
     shots: int | None = None
     members: MembershipSampling = "coin"
-
-
-def records_by(owner: Int[np.ndarray, " n"]) -> dict[int, Int[np.ndarray, " part"]]:
-    """Return each owner's records in their order: sorted once, not searched for each."""
-    order = np.argsort(owner, kind="stable")
-    owners, first = np.unique(owner[order], return_index=True)
-    parts = np.split(order, first[1:])
-    return dict(zip(owners.tolist(), parts, strict=False))  # one part of no records
 
 
 def split_records(
@@ -200,7 +199,7 @@ def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
     if counts.min() < FEWEST_CANDIDATES:
         raise TooFewRecordsError(
             f"Client {int(counts.argmin())} of {clients} got {int(counts.min())} "
-            f"candidates, and at least {FEWEST_CANDIDATES} are needed to tell members "
-            "from others. Use fewer clients, a larger alpha, more shots or another "
-            "seed."
+            f"candidates of {int(counts.sum()):,}, and at least {FEWEST_CANDIDATES} are "
+            "needed to tell members from others. Use fewer clients, more shots, or "
+            "smaller parts for tests and public records."
         )

@@ -26,7 +26,10 @@ from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
 _DATA = ("dataset", "data", "model", "checkpoint")
-_DEAL = ("clients", "partition", "alpha", "shots", "test_share", "public_share")
+_DEAL = (
+    "clients", "partition", "alpha", "shards", "sizes", "shots", "test_share",
+    "public_share",
+)  # fmt: skip
 _COIN = ("members", "canary", "canaries")
 
 

@@ -43,7 +43,7 @@ def read_image_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     store, files = store_of(folder, _below(folder, files))
     return Dataset(
         PictureFiles(store, files), labels, names,
-        labelled.columns.template or TEMPLATE, labelled.split,
+        labelled.columns.template or TEMPLATE, labelled.split, *labelled.domains,
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class Columns:
         uncertain: What -1 means: "ignore" leaves the record out, "zeros" takes it for
             0 and "ones" for 1.
         split: Holds train, val or test.
+        owner: Holds whose a record is, such as a patient: its domain.
         where: Only rows that hold these texts in these columns count.
         template: A prompt with {} for the class name; empty for the usual one.
     """
@@ -62,6 +63,7 @@ class Columns:
     labels: tuple[str, ...] = ()
     uncertain: Literal["ignore", "zeros", "ones"] = "ignore"
     split: str | None = None
+    owner: str | None = None
     where: Mapping[str, str] = field(default_factory=dict)
     template: str = ""
 
@@ -84,17 +86,28 @@ class Labelled:
         contents: Each row's picture, or its one or two texts.
         classes: The class of each row.
         parts: The part of each row, if the table has parts.
+        owners: Whose each row is, if the table says it.
     """
 
     columns: Columns
     contents: tuple[tuple[str, ...], ...]
     classes: tuple[str, ...]
     parts: tuple[int, ...]
+    owners: tuple[str, ...] = ()
 
     @property
     def split(self) -> Int[Tensor, " n"] | None:
         """The part of each row."""
         return torch.tensor(self.parts) if self.parts else None
+
+    @property
+    def domains(self) -> tuple[Int[Tensor, " n"] | None, tuple[str, ...]]:
+        """The owner of each row by number, and their names."""
+        if not self.owners:
+            return None, ()
+        names = sorted(set(self.owners))
+        place = {name: number for number, name in enumerate(names)}
+        return torch.tensor([place[name] for name in self.owners]), tuple(names)
 
     def numbered(self, path: Path) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
         """Return the class numbers, and their names as a prompt would write them.
@@ -138,7 +151,12 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
         return tuple(row.take_text(name) for name in held)
 
     records = [
-        (own(row), label, _part(row, columns) if columns.split else part)
+        (
+            own(row),
+            label,
+            _part(row, columns) if columns.split else part,
+            row.take_text(columns.owner) if columns.owner else "",
+        )
         for part, file in files
         for row in read_rows(file)
         if all(row.take(name) == text for name, text in columns.where.items())
@@ -149,9 +167,15 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
             f"No row of {', '.join(str(file) for _, file in files)} has a class. Look "
             f"at what {COLUMNS_FILE} says of columns, of where and of uncertain labels."
         )
-    contents, classes, parts = zip(*records, strict=True)
+    contents, classes, parts, owners = zip(*records, strict=True)
     has_parts = columns.split is not None or len(files) > 1
-    return Labelled(columns, contents, classes, parts if has_parts else ())
+    return Labelled(
+        columns,
+        contents,
+        classes,
+        parts if has_parts else (),
+        owners if columns.owner else (),
+    )
 
 
 def _read_columns(folder: Path, usual: Mapping[str, Any]) -> Columns:

@@ -37,8 +37,10 @@ def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     columns, texts = labelled.columns, labelled.contents
     parts = ("Text",) if len(texts[0]) == 1 else ("Text 1", "Text 2")
     answers = [names[label] for label in labels.tolist()]
+    domains, owners = labelled.domains
     return Dataset(
         Texts(texts), labels, names, columns.template or TEMPLATE, labelled.split,
+        domains, owners,
         dialogues=class_questions(texts, parts, "Which class is it?", answers, names),
     )  # fmt: skip
 

@@ -13,8 +13,8 @@ from privaudit.federated.runs.utility import measure_tests
 from privaudit.recording.origins.scores import ScoredRun
 
 _DEALS = (  # what a deal and its coins follow from
-    "seed", "dataset", "data", "clients", "partition", "alpha", "shots", "test_share",
-    "public_share", "model", "checkpoint",
+    "seed", "dataset", "data", "clients", "partition", "alpha", "shards", "sizes",
+    "shots", "test_share", "public_share", "model", "checkpoint",
 )  # fmt: skip
 
 

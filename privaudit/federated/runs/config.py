@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,15 @@ from privaudit.core.parameters import (
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.named_places import by_content, is_named, with_hash
-from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
+from privaudit.datasets.partition import (
+    ByDomain,
+    ByShards,
+    BySizes,
+    Dirichlet,
+    Natural,
+    Partition,
+    Pathological,
+)
 from privaudit.datasets.sources import TableColumns, is_hub_name, name_and_place
 from privaudit.datasets.split import SplitSizes
 from privaudit.federated.federation import count_participants
@@ -67,11 +75,15 @@ class RunConfig(RunFields):
 
     def split(self) -> Partition:
         """Return the partition with its parameters."""
-        if self.partition == "pathological":
-            return Pathological()
-        if self.partition == "domains":
-            return ByDomain(self.alpha)
-        return Dirichlet(self.alpha)
+        partitions: dict[str, Callable[[], Partition]] = {
+            "pathological": Pathological,
+            "domains": lambda: ByDomain(self.alpha),
+            "natural": Natural,
+            "shards": lambda: ByShards(self.shards),
+            "sizes": lambda: BySizes(self.sizes),
+            "dirichlet": lambda: Dirichlet(self.alpha),
+        }
+        return partitions[self.partition]()
 
     def shares(self) -> SplitSizes:
         """Return how many records are set apart, and how many are used."""

@@ -81,16 +81,31 @@ class RunFields(BaseModel):
         "or float16. What is learned, clipped, noised and summed is float32.",
     )
     clients: Count = Field(10, description="Clients in the federation. By default: 10.")
-    partition: Literal["dirichlet", "pathological", "domains"] = Field(
+    partition: Literal[
+        "dirichlet", "pathological", "domains", "natural", "shards", "sizes"
+    ] = Field(
         "dirichlet",
-        description="How classes are split among clients: dirichlet, pathological or "
-        "domains.",
+        description="How candidates are split among clients: dirichlet, pathological, "
+        "domains, natural (a client is an owner), shards or sizes.",
     )
     alpha: float = Field(
         10.0,
         gt=0,
         allow_inf_nan=False,
         description="Concentration of the Dirichlet partition, also within domains.",
+    )
+    shards: Count = Field(
+        2,
+        le=10000,
+        description="Shards of each client, in the order of classes, with --partition "
+        "shards.",
+    )
+    sizes: str = Field(
+        "power:1",
+        max_length=65536,
+        pattern=r"^(power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*)$",
+        description="With --partition sizes: each client's candidates, as 20,5,5, or "
+        "power:EXPONENT.",
     )
     rounds: Count = Field(
         description="Rounds of training. By default: the trainer's own number."

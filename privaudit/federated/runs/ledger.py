@@ -29,7 +29,8 @@ from privaudit.core.errors import (
 )
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes, write_bytes
-from privaudit.datasets.split import NOTHING, PUBLIC, TEST, Split, records_by
+from privaudit.datasets.partition import records_by
+from privaudit.datasets.split import NOTHING, PUBLIC, TEST, Split
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TAKEN = ("server", "public", "clients")  # parties that are no clients

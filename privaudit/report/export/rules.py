@@ -122,6 +122,8 @@ CONFIG = entries(
         "clients": number,
         "partition": SLUG,
         "alpha": number,
+        "shards": number,
+        "sizes": withheld,
         "rounds": number,
         "participation": number,
         "context_tokens": number,

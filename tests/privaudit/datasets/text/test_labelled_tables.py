@@ -47,6 +47,16 @@ def greys(dataset: Dataset) -> list[int]:
     return [int(pictures[i][0, 0, 0]) for i in range(len(dataset))]
 
 
+def test_an_owner_column_makes_domains(tmp_path: Path) -> None:
+    rows = "text,label,writer\na,yes,Zoe\nb,no,Ann\nc,yes,Zoe\n"
+    columns = json.dumps({"owner": "writer"})
+    files = {"t.csv": rows.encode(), COLUMNS_FILE: columns.encode()}
+    dataset = load_dataset("text-table", write_folder(tmp_path, files))
+    assert dataset.domains is not None
+    assert dataset.domains.tolist() == [1, 0, 1]
+    assert dataset.domain_names == ("Ann", "Zoe")
+
+
 def test_chexpert_has_one_finding_and_ignores_uncertain_records_by_default(
     tmp_path: Path,
 ) -> None:
