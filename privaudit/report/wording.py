@@ -261,7 +261,13 @@ def use(audit: Audit) -> str:
     own_template, other = USES[utility.metric]
     others = other.format(rate(neighbour)) if neighbour else ""
     measured = f"{own_template.format(rate(utility.local))}{others}"
-    return f"{measured}{_beyond_untrained(utility.gain)}."
+    sample = ""
+    if utility.tested_clients is not None:
+        sample = (
+            f" Measured on a random sample of {utility.tested_clients:,} of "
+            f"{audit.run.config.clients:,} clients, which the intervals count."
+        )
+    return f"{measured}{_beyond_untrained(utility.gain)}.{sample}"
 
 
 def _beyond_untrained(gain: Estimate | None) -> str:

@@ -171,6 +171,12 @@ class RunFields(BaseModel):
         description="Measure utility on at most so many test records. By default: all, "
         "or 240 for generative models.",
     )
+    tested_clients: Count | None = Field(
+        None,
+        ge=2,
+        description="Measure utility of so many clients' models, drawn by the seed. By "
+        "default: of all.",
+    )
     canary: Literal["mislabelled", "gradient"] | None = Field(
         None,
         description="Canaries for the scenario one-run: mislabelled, or gradient "

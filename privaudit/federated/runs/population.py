@@ -1,7 +1,7 @@
 """The encoded records of a run, and who owns them; the truth about members is apart."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,6 @@ from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import ClientId, Records, Task, Trainer
@@ -43,6 +42,7 @@ class Population:
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.
         canaries: Candidates that are made easy to notice, if there are any.
+        tested_clients: Whose models utility is measured of; None is everybody's.
     """
 
     dataset: Dataset
@@ -52,6 +52,7 @@ class Population:
     model_hash: str
     tested: int | None = None
     canaries: Canaries | None = None
+    tested_clients: tuple[ClientId, ...] | None = None
 
     @property
     def data_hash(self) -> str:
@@ -174,24 +175,6 @@ class Population:
         return labels if domains is None else labels + classes * domains
 
 
-@dataclass(frozen=True)
-class MemberShards(Mapping[ClientId, Records]):
-    """Each client's members, picked when it trains: who is absent costs nothing."""
-
-    population: Population
-    ledger: Ledger
-
-    def __getitem__(self, client: ClientId) -> Records:
-        number = self.population.numbers[client]
-        return self.population.pick(self.ledger.members_of(number))
-
-    def __iter__(self) -> Iterator[ClientId]:
-        return iter(self.population.task.candidates)
-
-    def __len__(self) -> int:
-        return len(self.population.task.candidates)
-
-
 def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
     """Return which of so many records are measured on: the same ones in all runs."""
     order = np.random.default_rng(0).permutation(count)[:most]
@@ -244,8 +227,18 @@ def populate(config: RunConfig) -> Population:
         member_share=0.5 if config.members == "coin" else 1.0,
     )
     return Population(
-        dataset, records, split, task, model.model_hash, config.tested, canaries
-    )
+        dataset, records, split, task, model.model_hash, config.tested, canaries,
+        _tested_clients(config, task),
+    )  # fmt: skip
+
+
+def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | None:
+    """Draw whose models utility is measured of; None where it is of all."""
+    if config.tested_clients is None or config.tested_clients >= config.clients:
+        return None
+    order = Seeds(config.seed).stream("tested clients").permutation(config.clients)
+    chosen = sorted(order[: config.tested_clients].tolist())
+    return tuple(task.clients[number] for number in chosen)
 
 
 def _canaries(

@@ -37,10 +37,7 @@ from privaudit.federated.federation import (
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
-from privaudit.federated.runs.folder.checkpoints import (
-    Checkpoints,
-    drop_checkpoints,
-)
+from privaudit.federated.runs.folder.checkpoints import Checkpoints, drop_checkpoints
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
@@ -69,7 +66,8 @@ from privaudit.federated.runs.folder.run_names import (
 )
 from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.population import MemberShards, Population, populate
+from privaudit.federated.runs.member_shards import MemberShards
+from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -136,9 +134,8 @@ def train(
     with use_device(device), watching(run.name, watcher):
         if fresh or not _is_finished(run, config):
             run = _train_alone(run, config, resume, fresh, watcher)
-    drop_checkpoints(
-        run.path, but=[config.rounds]
-    )  # a kill behind the commit leaves one
+    # A kill behind the commit leaves one.
+    drop_checkpoints(run.path, but=[config.rounds])
     mark_latest([run])
     return run
 
@@ -244,17 +241,15 @@ class _Training:
 
     def commit(self, rounds: int) -> None:
         """Make what was written count, in one rename."""
-        federation, whole = self.federation, rounds == self.run.config.rounds
-        checkpoint_hash = self.checkpoints.save(
-            federation, rounds, federation.losses, whole=whole
-        )
+        is_last = rounds == self.run.config.rounds
+        saved = self.checkpoints.save(self.federation, rounds, whole=is_last)
         self.header["progress"] |= {
             "rounds": rounds,
             "length": self.end.length,
             "head": self.end.head,
             "metrics_hash": file_hash(self.path / "metrics.jsonl"),
             "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
-            "checkpoint_hash": checkpoint_hash,
+            "checkpoint_hash": saved,
         }
         save_header(self.path, self.header, self.lease)
         self.checkpoints.drop_others()
@@ -374,10 +369,10 @@ def _measured(training: _Training, index: int) -> Utility | None:
     """Return the utility after a round; None where it is not measured."""
     if not training.run.config.measures(index):
         return None
-    task, federation = training.population.task, training.federation
-    models, _ = give_away(training.trainer, task, federation, index)
-    server = _own_model(training)
-    return measure_clients(training.trainer, training.population, models, server)
+    trainer, population = training.trainer, training.population
+    task, chosen = population.task, population.tested_clients
+    models, _ = give_away(trainer, task, training.federation, index, clients=chosen)
+    return measure_clients(trainer, population, models, _own_model(training))
 
 
 def _own_model(training: _Training) -> Tensors | None:

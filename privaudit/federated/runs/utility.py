@@ -1,7 +1,8 @@
 """What a model is good for: on a client's own classes, and on its neighbours'."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,9 +20,14 @@ from privaudit.federated.trainer import ClientId, Trainer
 from privaudit.federated.trainer_abilities import MeasuresItself
 from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import half_width
+from privaudit.statistics.intervals import half_width, normal_quantile
 
 _MEAN = phrase("method", "mean over clients, linearised over test records")
+_SAMPLED = phrase(
+    "method",
+    "mean over sampled clients, linearised over test records, with finite-population "
+    "correction",
+)
 
 OWNERS = "utility"  # what an owner's own function measures
 METRICS = ("accuracy", EXACT, F1, LIKENESS, OWNERS)
@@ -50,6 +56,8 @@ class Utility:
         captions: For models that write captions, every metric of captions over all test
             records: of the clients' models on average, and of the server's.
         macro_f1: For models that classify, of the clients' models on all test records.
+        tested_clients: How many clients' models were measured, where not all were: their
+            sampling is in the intervals, but for those of captions and macro F1.
         all: On all test records, each counting once for every client: what compares
             one client that has everything with many; not stored.
     """
@@ -64,6 +72,7 @@ class Utility:
     everywhere: Estimate | None = None
     captions: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     macro_f1: Estimate | None = None
+    tested_clients: int | None = None
     all: Annotated[Estimate | None, Field(exclude=True)] = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,11 +86,21 @@ def measure_clients(
     models: Mapping[ClientId, Tensors],
     server: Tensors | None = None,
 ) -> Utility:
-    """Return the utility of each client's personal model, and of the server's.
+    """Return the utility of clients' personal models, and of the server's.
+
+    Of those clients that the population names, where it names some.
 
     Raises:
         ConfigError: The models generate text, and only their owner can ask them.
     """
+    tested = population.tested_clients
+    if tested is not None:
+        models = {client: models[client] for client in tested if client in models}
+    mean = (
+        partial(mean_accuracy, fraction=len(models) / len(population.task.candidates))
+        if tested
+        else mean_accuracy
+    )
     measured = measure_tests(trainer, population, list(models.values()))
     correct, plain = measured.rows, population.untrained_scores
     own = population.own_rows(list(models))
@@ -89,18 +108,19 @@ def measure_clients(
     mix = population.mix_rows(list(models))
     gain = zero_shot = None
     if plain is not None:
-        gain = mean_accuracy(replace(correct, rows=correct.rows - plain), own)
-        zero_shot = mean_accuracy(_everybody(plain, len(models)), own)
+        gain = mean(replace(correct, rows=correct.rows - plain), own)
+        zero_shot = mean(_everybody(plain, len(models)), own)
     return Utility(
-        local=mean_accuracy(correct, own),
-        neighbour=mean_accuracy(correct, others) if others.rows.any() else None,
+        local=mean(correct, own),
+        neighbour=mean(correct, others) if others.rows.any() else None,
         gain=gain,
         zero_shot=zero_shot,
-        mix=mean_accuracy(correct, mix),
-        all=mean_accuracy(correct, _all_records(correct)),
+        mix=mean(correct, mix),
+        all=mean(correct, _all_records(correct)),
         metric=measured.metric,
         macro_f1=measured.macro_f1,
-        **_of_server(trainer, population, server, measured),
+        tested_clients=len(models) if tested else None,
+        **_of_server(trainer, population, server, measured, mean),
     )
 
 
@@ -109,6 +129,7 @@ def _of_server(
     population: Population,
     server: Tensors | None,
     clients: TaskScores,
+    mean: Callable[[RepeatedRows, RepeatedRows], Estimate],
 ) -> dict[str, Any]:
     """Return the server's part of the utility; captions with the clients' beside."""
     captions = {"clients": clients.captions} if clients.captions else {}
@@ -119,7 +140,7 @@ def _of_server(
         captions["server"] = measured.captions
     return {
         "server": mean_accuracy(measured.rows, _all_records(measured.rows)),
-        "everywhere": mean_accuracy(clients.rows, _all_records(clients.rows)),
+        "everywhere": mean(clients.rows, _all_records(clients.rows)),
         "captions": captions,
     }
 
@@ -152,6 +173,8 @@ def mean_accuracy(
     | Bool[np.ndarray, "clients tests"]
     | Float[np.ndarray, "clients tests"],
     confidence: float = 0.95,
+    *,
+    fraction: float = 1.0,
 ) -> Estimate:
     """Return the mean over clients of each client's mean over its test records.
 
@@ -159,11 +182,21 @@ def mean_accuracy(
     is the sum over records of its squared influence (linearisation, normal interval).
     It says how the number would move with other test records, not with other clients.
 
+    Where clients are a random sample, without replacement, the variance of their mean
+    is added: (1 - f) s^2 / n, of the n clients' means, f being the share that they are.
+    As s^2 holds what single records make of single clients too, the interval is rather
+    too wide than too narrow.
+
+    Source: Cochran, "Sampling techniques", 3rd edition, Wiley 1977, equations 2.20 and
+    10.14 (two-stage sampling), without the factor f of the second stage: here all
+    clients are asked about the same records.
+
     Args:
         scores: 0 or 1 for each client and record, or a difference of two such.
         counted: Which records count for which client, or how much: weights of 0 or
             more, of any sum.
         confidence: Coverage, in (0, 1).
+        fraction: The share that these clients are of all, in (0, 1].
 
     Raises:
         TooFewRecordsError: No record counts for any client.
@@ -181,11 +214,16 @@ def mean_accuracy(
     means, influence = client_means(scores, counted)
     records = int(counted.rows[np.unique(counted.which)].any(axis=0).sum())
     half = half_width(influence, records, confidence)
+    if fraction < 1:
+        spread = means.var(ddof=1) if len(means) > 1 else 1.0  # of one, nobody knows
+        variance = (1 - fraction) * spread / len(means)
+        half = float(np.hypot(half, normal_quantile(confidence) * np.sqrt(variance)))
     value = min(float(means.mean()), 1.0)  # shares of float32 add up to a little more
     least = scores.rows[np.unique(scores.which)].min(initial=0.0)
     low = min(max(float(value - half), float(least)), value)
     high = min(float(value + half), 1.0)
-    return Estimate(value, low, high, (records,), _MEAN, confidence)
+    method = _MEAN if fraction == 1 else _SAMPLED
+    return Estimate(value, low, high, (records,), method, confidence)
 
 
 def logged(utility: Utility | None) -> dict[str, Any]:

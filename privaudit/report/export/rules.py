@@ -138,6 +138,7 @@ CONFIG = entries(
         "measured_rounds": number,
         "targets": text(r"[a-z0-9_-]+(, ?[a-z0-9_-]+){0,9}"),
         "tested": number,
+        "tested_clients": number,
         "canary": SLUG,
         "canaries": number,
         "secure_aggregation": SLUG,
@@ -288,6 +289,7 @@ AUDIT = entries(
                 "everywhere": ESTIMATE,
                 "captions": each("server|clients", CAPTIONS),
                 "macro_f1": ESTIMATE,
+                "tested_clients": number,
                 "local_last_10_rounds": number,
             }
         ),

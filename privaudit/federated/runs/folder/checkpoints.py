@@ -48,28 +48,21 @@ class Checkpoints:
     sizes: dict[int, int] = field(default_factory=dict)
     newest: dict[ClientId, int] = field(default_factory=dict)
 
-    def save(
-        self,
-        federation: Federation,
-        rounds: int,
-        changed: Iterable[ClientId],
-        *,
-        whole: bool = False,
-    ) -> str:
+    def save(self, federation: Federation, rounds: int, *, whole: bool = False) -> str:
         """Write the server's state and the participants', and return the hash.
 
         Args:
             federation: Whose states they are.
             rounds: After how many rounds.
-            changed: Clients that took part in the last of them.
             whole: Whether all clients' states are written into this file.
         """
-        states = {c: federation.kept[c] for c in changed if federation.kept[c]}
+        kept = federation.kept
+        states = {client: kept[client] for client in federation.losses if kept[client]}
         self.newest.update(dict.fromkeys(states, rounds))
         earlier = sorted({*self.newest.values()} - {rounds})
         held = len(states) + sum(self.sizes[number] for number in earlier)
         if whole or held > 2 * len(self.newest):
-            states = {c: kept for c, kept in federation.kept.items() if kept}
+            states = {client: state for client, state in kept.items() if state}
             self.newest, earlier = dict.fromkeys(states, rounds), []
         parts = join_names({"server": federation.server, **states})
         file = checkpoint_path(self.path, rounds)

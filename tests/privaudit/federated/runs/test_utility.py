@@ -27,6 +27,30 @@ def test_the_interval_covers_as_often_as_it_says(rng: np.random.Generator) -> No
     assert covered / 400 > 0.92
 
 
+def test_the_interval_of_sampled_clients_covers_the_mean_of_all(
+    rng: np.random.Generator,
+) -> None:
+    """40 of 80 clients of their own skill; the mean is that of these 80, not of more."""
+    covered, without = 0, 0
+    for _ in range(400):
+        skill = 0.4 + 0.4 * rng.beta(1, 1, 80)
+        chosen = rng.permutation(80)[:40]
+        easy = rng.random(150) * 0.4 + 0.8  # shared by all clients, 1 on average
+        right = rng.random((40, 150)) < np.outer(skill[chosen], easy)
+        weights = np.ones((40, 150), dtype=bool)
+        estimate = mean_accuracy(right.astype(float), weights, fraction=0.5)
+        covered += estimate.low <= skill.mean() <= estimate.high
+        alone = mean_accuracy(right.astype(float), weights)
+        without += alone.low <= skill.mean() <= alone.high
+    assert 0.925 < covered / 400 < 0.995
+    assert without / 400 < 0.9
+
+
+def test_of_one_sampled_client_nobody_knows_how_others_differ() -> None:
+    one = mean_accuracy(np.ones((1, 9)), np.ones((1, 9)), fraction=0.1)
+    assert (one.low, one.high) == (0.0, 1.0)
+
+
 def test_clients_without_counted_records_are_left_out() -> None:
     right = np.array([[1.0, 1], [0, 0]])
     own = np.array([[True, True], [False, False]])

@@ -1,0 +1,26 @@
+"""What clients train on, held only while they train."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import Population
+from privaudit.federated.trainer import ClientId, Records
+
+
+@dataclass(frozen=True)
+class MemberShards(Mapping[ClientId, Records]):
+    """Each client's members, picked when it trains: who is absent costs nothing."""
+
+    population: Population
+    ledger: Ledger
+
+    def __getitem__(self, client: ClientId) -> Records:
+        number = self.population.numbers[client]
+        return self.population.pick(self.ledger.members_of(number))
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self.population.task.candidates)
+
+    def __len__(self) -> int:
+        return len(self.population.task.candidates)
