@@ -3,11 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pytest
-
-from privaudit import load_run
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.run_names import latest_runs
 from privaudit.federated.runs.utility import measure_clients
@@ -43,9 +38,9 @@ def test_sizes_by_a_power_law_and_owners_that_are_not_there(cli: Cli) -> None:
     (run,) = latest_runs()
     sizes = [len(run.population.indices(c)) for c in run.population.task.clients]
     assert sizes[0] > 2 * sizes[1] > 3 * sizes[2] > 0
-    for words, match in (
-        (("--partition", "natural"), "does not say whose its records are"),
-        (("--partition", "sizes", "--sizes", "5;6"), "sizes"),
+    for other, match in (
+        (["--partition", "natural"], "does not say whose its records are"),
+        (["--partition", "sizes", "--sizes", "5;6"], "sizes"),
     ):
-        code, _, err = cli(*BASE, "4", *words)
+        code, _, err = cli(*BASE, "4", *other)
         assert (code, match in err) == (2, True)
