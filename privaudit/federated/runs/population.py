@@ -43,6 +43,8 @@ class Population:
             uses all.
         canaries: Candidates that are made easy to notice, if there are any.
         tested_clients: Whose models utility is measured of; None is everybody's.
+        owners: Whether the data set's domains are the clients themselves: no test
+            record need be of a client's own, so that utility goes by classes alone.
     """
 
     dataset: Dataset
@@ -53,6 +55,7 @@ class Population:
     tested: int | None = None
     canaries: Canaries | None = None
     tested_clients: tuple[ClientId, ...] | None = None
+    owners: bool = False
 
     @property
     def data_hash(self) -> str:
@@ -106,7 +109,7 @@ class Population:
         """Say which test records are of a client's own classes, and its own domains."""
         positions, labels = torch.from_numpy(self.indices(client)), self.dataset.labels
         is_own = torch.isin(labels[self._tests], labels[positions].unique())
-        domains = self.dataset.domains
+        domains = self._domains
         if domains is not None:
             is_own &= torch.isin(domains[self._tests], domains[positions].unique())
         return is_own
@@ -167,10 +170,14 @@ class Population:
         )
         return self._kinds[self._tests], counts[place]
 
+    @property
+    def _domains(self) -> Int[Tensor, " n"] | None:
+        return None if self.owners else self.dataset.domains
+
     @cached_property
     def _kinds(self) -> Int[Tensor, " n"]:
         """A number for each class in each domain."""
-        labels, domains = self.dataset.labels, self.dataset.domains
+        labels, domains = self.dataset.labels, self._domains
         classes = len(self.dataset.class_names)
         return labels if domains is None else labels + classes * domains
 
@@ -228,7 +235,7 @@ def populate(config: RunConfig) -> Population:
     )
     return Population(
         dataset, records, split, task, model.model_hash, config.tested, canaries,
-        _tested_clients(config, task),
+        _tested_clients(config, task), config.partition == "natural",
     )  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """Options for federations of many clients, from the command line to the numbers."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.run_names import latest_runs
 from privaudit.federated.runs.utility import measure_clients
+from tests.benchmarks.many_clients import write_embeddings
 from tests.conftest import Cli
 
 BASE = ("train", "--trainer", "zero-shot", "--rounds", "1", "--clients")
@@ -30,6 +32,21 @@ def test_shards_and_a_sample_of_tested_clients(cli: Cli) -> None:
 
 def measure(run: Any, models: Mapping[str, Tensors]) -> Any:
     return measure_clients(run.trainer, run.population, models)
+
+
+def test_natural_clients_are_owners_and_are_tested_on_their_classes(
+    cli: Cli, tmp_path: Path
+) -> None:
+    data = write_embeddings(tmp_path / "bank.npz", 20)
+    words = ("--dataset", "feature-bank", "--data", str(data), "--tested", "50")
+    assert cli(*BASE, "20", *words, "--partition", "natural")[0] == 0
+    (run,) = latest_runs()
+    population, owners = run.population, run.population.dataset.domains
+    for number, client in enumerate(population.task.clients):
+        positions = population.indices(client)
+        assert set(owners[positions].tolist()) == {number}
+        assert population.own_records(client).any()
+    assert run.metrics[-1]["local_accuracy"] is not None
 
 
 def test_sizes_by_a_power_law_and_owners_that_are_not_there(cli: Cli) -> None:
