@@ -314,12 +314,9 @@ def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
     _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
-    trainer, seeds = run.trainer, Seeds(run.config.seed)
-    population = run.population
-    shards = MemberShards(population, run.ledger)
-    federation = Federation.begin(
-        trainer, population.task, shards, seeds, secrets=run.secrets
-    )
+    trainer, population, seeds = run.trainer, run.population, Seeds(run.config.seed)
+    task, shards = population.task, MemberShards(population, run.ledger)
+    federation = Federation.begin(trainer, task, shards, seeds, secrets=run.secrets)
     checkpoints = Checkpoints(run.path)
     if rounds:
         trained = dict.fromkeys(chain.from_iterable(run.participants))
@@ -384,12 +381,9 @@ def _own_model(training: _Training) -> Tensors | None:
 def _finish(training: _Training) -> None:
     config, task = training.run.config, training.population.task
     models, messages = give_away(
-        training.trainer,
-        task,
-        training.federation,
-        config.rounds,
+        training.trainer, task, training.federation, config.rounds,
         publish=config.publish,
-    )
+    )  # fmt: skip
     training.record(config.rounds, messages)
     write_tensors(training.path / PERSONAL, join_models(models))
     written = [PERSONAL, "privacy.json"]

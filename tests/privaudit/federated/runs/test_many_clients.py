@@ -42,6 +42,7 @@ def test_natural_clients_are_owners_and_are_tested_on_their_classes(
     assert cli(*BASE, "20", *words, "--partition", "natural")[0] == 0
     (run,) = latest_runs()
     population, owners = run.population, run.population.dataset.domains
+    assert owners is not None
     for number, client in enumerate(population.task.clients):
         positions = population.indices(client)
         assert set(owners[positions].tolist()) == {number}
