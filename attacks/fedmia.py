@@ -27,7 +27,7 @@ Signals = Float[np.ndarray, "models records"]
 @ATTACKS.register("fedmia")
 @dataclass(frozen=True)
 class FedMia:
-    """Score a candidate by how far the target's uploads know it beyond its peers'.
+    """Score a candidate by how much better a client's uploads know it than others' do.
 
     The models that other clients upload in a round did not train on the candidate, so
     their confidences in it, taken as normal, say what a non-member's would be: no

@@ -96,6 +96,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
             "config/label_column",
             "config/owner_column",
             "config/seed",
+            "config/sizes",
             "config/template",
             "config/text_column",
         ]
