@@ -123,7 +123,8 @@ def test_the_probe_computes_as_this_process(
     ):
         handed_on = computing_here()
     assert told == [(torch.device("cpu"), (None, False), False)]
-    assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True]
+    threads = torch.get_num_threads()
+    assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True, threads]
     with use_memory("20GiB"), use_checkpointing(), trust_remote_code():
         measure_costs(run)
     assert told[1] == (torch.device("cpu"), (20 * 2**30, True), True)
