@@ -1,6 +1,6 @@
 """The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from privaudit.federated.runs.folder.own_files import refuse_link
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility, measure_clients
+from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.models.interfaces import OwnersModel, TaskKind
 from privaudit.recording.origins.scores import SCORES
@@ -102,13 +103,7 @@ class Auditor:
         """
         _check_arguments(scenario, clients, shadows, seed, attacks)
         with watching(self.run.name, watcher):
-            task = self.run.population.task
-        if shadows is None:
-            shadows = USUAL_SHADOWS[task.kind] if self.run.trains_shadows else 0
-        named = named_attacks(attacks, shadows)
-        plan = find_scenario(scenario, shadows).besides(named)
-        plan = self._as_seen(plan.for_task(task.kind))
-        check_played(named, plan)
+            plan = self.plan(scenario, attacks, shadows)
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
         played = PlayedScenario(self.run, plan, adversary, targets, clients)
         played = replace(played, results=played.attack(plan, targets))
@@ -126,6 +121,27 @@ class Auditor:
                 if part.applies(played)
             },
         )
+
+    def plan(
+        self,
+        scenario: str | Scenario,
+        attacks: Attacks = (),
+        shadows: int | None = None,
+    ) -> Scenario:
+        """Return a scenario as it can be played on the run, with further attacks.
+
+        Raises:
+            UnknownNameError: As :meth:`attack` does.
+            ConfigError: Likewise.
+        """
+        task = self.run.population.task
+        if shadows is None:
+            shadows = USUAL_SHADOWS[task.kind] if self.run.trains_shadows else 0
+        named = named_attacks(attacks, shadows)
+        plan = find_scenario(scenario, shadows).besides(named)
+        plan = self._as_seen(plan.for_task(task.kind))
+        check_played(named, plan)
+        return plan
 
     def _utility(self) -> Utility | None:
         run = self.run
@@ -145,11 +161,22 @@ class Auditor:
         return plan.without_pictures() if blind else plan
 
     def prepare(
-        self, scenario: Scenario, *, seed: int = 0, watcher: Watcher | None = None
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        watcher: Watcher | None = None,
+        only: Collection[ClientId] | None = None,
     ) -> tuple[Adversary, list[Target]]:
         """Return what the adversary has; every client that ever trained is a target.
 
         Where the view holds models without names, each target has its likeliest one.
+
+        Args:
+            scenario: As it is played.
+            seed: Of the adversary's randomness.
+            watcher: As of :meth:`attack`.
+            only: The targets; None for all of them.
 
         Raises:
             UnknownNameError: No threat model, or no client, has that name.
@@ -186,7 +213,7 @@ class Auditor:
             watcher and _naming(run.name, watcher),
         )
         trained = trained_clients(run, scenario.threat)
-        whom = [client for client in trained if client != who]
+        whom = [c for c in trained if c != who and (only is None or c in only)]
         if not whom:
             raise AttackError(
                 f"{run.name} has no client to attack: no sum that its server received "

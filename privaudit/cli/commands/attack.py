@@ -55,8 +55,10 @@ def attack(
 ) -> None:
     """Run the attacks of a scenario on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import named_attacks
+    from privaudit.auditing.shadow_models.jobs import shadow_jobs
     from privaudit.cli.progress import Phase, choose_view
     from privaudit.execution.jobs import Job, results_of
+    from privaudit.execution.local import HERE
     from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import chosen_runs
     from privaudit.recording.owner import owners_place
@@ -65,10 +67,12 @@ def attack(
     asked = {"clients": options.attacked(clients), "shadows": shadows, "seed": seed}
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
-    given = (scenario, {**asked, "attacks": named}, show_records, owners_place())
+    wanted, owner = {**asked, "attacks": named}, owners_place()
+    chosen = chosen_runs(run, runs)
+    given = (scenario, wanted, show_records, owner)
     jobs = [
         Job(f"attack {place}, {one.name}", attack_run, (one, *given), one.name)
-        for place, one in enumerate(chosen_runs(run, runs), start=1)
+        for place, one in enumerate(chosen, start=1)
     ]
 
     def begin(job: Job["Audit"]) -> None:
@@ -77,6 +81,11 @@ def attack(
             view(Phase(job.run, "attack", scenario, done, len(jobs)))
 
     with view:
+        if executor != HERE:
+            shared = [
+                j for one in chosen for j in shadow_jobs(one, scenario, wanted, owner)
+            ]
+            results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)
     page = _common_page(audits, show_records)
     results = [_result(audit, page, named) for audit in audits]

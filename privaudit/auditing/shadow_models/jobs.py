@@ -1,0 +1,93 @@
+"""Shadow models of many clients as jobs: some clients each, kept beside the run.
+
+What shadow models of a client say depends on no other client where they are replayed on
+what that client received. So clients can be shared out: each job keeps its clients'
+answers where the attack that follows finds them, and the attack's numbers are those of
+one process. Shadows of one client are not cut: they train stacked, and a stack of
+another size may round otherwise.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privaudit.auditing.auditor import Auditor
+from privaudit.execution.jobs import Job
+from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import ClientId
+from privaudit.recording.owner import chosen_owner, use_owner
+from privaudit.statistics.progress import Watcher
+
+CLIENTS = 8  # of a job: it costs what it takes to read a run and to rebuild them
+
+
+def shadow_jobs(
+    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None = None
+) -> list[Job[None]]:
+    """Return jobs that train the shadow models of an attack; none where nothing is won.
+
+    That is where one job would do, or where whole federations are trained, in which all
+    targets are together.
+
+    Args:
+        run: The run.
+        scenario: Name of the scenario.
+        asked: What :meth:`privaudit.auditing.auditor.Auditor.attack` is asked for.
+        owner: Where the run's owner is from, if it was trained elsewhere.
+    """
+    most = run.config.clients if asked["clients"] == "all" else asked["clients"]
+    if most <= CLIENTS or asked["shadows"] == 0:
+        return []
+    clients = _clients(load_run(run.path), scenario, asked, owner)
+    parts = [clients[n : n + CLIENTS] for n in range(0, len(clients), CLIENTS)]
+    if len(parts) < 2:
+        return []
+    return [
+        Job(
+            f"shadow models {number} of {len(parts)}, {scenario}, {run.name}",
+            train_shadows,
+            (run, scenario, asked, part, owner),
+            run.name,
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def _clients(
+    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None
+) -> list[ClientId]:
+    """Return whom shadow models can be trained for, apart from each other."""
+    with use_owner(None if chosen_owner() else owner):
+        auditor = Auditor(run)
+        plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
+        if not any(attack.trains_shadows for attack in plan.attacks.values()):
+            return []
+        adversary, targets = auditor.prepare(plan, seed=asked["seed"])
+    names = [target.client for target in targets]
+    is_apart = bool(adversary.view.messages) and adversary.store is not None
+    for target in targets:
+        is_apart &= adversary.view.sees_updates_of(target.client)
+        is_apart &= not target.reconstructed.suspects
+    if not is_apart:
+        return []
+    return names if asked["clients"] == "all" else names[: asked["clients"]]
+
+
+def train_shadows(
+    run: Run,
+    scenario: str,
+    asked: Mapping[str, Any],
+    clients: Sequence[ClientId],
+    owner: str | None,
+    watcher: Watcher | None = None,
+) -> None:
+    """Train some clients' shadow models, and keep what they say beside the run."""
+    with use_owner(None if chosen_owner() else owner):
+        auditor = Auditor(run)
+        plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
+        adversary, targets = auditor.prepare(
+            plan, seed=asked["seed"], watcher=watcher, only=clients
+        )
+        for attack in plan.attacks.values():
+            if attack.trains_shadows:
+                attack(adversary, targets)

@@ -1,0 +1,56 @@
+"""Shadow models in jobs: what an attack finds does not depend on who trained them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.shadow_models.jobs import shadow_jobs
+from privaudit.execution.jobs import results_of
+from privaudit.execution.local import HERE
+from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.training import train
+from privaudit.statistics.progress import Event, Phase
+
+ASKED: dict[str, Any] = {"clients": "all", "shadows": 5, "seed": 0, "attacks": []}
+SERVER = "server-reconstruct"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("runs")
+    small: dict[str, Any] = {"rounds": 1, "epochs": 1, "test_share": 0.45}
+    return train("promptfl", folder=folder, clients=10, seed=3, **small)
+
+
+def test_jobs_leave_nothing_to_train_and_the_same_numbers(
+    run: Run, tmp_path: Path
+) -> None:
+    shutil.copytree(run.path, tmp_path / run.name)
+    alone = Auditor(load_run(tmp_path / run.name)).attack(SERVER, **ASKED)
+    jobs = shadow_jobs(run, SERVER, ASKED)
+    assert [len(job.arguments[3]) for job in jobs] == [8, 2]
+    results_of(HERE, jobs)
+    events: list[Event] = []
+    found = Auditor(run).attack(SERVER, watcher=events.append, **ASKED)
+    assert not [e for e in events if isinstance(e, Phase) and e.phase == "shadows"]
+    assert found.to_dict() == alone.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "asked"),
+    [
+        (SERVER, {"clients": 8}),  # one job
+        (SERVER, {"shadows": 0}),
+        ("server-aggregate", {}),  # whole federations: all targets are together
+        ("prompt-release", {}),
+        ("update-watch", {}),  # trains none
+    ],
+)
+def test_where_nothing_is_won_there_are_none(
+    run: Run, scenario: str, asked: dict[str, Any]
+) -> None:
+    assert shadow_jobs(run, scenario, ASKED | asked) == []
