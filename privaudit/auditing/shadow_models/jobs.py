@@ -8,6 +8,7 @@ another size may round otherwise.
 """
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from privaudit.auditing.auditor import Auditor
@@ -18,7 +19,8 @@ from privaudit.federated.trainer import ClientId
 from privaudit.recording.owner import chosen_owner, use_owner
 from privaudit.statistics.progress import Watcher
 
-CLIENTS = 8  # of a job: it costs what it takes to read a run and to rebuild them
+CLIENTS = 8  # of a job at least: each job reads the run
+MOST_JOBS = 1000  # of a run: with more clients, jobs have more of them
 
 
 def shadow_jobs(
@@ -39,7 +41,8 @@ def shadow_jobs(
     if most <= CLIENTS or asked["shadows"] == 0:
         return []
     clients = _clients(load_run(run.path), scenario, asked, owner)
-    parts = [clients[n : n + CLIENTS] for n in range(0, len(clients), CLIENTS)]
+    size = max(CLIENTS, ceil(len(clients) / MOST_JOBS))
+    parts = [clients[n : n + size] for n in range(0, len(clients), size)]
     if len(parts) < 2:
         return []
     return [
