@@ -119,7 +119,9 @@ class _Expected:
         values: Float[np.ndarray, " records"],
         folds: int,
     ) -> "_Expected":
-        mean, spread, parts = RidgeCV(PENALTIES), RidgeCV(PENALTIES), KFold(folds)
+        mean, spread = RidgeCV(PENALTIES), RidgeCV(PENALTIES)
+        # Shuffled: data sets are often sorted by class, and a fold must not lack one.
+        parts = KFold(folds, shuffle=True, random_state=0)
         residuals = values - cross_val_predict(mean, inputs, values, cv=parts)
         least = max(FLOOR * float(values.std()), np.finfo(float).tiny ** 0.5)
         logs = np.log(np.maximum(residuals**2, least**2))

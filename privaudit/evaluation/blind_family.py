@@ -48,8 +48,14 @@ class BlindFamily:
         """Refuse what no classifier can read.
 
         Raises:
-            ConfigError: A feature is not finite, or texts are not one for each record.
+            ConfigError: A feature is not finite, texts are not one for each record, or
+            there is nothing to read.
         """
+        if not self.features.shape[1] and not self.texts:
+            raise ConfigError(
+                "Records without features and without texts were given, so that there "
+                "is nothing to tell them by. Give one or the other."
+            )
         bad = int((~np.isfinite(self.features)).any(axis=1).sum())
         if bad:
             raise ConfigError(

@@ -44,6 +44,20 @@ def test_records_that_are_easy_for_all_do_not_hide_members() -> None:
     assert found.low > 0.85 > plain.high
 
 
+def test_records_that_are_sorted_by_class_are_learned_from_as_well() -> None:
+    """Folds in the data set's order would lack whole classes."""
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.integers(5, size=1000))
+    inputs, values = np.eye(5)[labels], 3.0 * labels + rng.normal(size=1000)
+    expected = _Expected.fit(inputs, values, folds=5)
+    assert abs(expected.held_out.mean()) < 0.1
+    assert 0.9 < expected.held_out.std() < 1.1
+    order = rng.permutation(1000)
+    mixed = _Expected.fit(inputs[order], values[order], folds=5)
+    found, wanted = (one.standardised(inputs, values) for one in (expected, mixed))
+    np.testing.assert_allclose(found, wanted, atol=0.1)
+
+
 def test_a_model_of_one_confidence_for_all_tells_nothing() -> None:
     inputs, _ = drawn(50, seed=0)
     expected = _Expected.fit(inputs, np.ones(50), folds=5)

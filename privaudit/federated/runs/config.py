@@ -157,6 +157,7 @@ def make_config(
     except ValidationError as error:
         raise ConfigError(readable(error, "run")) from None
     refuse_truths("run", fields, config)
+    _check_partition(config)
     _check_masking(config, built)
     return config
 
@@ -219,6 +220,17 @@ def _full(place: str | Path) -> str:
             f"{shown(str(place))} is no place of data or weights: {reason}. Name one."
         ) from None
     return str(resolved)
+
+
+def _check_partition(config: RunConfig) -> None:
+    """Refuse parameters of a partition that is not the one."""
+    for name in ("shards", "sizes"):
+        usual = RunConfig.model_fields[name].default
+        if config.partition != name and getattr(config, name) != usual:
+            raise ConfigError(
+                f"{name} = {getattr(config, name)} was requested, and the partition is "
+                f"{config.partition}. Add --partition {name}, or leave --{name} out."
+            )
 
 
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:

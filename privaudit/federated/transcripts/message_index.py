@@ -45,10 +45,10 @@ class MessageIndex(Sequence[Message]):
 
     @cached_property
     def _by_party(self) -> Mapping[str, Sequence[Message]]:
-        found = _grouped(self._messages, lambda m: m.sender)
+        found: dict[str, list[Message]] = defaultdict(list)
         for message in self._messages:
-            if message.receiver != message.sender:
-                found[message.receiver].append(message)
+            for party in {message.sender, message.receiver}:
+                found[party].append(message)
         return found
 
     @cached_property

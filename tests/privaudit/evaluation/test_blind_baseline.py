@@ -229,6 +229,8 @@ def test_trees_see_what_no_line_tells() -> None:
 def test_texts_are_one_for_each_record() -> None:
     with pytest.raises(ConfigError, match="There are 50 texts for 100 records"):
         blind_baseline(NOTHING, NOTHING, member_texts=["a"] * 50)
+    with pytest.raises(ConfigError, match="nothing to tell them by"):
+        blind_baseline(NOTHING, NOTHING)
 
 
 @pytest.mark.parametrize(

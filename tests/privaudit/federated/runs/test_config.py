@@ -106,3 +106,10 @@ def test_each_partition_has_its_name() -> None:
         for name in ("dirichlet", "pathological", "domains")
     ]
     assert found == [Dirichlet(2.0), Pathological(), ByDomain(2.0)]
+
+
+@pytest.mark.parametrize(("name", "value"), [("shards", 5), ("sizes", "power:2")])
+def test_parameters_of_another_partition_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"Add --partition {name}"):
+        make_config("promptfl", **{name: value})
+    assert make_config("promptfl", partition=name, **{name: value})
