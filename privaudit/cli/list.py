@@ -49,7 +49,9 @@ def names_of(what: str) -> Iterator[tuple[str, ...]]:
     if what not in REGISTRIES:
         having = [r for r in REGISTRIES.values() if what in r.names()]
         if not having:
-            raise UnknownNameError("list or entry", what, [*REGISTRIES, "models"])
+            lists = [*REGISTRIES, "models"]
+            names = (name for r in REGISTRIES.values() for name in r.names())
+            raise UnknownNameError("list or entry", what, lists, names)
         for registry in having:
             yield from _described(what, registry)
         return

@@ -80,12 +80,21 @@ class ConfigError(PrivauditError, ValueError):
 
 
 class UnknownNameError(ConfigError):
-    """No trainer, attack, scenario, data set or model has that name."""
+    """No trainer, attack, scenario, data set or model has that name.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    Args:
+        kind: What was asked for.
+        name: Its name.
+        known: Those that there are, which are shown.
+        nearby: Others that may have been meant.
+    """
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], nearby: Iterable[str] = ()
+    ) -> None:
         names = sorted(known)
         super().__init__(
-            f"No {kind} is called {shown(name)}.{nearest(name, names)} Known: "
+            f"No {kind} is called {shown(name)}.{nearest(name, [*names, *nearby])} Known: "
             f"{', '.join(names)}."
         )
 

@@ -69,13 +69,20 @@ def located(place: str | Path) -> Path:
             return path
     where = " or ".join(map(str, there or looked))
     what = (
-        f"{place} is not {where}: that has another content"
+        f"{_short(place)} is not {where}: that has another content"
         if there
         else (f"There is no {place}: nothing is at {where}")
     )
+    advice = "Restore it, or train again without the hash" if there else "Put it there"
     raise MissingFileError(
-        f"{what}. Put it there, or add its folder to the search path PRIVAUDIT_DATA."
+        f"{what}. {advice}, or add its folder to the search path PRIVAUDIT_DATA."
     )
+
+
+def _short(place: str | Path) -> str:
+    """Return a name with the first digits of its hash."""
+    name, mark, digits = str(place).partition("#")
+    return name + mark + digits[:8]
 
 
 def by_content(place: str) -> str:

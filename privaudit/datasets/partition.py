@@ -294,10 +294,15 @@ class BySizes:
             more = largest_remainder(shares, spare)
             return [FEWEST_CANDIDATES + one for one in more]
         sizes = [int(one) for one in self.sizes.split(",")]
-        if len(sizes) != clients or min(sizes) < FEWEST_CANDIDATES:
+        if len(sizes) != clients:
             raise ConfigError(
-                f"{len(sizes)} sizes from {min(sizes)} on were given for {clients:,} "
-                f"clients. Give each one, of at least {FEWEST_CANDIDATES}."
+                f"{len(sizes)} sizes were given for {clients:,} clients. Give each one."
+            )
+        if min(sizes) < FEWEST_CANDIDATES:
+            place = sizes.index(min(sizes))
+            raise ConfigError(
+                f"client-{place} would get {sizes[place]} of the candidates, by the sizes "
+                f"given. Give each client at least {FEWEST_CANDIDATES}."
             )
         if sum(sizes) > records:
             raise TooFewRecordsError(

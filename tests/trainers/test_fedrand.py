@@ -110,7 +110,9 @@ def test_past_goes_on_with_the_own_last_factor(play: Play) -> None:
     start = played.server
     played.federation.server = {n: torch.full_like(t, 2.0) for n, t in start.items()}
     for client in CLIENTS:
-        played.kept[client] = {n: torch.full_like(t, 7.0) for n, t in start.items()}
+        played.federation.kept[client] = {
+            n: torch.full_like(t, 7.0) for n, t in start.items()
+        }
     played.step()
     for name, tensor in played.kept["client-0"].items():
         assert tensor.unique().item() == (2.0 if name.endswith(".A") else 7.0)

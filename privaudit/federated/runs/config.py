@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AddsNoise
 from privaudit.models.interfaces import AnyTask, TaskKind
 from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
+
+_SIZES = re.compile(r"power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*")
 
 
 class RunConfig(RunFields):
@@ -231,6 +234,17 @@ def _check_partition(config: RunConfig) -> None:
                 f"{name} = {getattr(config, name)} was requested, and the partition is "
                 f"{config.partition}. Add --partition {name}, or leave --{name} out."
             )
+    if not _SIZES.fullmatch(config.sizes):
+        raise ConfigError(
+            f"sizes = {shown(config.sizes)} was given. Use power:EXPONENT, such as "
+            "power:1, or a number of candidates for each client, such as 20,5,5."
+        )
+    tested = config.tested_clients
+    if tested is not None and tested > config.clients:
+        raise ConfigError(
+            f"{tested} tested clients were requested, and there are {config.clients}. "
+            "Use fewer, or leave --tested-clients out to test all of them."
+        )
 
 
 def _check_masking(config: RunConfig, trainer: Trainer) -> None:

@@ -103,7 +103,6 @@ class RunFields(BaseModel):
     sizes: str = Field(
         "power:1",
         max_length=65536,
-        pattern=r"^(power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*)$",
         description="With --partition sizes: each client's candidates, as 20,5,5, or "
         "power:EXPONENT.",
     )

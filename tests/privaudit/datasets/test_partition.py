@@ -142,7 +142,11 @@ def test_sizes_are_those_given_or_follow_a_power() -> None:
     # 2 each, and 294 in shares of 6, 3 and 2: 160.4, 80.2 and 53.5
     assert BySizes("power:1").of(300, 3) == [2 + 160, 2 + 80, 2 + 54]
     assert BySizes("power:0").of(11, 3) == [4, 4, 3]
-    for sizes, match in (("5,5", "2 sizes"), ("5,1,5", "from 1"), ("299,2,2", "303")):
+    for sizes, match in (
+        ("5,5", "2 sizes"),
+        ("5,1,5", "client-1 would get 1"),
+        ("299,2,2", "303"),
+    ):
         with pytest.raises(ConfigError, match=match):
             split(BySizes(sizes), 3)
     with pytest.raises(TooFewRecordsError, match="fewer than 2 for each"):

@@ -110,6 +110,14 @@ def test_each_partition_has_its_name() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("shards", 5), ("sizes", "power:2")])
 def test_parameters_of_another_partition_are_refused(name: str, value: object) -> None:
+    given: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=f"Add --partition {name}"):
-        make_config("promptfl", **{name: value})
-    assert make_config("promptfl", partition=name, **{name: value})
+        make_config("promptfl", **given)
+    assert make_config("promptfl", partition=name, **given)
+
+
+def test_sizes_and_tested_clients_are_checked() -> None:
+    with pytest.raises(ConfigError, match="Use power:EXPONENT"):
+        make_config("promptfl", partition="sizes", sizes="power")
+    with pytest.raises(ConfigError, match="9 tested clients were requested"):
+        make_config("promptfl", clients=4, tested_clients=9)
