@@ -71,7 +71,7 @@ $(NVFLARE)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 # Beside Flower, which takes older versions of typer and rich than constraints.txt pins:
-# simulated federations, and the command line.
+# simulated federations, the partitioners of flwr-datasets, and the command line.
 test-flower: export PYTHONDONTWRITEBYTECODE =
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -q -m flower $(TESTS)
@@ -81,7 +81,7 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip install --quiet --upgrade "pip>=24"
 	$(FLOWER)/bin/python -m pip install --quiet --no-compile -c constraints-flower.txt \
-	  -e ".[dev,flower]" "flwr[simulation]"
+	  -e ".[dev,flower,flower-datasets]" "flwr[simulation]"
 	touch $@
 
 # Ray, really started: a cluster of two nodes on this machine.

@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
 from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
+from privaudit.datasets.flower_partition import FlowerPartition
 
 FEWEST_CANDIDATES = 2  # of a client: members cannot be told from others in fewer
 DRAWS = 10  # of a Dirichlet partition, until every client has so many; then repaired
@@ -329,7 +330,9 @@ def largest_remainder(shares: list[int], total: int) -> list[int]:
     return counts
 
 
-Partition = Pathological | Dirichlet | ByDomain | Natural | ByShards | BySizes
+Partition = (
+    Pathological | Dirichlet | ByDomain | Natural | ByShards | BySizes | FlowerPartition
+)
 
 
 def _spread(

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from privaudit.cli.progress import Result, Watcher
     from privaudit.federated.runs.runs import Run
 
+Scenarios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scenario",
+        help="What the adversary sees and does; repeatable: each scenario is made on "
+        "each run. `privaudit list scenarios` names them. By default: "
+        "server-reconstruct.",
+    ),
+]
 ScoreFile = Annotated[
     Path,
     typer.Argument(
@@ -42,7 +51,7 @@ FolderName = Annotated[
 
 def attack(
     run: options.Runs = None,
-    scenario: options.ScenarioName = "server-reconstruct",
+    scenario: Scenarios = None,
     attacks: options.NamedAttacks = None,
     clients: options.Attacked = "3",
     shadows: options.Shadows = None,
@@ -53,8 +62,9 @@ def attack(
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
 ) -> None:
-    """Run the attacks of a scenario on runs, and report what leaks."""
+    """Run the attacks of scenarios on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import named_attacks
+    from privaudit.auditing.scenario import SCENARIOS
     from privaudit.auditing.shadow_models.jobs import shadow_jobs
     from privaudit.cli.progress import Phase, choose_view
     from privaudit.execution.jobs import Job, results_of
@@ -69,27 +79,45 @@ def attack(
     named_attacks(named, shadows or 0)  # before anything is loaded
     wanted, owner = {**asked, "attacks": named}, owners_place()
     chosen = chosen_runs(run, runs)
-    given = (scenario, wanted, show_records, owner)
+    scenarios = list(dict.fromkeys(scenario or ["server-reconstruct"]))
+    for name in scenarios:
+        SCENARIOS.find(name)
+    given = (wanted, show_records, owner)
     jobs = [
-        Job(f"attack {place}, {one.name}", attack_run, (one, *given), one.name)
+        Job(f"{name} {place}, {one.name}", attack_run, (one, name, *given), one.name)
+        for name in scenarios
         for place, one in enumerate(chosen, start=1)
     ]
 
     def begin(job: Job["Audit"]) -> None:
         if len(jobs) > 1:
-            done = jobs.index(job)
-            view(Phase(job.run, "attack", scenario, done, len(jobs)))
+            played = job.arguments[1]
+            view(Phase(job.run, "attack", played, jobs.index(job), len(jobs)))
 
     with view:
         if executor != HERE:
             shared = [
-                j for one in chosen for j in shadow_jobs(one, scenario, wanted, owner)
+                job
+                for name in scenarios
+                for one in chosen
+                for job in shadow_jobs(one, name, wanted, owner)
             ]
             results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)
-    page = _common_page(audits, show_records)
-    results = [_result(audit, page, named) for audit in audits]
-    view.present(results, lambda: _present(audits, page, named))
+    found = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
+    pages = [_common_page(part, show_records) for part in found]
+    is_named = len(scenarios) > 1
+
+    def in_full() -> None:
+        for part, page in zip(found, pages, strict=True):
+            _present(part, page, named, is_named=is_named)
+
+    results = [
+        _result(audit, page, named, is_named=is_named)
+        for part, page in zip(found, pages, strict=True)
+        for audit in part
+    ]
+    view.present(results, in_full)
 
 
 def attack_run(
@@ -166,13 +194,28 @@ def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:
     return page
 
 
-def _present(audits: Sequence["Audit"], page: Path, named: Sequence[str]) -> None:
-    """Print the table, what was asked for by name, and where the report lies."""
+def _present(
+    audits: Sequence["Audit"],
+    page: Path,
+    named: Sequence[str],
+    *,
+    is_named: bool = False,
+) -> None:
+    """Print the table, what was asked for by name, and where the report lies.
+
+    Args:
+        audits: Of one scenario.
+        page: The report on them.
+        named: Attacks that were asked for by name.
+        is_named: Name the scenario, as there are others.
+    """
     from rich.console import Console
 
     from privaudit.report.tables.table import print_table
 
     console = Console()
+    if is_named:
+        console.print(f"Scenario: {audits[0].scenario.name}", highlight=False)
     print_table(audits, console)
     for audit in audits:
         for line in _requested(audit, named):
@@ -190,8 +233,13 @@ def _requested(audit: "Audit", named: Sequence[str]) -> list[str]:
     ]
 
 
-def _result(audit: "Audit", page: Path, named: Sequence[str]) -> "Result":
-    """Return the numbers of an audit; audit.json holds the others."""
+def _result(
+    audit: "Audit", page: Path, named: Sequence[str], *, is_named: bool = False
+) -> "Result":
+    """Return the numbers of an audit; audit.json holds the others.
+
+    Their line names the scenario as well if it ``is_named``.
+    """
     from privaudit.cli.progress import Result
 
     headline, place = audit.headline, audit.run.path / "audits" / audit.scenario.name
@@ -216,7 +264,8 @@ def _result(audit: "Audit", page: Path, named: Sequence[str]) -> "Result":
             if leak is not headline
         },
     }
-    summary = f"{audit.run.name}: {headline.verdict} {audit.assurance.sentence}"
+    of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name
+    summary = f"{of}: {headline.verdict} {audit.assurance.sentence}"
     lines = [summary.rstrip(), *_requested(audit, named)]
     return Result("\n".join(lines), contents)
 

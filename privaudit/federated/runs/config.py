@@ -21,6 +21,7 @@ from privaudit.core.parameters import (
 )
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
+from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
 from privaudit.datasets.named_places import by_content, is_named, with_hash
 from privaudit.datasets.partition import (
     ByDomain,
@@ -42,6 +43,14 @@ from privaudit.models.interfaces import AnyTask, TaskKind
 from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
 
 _SIZES = re.compile(r"power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*")
+_PARTITIONS: Mapping[str, Callable[[RunFields], Partition]] = {
+    "dirichlet": lambda run: Dirichlet(run.alpha),
+    "pathological": lambda run: Pathological(),
+    "domains": lambda run: ByDomain(run.alpha),
+    "natural": lambda run: Natural(),
+    "shards": lambda run: ByShards(run.shards),
+    "sizes": lambda run: BySizes(run.sizes),
+}
 
 
 class RunConfig(RunFields):
@@ -52,6 +61,18 @@ class RunConfig(RunFields):
     def _refuse_nul(cls, value: Any) -> Any:
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text holds a NUL")
+        return value
+
+    @field_validator("partition")
+    @classmethod
+    def _known_partition(cls, value: str) -> str:
+        if value.startswith(FLOWER):
+            try:
+                return str(FlowerPartition.of(value))
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if value not in _PARTITIONS:
+            raise ValueError(f"use {', '.join(_PARTITIONS)}, or {FLOWER}NAME")
         return value
 
     def measures(self, index: int) -> bool:
@@ -78,15 +99,14 @@ class RunConfig(RunFields):
 
     def split(self) -> Partition:
         """Return the partition with its parameters."""
-        partitions: dict[str, Callable[[], Partition]] = {
-            "pathological": Pathological,
-            "domains": lambda: ByDomain(self.alpha),
-            "natural": Natural,
-            "shards": lambda: ByShards(self.shards),
-            "sizes": lambda: BySizes(self.sizes),
-            "dirichlet": lambda: Dirichlet(self.alpha),
-        }
-        return partitions[self.partition]()
+        if self.partition.startswith(FLOWER):
+            return FlowerPartition.of(self.partition)
+        return _PARTITIONS[self.partition](self)
+
+    @property
+    def has_owners(self) -> bool:
+        """Whether clients are owners of records, or groups of them."""
+        return self.partition == "natural" or "NaturalId" in self.partition
 
     def shares(self) -> SplitSizes:
         """Return how many records are set apart, and how many are used."""

@@ -81,12 +81,12 @@ class RunFields(BaseModel):
         "or float16. What is learned, clipped, noised and summed is float32.",
     )
     clients: Count = Field(10, description="Clients in the federation. By default: 10.")
-    partition: Literal[
-        "dirichlet", "pathological", "domains", "natural", "shards", "sizes"
-    ] = Field(
+    partition: str = Field(
         "dirichlet",
+        max_length=4096,
         description="How candidates are split among clients: dirichlet, pathological, "
-        "domains, natural (a client is an owner), shards or sizes.",
+        "domains, natural (a client is an owner), shards or sizes; or a partitioner of "
+        "flwr-datasets, as flwr:NAME:key=value,key=value.",
     )
     alpha: float = Field(
         10.0,

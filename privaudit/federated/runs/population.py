@@ -235,7 +235,7 @@ def populate(config: RunConfig) -> Population:
     )
     return Population(
         dataset, records, split, task, model.model_hash, config.tested, canaries,
-        _tested_clients(config, task), config.partition == "natural",
+        _tested_clients(config, task), config.has_owners,
     )  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, get_args
 
 from privaudit.auditing.scenario import SCENARIOS
-from privaudit.core.errors import PluginError, UnknownNameError
+from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
 from privaudit.datasets.dataset import DATASETS
+from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
 from privaudit.federated.runs.tasks import EXACT
 from privaudit.federated.trainer import TRAINERS
 from privaudit.federated.transcripts.threat_models import THREATS
@@ -41,6 +43,7 @@ from privaudit.report.export.texts import (
     MODELS,
     NOISE_AT,
     PACKAGE,
+    PARTITIONS,
     REASON,
     RELEASE,
     SCORED_BY,
@@ -104,6 +107,17 @@ def model(sieve: AllowList, value: object, place: str) -> str | Omitted:
     return sieved
 
 
+def partition(sieve: AllowList, value: object, place: str) -> str | Omitted:
+    """Let a partition through, one of flwr-datasets without its own seed."""
+    if str(value).startswith(FLOWER):
+        with suppress(ConfigError):
+            found = FlowerPartition.of(str(value))
+            rest = {k: one for k, one in found.parameters.items() if "seed" not in k}
+            value = str(replace(found, parameters=rest))
+    sieved: str | Omitted = PARTITIONS(sieve, value, place)
+    return sieved
+
+
 SETTING = either(flag, number, SLUG)
 CONFIG = entries(
     {
@@ -120,7 +134,7 @@ CONFIG = entries(
         "template": withheld,
         "precision": SLUG,
         "clients": number,
-        "partition": SLUG,
+        "partition": partition,
         "alpha": number,
         "shards": number,
         "sizes": withheld,

@@ -35,7 +35,12 @@ SHA = text(r"[0-9a-f]{64}")
 _VERSION = r"[0-9]+(\.[0-9]+)*([a-z]+[0-9]+)?(\+[a-z]+[0-9.]*)?"
 VERSION = text(_VERSION)
 PACKAGE = text(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,63}} {_VERSION}")
-SLUG = text(r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}")
+_SLUG = r"[a-z][a-z0-9]{0,15}([-_][a-z0-9]{1,15}){0,5}"
+SLUG = text(_SLUG)
+_SETTING = rf"{_SLUG}=(-?[0-9]{{1,9}}(\.[0-9]{{1,9}})?|{_SLUG})"
+PARTITIONS = text(
+    _SLUG, rf"flwr:[A-Za-z]{{1,40}}Partitioner(:{_SETTING}(,{_SETTING}){{0,9}})?"
+)
 MODELS = text(r"tiny-[a-z]+", r"open_clip:[A-Za-z0-9_.@-]+")
 LONGEST = 300  # letters of an attack's own words
 CLAIM, MECHANISM, WHY = phrases("claim"), phrases("mechanism"), phrases("certificate")
