@@ -14,7 +14,7 @@ from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.cli.progress import Result, Watcher
+    from privaudit.cli.progress import Display, Result, Watcher
     from privaudit.federated.runs.runs import Run
 
 Scenarios = Annotated[
@@ -104,20 +104,8 @@ def attack(
             ]
             results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)
-    found = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
-    pages = [_common_page(part, show_records) for part in found]
-    is_named = len(scenarios) > 1
-
-    def in_full() -> None:
-        for part, page in zip(found, pages, strict=True):
-            _present(part, page, named, is_named=is_named)
-
-    results = [
-        _result(audit, page, named, is_named=is_named)
-        for part, page in zip(found, pages, strict=True)
-        for audit in part
-    ]
-    view.present(results, in_full)
+    parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
+    _present_all(view, parts, show_records, named)
 
 
 def attack_run(
@@ -180,6 +168,28 @@ def scores(
         write_report([audit], page)
         mark_latest([audit.run])
     view.present([_result(audit, page, [])], lambda: _present([audit], page, []))
+
+
+def _present_all(
+    view: "Display",
+    parts: Sequence[Sequence["Audit"]],
+    show_records: bool,
+    named: Sequence[str],
+) -> None:
+    """Write the page of each scenario, and present its audits."""
+    pages = [_common_page(audits, show_records) for audits in parts]
+    found, is_named = list(zip(parts, pages, strict=True)), len(parts) > 1
+
+    def in_full() -> None:
+        for audits, page in found:
+            _present(audits, page, named, is_named=is_named)
+
+    results = [
+        _result(audit, page, named, is_named=is_named)
+        for audits, page in found
+        for audit in audits
+    ]
+    view.present(results, in_full)
 
 
 def _common_page(audits: Sequence["Audit"], show_records: bool) -> Path:
