@@ -15,15 +15,19 @@ from privaudit.auditing.dominated_views import attack_as_weaker
 from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow_scores
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.model_outputs import Array, as_array
-from privaudit.auditing.named_attacks import Attacks, check_played, named_attacks
+from privaudit.auditing.named_attacks import (
+    Attacks,
+    check_arguments,
+    check_played,
+    named_attacks,
+)
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import answering
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.scores.score_table import Names, ScoreTable
 from privaudit.auditing.scores.scored_audit import Declared, audit_scores
 from privaudit.auditing.signals.signal_cache import SignalStore
-from privaudit.core.errors import AttackError, ConfigError, UnknownNameError, shown
-from privaudit.core.parameters import MOST
+from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.config import RunConfig
@@ -101,7 +105,7 @@ class Auditor:
                 of the scenario takes models of the run's task.
             ViewError: The threat model does not fit the trainer.
         """
-        _check_arguments(scenario, clients, shadows, seed, attacks)
+        check_arguments(scenario, clients, shadows, seed, attacks)
         with watching(self.run.name, watcher):
             plan = self.plan(scenario, attacks, shadows)
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
@@ -380,37 +384,6 @@ class Auditor:
         table = ScoreTable.of(scores, truth, clients, classes, records, groups)
         settings = f"shadows={len(shadows)}, scale={scale}"
         return audit_scores(table, Declared(attack, sampling, settings))
-
-
-def _check_arguments(
-    scenario: str | Scenario,
-    clients: int | Literal["all"],
-    shadows: int | None,
-    seed: int,
-    attacks: Attacks,
-) -> None:
-    """Refuse what no audit could do, before data and models are loaded."""
-    for name, value, fewest in (
-        ("seed", seed, 0),
-        ("shadows", shadows, 0),
-        ("clients", clients, 1),
-    ):
-        if (name, value) in (("shadows", None), ("clients", "all")):
-            continue
-        most = 2**64 - 1 if name == "seed" else MOST
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not fewest <= value <= most
-        ):
-            raise ConfigError(
-                f"An audit with {name} = {shown(value)} was requested. Use a whole "
-                f"number from {fewest} to {most}"
-                f"{', or all' if name == 'clients' else ''}."
-            )
-    usual = USUAL_SHADOWS["classification"]
-    find_scenario(scenario, usual if shadows is None else shadows)
-    named_attacks(attacks, shadows or 0)
 
 
 def _naming(run: str, watcher: Watcher) -> Watcher:

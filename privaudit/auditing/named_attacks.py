@@ -7,17 +7,19 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
-from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import (
     AttackError,
     ConfigError,
     PluginError,
     UnknownNameError,
+    shown,
 )
 from privaudit.core.parameters import (
+    MOST,
     build,
     field_names,
     parse_pairs,
@@ -139,3 +141,38 @@ def package_of(label: str) -> str:
 
 def _name(label: str) -> str:
     return re.split("[: ]", label)[0]
+
+
+def check_arguments(
+    scenario: str | Scenario,
+    clients: int | Literal["all"],
+    shadows: int | None,
+    seed: int,
+    attacks: Attacks,
+) -> None:
+    """Refuse what no audit could do, before data and models are loaded.
+
+    Raises:
+        ConfigError: A number is out of range.
+        UnknownNameError: No scenario, or no attack, has that name.
+    """
+    for name, value, fewest in (
+        ("seed", seed, 0),
+        ("shadows", shadows, 0),
+        ("clients", clients, 1),
+    ):
+        if (name, value) in (("shadows", None), ("clients", "all")):
+            continue
+        most = 2**64 - 1 if name == "seed" else MOST
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not fewest <= value <= most
+        ):
+            raise ConfigError(
+                f"An audit with {name} = {shown(value)} was requested. Use a whole "
+                f"number from {fewest} to {most}"
+                f"{', or all' if name == 'clients' else ''}."
+            )
+    find_scenario(scenario, 5 if shadows is None else shadows)
+    named_attacks(attacks, shadows or 0)
