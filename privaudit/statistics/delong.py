@@ -175,12 +175,30 @@ class AurocVariance:
 
     @classmethod
     def pooled(
-        cls, parts: Sequence["AurocVariance"], weights: Float[np.ndarray, " parts"]
+        cls, clients: Sequence[Placements], weights: Float[np.ndarray, " clients"]
     ) -> "AurocVariance":
-        """Return that of a weighted mean of independent AUROCs."""
-        table = [(one.delong, one.exchangeable, one.anchored) for one in parts]
-        variances = weights**2 @ np.array(table)
-        return cls(*(float(variance) for variance in variances))
+        """Return that of a weighted mean of independent AUROCs.
+
+        A class of one has no variance of its own, so clients with such a class are
+        taken as draws of one client (collapsed strata): what their AUROCs differ by is
+        an upper bound in expectation, and one further client at 1/2 anchors it. One
+        such client alone stands as it is.
+
+        Source: Cochran, "Sampling techniques", 3rd edition, Wiley 1977, section 5A.12.
+        """
+        of = [cls.of(client) for client in clients]
+        table = np.array([(v.delong, v.exchangeable, v.anchored) for v in of])
+        variances = weights[:, None] ** 2 * table
+        delong, exchangeable, anchored = map(float, variances.sum(axis=0))
+        single = np.array([client.disjoint_pairs == 1 for client in clients])
+        if single.sum() > 1:
+            values = np.array([client.value for client in clients])[single]
+            between, apart = _between(values, weights[single])
+            alone, _, held = variances[single].sum(axis=0)
+            spread = max(between, float(alone))
+            delong += spread - float(alone)
+            anchored += spread + apart - float(held)
+        return cls(delong, exchangeable, anchored)
 
     def logit_errors(
         self, value: float, disjoint_pairs: int | float
@@ -267,3 +285,17 @@ def _covariance_of_means(
     if len(a) == 1:
         return 0.0
     return float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1) / len(a)
+
+
+def _between(
+    values: Float[np.ndarray, " clients"], weights: Float[np.ndarray, " clients"]
+) -> tuple[float, float]:
+    """Return the variance of Σ weight value by how values differ, and its anchor.
+
+    The anchor is what one further value of 1/2 adds, of the effective number of clients.
+    """
+    total, squares = float(weights.sum()), float(weights @ weights)
+    mean = float(weights @ values) / total
+    spread = float(weights**2 @ (values - mean) ** 2)
+    further = (mean - 0.5) ** 2 * (squares / total) ** 2
+    return len(values) / (len(values) - 1) * spread, further

@@ -154,7 +154,7 @@ def _pool_these(
     chance of Π θ^count <= (Σ weight θ)^min(count / weight) by the inequality of means.
     """
     weights, value = _weights(clients), _weighted_mean(clients)
-    variance = AurocVariance.pooled([AurocVariance.of(c) for c in clients], weights)
+    variance = AurocVariance.pooled(clients, weights)
     counts = np.array([client.disjoint_pairs for client in clients])
     low, high = auroc_interval(
         value, variance, float((counts / weights).min()), confidence
