@@ -27,6 +27,7 @@ from privaudit.auditing.shadow_models.splits import (
     Source,
 )
 from privaudit.auditing.signals.signal_cache import content_hash
+from privaudit.core.errors import AttackError
 from privaudit.core.memory import memory_limit
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
@@ -88,6 +89,8 @@ def _desks(
         pools = [dealt.pool_of(target.client) for target in targets]
     else:
         pools = [ShadowSplit.draw(adversary, t, shadows, source) for t in targets]
+    if source == "public" and adversary.task.kind == "classification":
+        _refuse_empty(targets, pools)
     desks = [
         ShadowCache(
             adversary, target, pool, _about(targets, target, shadows, in_federations)
@@ -106,6 +109,21 @@ def _desks(
     for desk in desks:
         desk.close()
     return desks
+
+
+def _refuse_empty(targets: Sequence[Target], pools: Sequence[ShadowSplit]) -> None:
+    """Refuse before anything is trained what no attack model can be learned from.
+
+    A client of two records has shadows of one record on average, and e^-n of n none.
+    """
+    for target, pool in zip(targets, pools, strict=True):
+        if not pool.is_in.any():
+            raise AttackError(
+                f"{len(pool.is_in)} shadow models of {target.client} were requested, "
+                f"and with its {len(target.candidates)} candidates chance gave none of "
+                "them a record to train on. Use more shadow models, such as 16, or "
+                "more public records of the client's classes."
+            )
 
 
 def _about(

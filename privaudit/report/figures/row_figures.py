@@ -1,5 +1,6 @@
 """A row of dots for each client, or each class: whose records leak?"""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ from privaudit.statistics.estimate import Estimate
 
 AVERAGE = "average"
 MOST_CLASSES = 24  # in a picture; the table holds all
+MOST_CLIENTS = 40  # in a picture; audit.json holds all
 Rows = Mapping[str, Estimate]
 Classes = Sequence[Sequence[ClassLeak]]
 
@@ -31,15 +33,24 @@ Classes = Sequence[Sequence[ClassLeak]]
 def client_plot(audits: Sequence[Audit]) -> Figure:
     """Draw each client's AUROC with its interval, and below them the average.
 
+    Of many clients those with the most pairs are drawn, whatever their scores are.
+
     Args:
         audits: At least one, under one scenario.
     """
     series: list[tuple[str, Rows]] = [
-        (label, {**leak.by_client, AVERAGE: leak.auroc})
+        (label, {**_most_pairs(leak.by_client), AVERAGE: leak.auroc})
         for label, leak in series_of(audits)
     ]
     clients = dict.fromkeys(c for _, rows in series for c in rows if c != AVERAGE)
     return _row_plot(series, [*clients, AVERAGE], "client")
+
+
+def _most_pairs(clients: Rows) -> Rows:
+    """Return the clients with the most pairs of a member and another, in their order."""
+    largest = sorted(clients, key=lambda name: -math.prod(clients[name].n))
+    kept = set(largest[:MOST_CLIENTS])
+    return {name: one for name, one in clients.items() if name in kept}
 
 
 def class_plot(audits: Sequence[Audit], classes: Classes) -> Figure | None:
@@ -133,7 +144,8 @@ def _mark_unresolved(
 def clients_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`client_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: " + ", ".join(f"{c} {e}" for c, e in leak.by_client.items())
+        f"{label}: "
+        + ", ".join(f"{c} {e}" for c, e in _most_pairs(leak.by_client).items())
         for label, leak in series_of(audits)
     ]
     return f"AUROC of the attack for each client. {'; '.join(parts)}."

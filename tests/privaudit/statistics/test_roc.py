@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import auroc, delong_components, pooled_auroc
 from privaudit.statistics.verdict import judge_leak
+from tests.benchmarks.tiny_clients import miss_rates
 from tests.golden import golden
 
 # Whole numbers so that there are ties, small so that monotone maps stay exact.
@@ -300,3 +301,19 @@ def test_intervals_for_new_clients_cover_their_mean(
             groups.append((shifted, rng.normal(size=size - members)))
         covered.append(not pooled_auroc(groups, "new").excludes(0.5))
     assert np.mean(covered) >= 0.925
+
+
+def test_pairs_of_one_client_each_vary_as_tosses_do() -> None:
+    """180 of 200 clients rank their one pair rightly: a logit interval of 200 tosses."""
+    right, wrong = (np.ones(1), np.zeros(1)), (np.zeros(1), np.ones(1))
+    ours = pooled_auroc([right] * 180 + [wrong] * 20)
+    error = np.sqrt(0.09 / 199) / 0.09
+    assert ours.high == pytest.approx(expit(logit(0.9) + 1.959964 * error))
+    assert ours.low == pytest.approx(expit(logit(0.9) - 1.959964 * error), abs=1e-3)
+
+
+def test_tiny_clients_raise_few_false_alarms() -> None:
+    """Of clients with 2 to 4 candidates most have a class of one."""
+    above, below, leaks, _ = miss_rates(40, 60, 0.5)
+    assert above + below <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+    assert leaks <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 60)
