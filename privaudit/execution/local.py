@@ -107,7 +107,11 @@ def _in_processes(
                 job, process = waiting.popleft(), idle.pop()
                 if begun:
                     begun(job)
-                future = process.submit(perform_there, computing, job)
+                try:
+                    future = process.submit(perform_there, computing, job)
+                except BrokenProcessPool:  # it was killed while it had no job
+                    process = start()
+                    future = process.submit(perform_there, computing, job)
                 running[future] = job, process
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, process = running.pop(future)

@@ -3,6 +3,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -89,6 +94,35 @@ def test_processes_are_started_where_they_save_time(
         assert local._that_fit() == 1
     with use_threads(10_000):
         assert local._that_fit() == 1
+
+
+class Broken:
+    """A process that was killed while it waited for a job."""
+
+    def submit(self, *_: Any) -> "Future[Any]":
+        raise BrokenProcessPool
+
+
+class Whole:
+    def submit(self, perform: Callable[..., Any], *given: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(perform(*given))
+        return future
+
+
+def test_a_process_that_dies_without_a_job_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = iter([Broken(), Whole(), Whole()])
+
+    @contextmanager
+    def processes() -> Iterator[Any]:
+        yield lambda: next(made)
+
+    monkeypatch.setattr(local, "_processes", processes)
+    done = by_name(local._in_processes(deque(SQUARES), 2, None))
+    assert [done[job.name].value for job in SQUARES] == [0, 1, 4, 9, 16, 25]
+    assert not list(made)
 
 
 @pytest.fixture
