@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import resource
 import signal
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from privaudit.execution.jobs import (
     Result,
     perform_there,
 )
+from privaudit.execution.room import processes_that_fit
 from privaudit.statistics.progress import Watcher
 
 WORTH = 20.0
@@ -76,15 +76,14 @@ def _that_fit() -> int:
     """Return how many processes this machine has cores and memory for.
 
     Each takes as many threads as this one, and perhaps as much memory as this one did.
-    Nobody knows how much of a GPU's memory a job takes, so there it is one.
+    Nobody knows how much of a GPU's memory a job takes, so there it is one; and so it is
+    where the system does not say how much memory there is.
     """
     if chosen_device().type != "cpu":
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     cores = cores or os.cpu_count() or 1
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(cores // torch.get_num_threads(), int(memory // peak) - 1))
+    return max(1, min(cores // torch.get_num_threads(), processes_that_fit() or 1))
 
 
 def _perform_here(job: Job[Result], watcher: Watcher | None) -> Finished[Result]:
