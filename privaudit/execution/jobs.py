@@ -1,11 +1,12 @@
 """Jobs: work that depends on its description alone, and who does it."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from privaudit.core.errors import LostWorkerError, PrivauditError
+from privaudit.core.errors import ConfigError, LostWorkerError, PrivauditError, shown
 from privaudit.execution.computing import computing_as
 from privaudit.statistics.progress import Watcher
 
@@ -88,6 +89,22 @@ def perform_there(computing: str, job: Job[Result]) -> Result:
         return job.perform(*job.arguments, watcher=None)
 
 
+def refuse_copies(jobs: Sequence[Job[Any]]) -> None:
+    """Refuse two jobs of one name: they are told apart by it.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    names = Counter(job.name for job in jobs)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise ConfigError(
+            f"{names[twice[0]]} jobs are called {shown(twice[0])}, so that their "
+            "results could not be told apart. Leave all but one out, or give each "
+            "another name."
+        )
+
+
 def finish_all(finished: Iterator[Finished[Result]]) -> Iterator[Finished[Result]]:
     """Yield what is done; the first error of ours ends it, a lost process at the end.
 
@@ -115,8 +132,10 @@ def results_of(
     """Run jobs, and return their results in the order of the jobs.
 
     Raises:
+        ConfigError: Two jobs share a name.
         PrivauditError: Of a job.
     """
+    refuse_copies(jobs)
     found: dict[str, Result] = {}
     with closing(executor.run(jobs, watcher=watcher, begun=begun)) as finished:
         for one in finish_all(finished):

@@ -19,7 +19,14 @@ from typing import Any
 
 from privaudit.core.errors import RunInUseError, one_line
 from privaudit.core.storage import make_private_folder, read_json, write_json
-from privaudit.execution.jobs import Begun, Executor, Finished, Job, Result
+from privaudit.execution.jobs import (
+    Begun,
+    Executor,
+    Finished,
+    Job,
+    Result,
+    refuse_copies,
+)
 from privaudit.statistics.progress import Watcher
 
 SWEEPS, SWEEP = "sweeps", "sweep.json"
@@ -97,7 +104,11 @@ def run_jobs(
         watcher: Of what jobs do that run in this process.
         begun: Called with a job as it begins, where that is known.
         failure: Says why a result is a failure; empty where it is none.
+
+    Raises:
+        ConfigError: Two jobs share a name.
     """
+    refuse_copies(jobs)
 
     def begin(job: Job[Any]) -> None:
         file.note(job, "running", host=socket.gethostname(), driver=os.getpid())

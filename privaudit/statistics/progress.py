@@ -95,8 +95,10 @@ class Phase(_Event):
 
 
 def cell_name(cell: str, epsilon: float | None, seed: int) -> str:
-    """Return what a run of a sweep is called."""
+    """Return what a run of a sweep is called: no two cells share a name."""
     budget = "none" if epsilon is None else f"{epsilon:g}"
+    if epsilon is not None and float(budget) != epsilon:
+        budget = repr(epsilon)
     return f"{cell}, epsilon {budget}, seed {seed}"
 
 

@@ -97,9 +97,9 @@ def attack(
     with view:
         if executor != HERE:
             shared = [
-                job
+                replace(job, name=f"{job.name} ({place})")  # runs may share a name
                 for name in scenarios
-                for one in chosen
+                for place, one in enumerate(chosen, start=1)
                 for job in shadow_jobs(one, name, wanted, owner)
             ]
             results_of(executor, shared, watcher=view)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from privaudit.core.errors import LostWorkerError, UnknownNameError
-from privaudit.execution.jobs import Executor, Finished, Job, finish_all
+from privaudit.core.errors import ConfigError, LostWorkerError, UnknownNameError
+from privaudit.execution.jobs import Executor, Finished, Job, finish_all, results_of
 from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
 from tests.privaudit.execution.some_jobs import FAILS, SQUARES, in_use_at_first
@@ -54,6 +54,15 @@ def test_a_run_in_use_comes_after_all_others_and_is_waited_for(tmp_path: Path) -
     assert [one.job for one in done] == [*SQUARES, shared]
     assert done[-1].value == "trained"
     assert set(states(file).values()) == {"done"}
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
+    twice = [*SQUARES, SQUARES[2]]
+    file = SweepFile.begin(tmp_path, KIND, PLAN, twice)
+    with pytest.raises(ConfigError, match="2 jobs are called 'square of 2'"):
+        list(run_jobs(HERE, twice, file))
+    with pytest.raises(ConfigError, match="2 jobs are called 'square of 2'"):
+        results_of(HERE, twice)
 
 
 def test_a_lost_process_ends_nothing_before_the_end_and_other_errors_do() -> None:
