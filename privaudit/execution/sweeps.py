@@ -10,15 +10,20 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import RunInUseError, one_line
-from privaudit.core.storage import make_private_folder, read_json, write_json
+from privaudit.core.storage import (
+    make_private_folder,
+    read_json,
+    storage_errors,
+    write_json,
+)
 from privaudit.execution.jobs import (
     Begun,
     Executor,
@@ -31,6 +36,8 @@ from privaudit.statistics.progress import Watcher
 
 SWEEPS, SWEEP = "sweeps", "sweep.json"
 PAUSE = 0.5  # seconds between two looks at a run that another process trains
+_LOCK, _LOOK = ".lock", 0.01  # and seconds between two looks at it
+_HELD = 10.0  # seconds in which any driver has written: a kill left what lies longer
 
 
 @dataclass(frozen=True)
@@ -61,21 +68,50 @@ class SweepFile:
         for folder in (runs, runs / SWEEPS, file.path.parent):
             make_private_folder(folder)
         states = {job.name: _state("waiting", job) for job in jobs}
-        for name, state in file.read().get("jobs", {}).items():
-            if state["state"] in ("running", "done"):
-                states[name] = state
-        write_json(file.path, {"kind": kind, "plan": plan, "jobs": states})
+        with _alone(file.path.parent):
+            for name, state in file.read().get("jobs", {}).items():
+                if state["state"] in ("running", "done"):
+                    states[name] = state
+            write_json(file.path, {"kind": kind, "plan": plan, "jobs": states})
         return file
 
     def note(self, job: Job[Any], state: str, **more: str | int) -> None:
         """Write what has become of a job, beside what other drivers wrote."""
-        content = self.read()
-        content.setdefault("jobs", {})[job.name] = _state(state, job, **more)
-        write_json(self.path, content)
+        with _alone(self.path.parent):
+            content = self.read()
+            content.setdefault("jobs", {})[job.name] = _state(state, job, **more)
+            write_json(self.path, content)
 
     def read(self) -> dict[str, Any]:
         """Return plan and states; nothing where there are none yet."""
         return read_json(self.path) if self.path.exists() else {}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other drivers from writing meanwhile, wherever they share the folder."""
+    lock, seen, since = folder / _LOCK, 0, time.monotonic()
+    while not _is_made(lock):
+        with suppress(FileNotFoundError):
+            if (changed := lock.stat().st_mtime_ns) != seen:
+                seen, since = changed, time.monotonic()  # clocks of machines differ
+        if time.monotonic() - since > _HELD:
+            lock.unlink(missing_ok=True)
+        time.sleep(_LOOK)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _is_made(lock: Path) -> bool:
+    """Make a file that is not there; say whether it was so."""
+    with storage_errors(lock):
+        try:
+            lock.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            return False
+    return True
 
 
 def _state(state: str, job: Job[Any], **more: str | int) -> dict[str, str | int]:

@@ -1,10 +1,13 @@
 import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from privaudit.core.errors import ConfigError, LostWorkerError, UnknownNameError
+from privaudit.execution import sweeps
 from privaudit.execution.jobs import Executor, Finished, Job, finish_all, results_of
 from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
@@ -54,6 +57,30 @@ def test_a_run_in_use_comes_after_all_others_and_is_waited_for(tmp_path: Path) -
     assert [one.job for one in done] == [*SQUARES, shared]
     assert done[-1].value == "trained"
     assert set(states(file).values()) == {"done"}
+
+
+def test_two_drivers_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    jobs: list[Job[Any]] = [Job(f"{n}", print) for n in range(20)]
+    file = SweepFile.begin(tmp_path, KIND, PLAN, jobs)
+
+    def note_all(mine: Sequence[Job[Any]]) -> None:
+        for job in mine:
+            file.note(job, "done")
+
+    with ThreadPoolExecutor(4) as drivers:
+        list(drivers.map(note_all, [jobs[n::4] for n in range(4)]))
+    assert set(states(file).values()) == {"done"}
+    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
+
+
+def test_a_lock_that_a_kill_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SweepFile.begin(tmp_path, KIND, PLAN, SQUARES)
+    (file.path.parent / ".lock").touch()
+    monkeypatch.setattr(sweeps, "_HELD", 0.1)
+    file.note(SQUARES[0], "done")
+    assert states(file)[SQUARES[0].name] == "done"
 
 
 def test_two_jobs_of_one_name_are_refused(tmp_path: Path) -> None:
