@@ -17,7 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.errors import RunInUseError, one_line
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from privaudit.core.errors import RunInUseError, TranscriptError, one_line
 from privaudit.core.storage import (
     make_private_folder,
     read_json,
@@ -38,6 +40,15 @@ SWEEPS, SWEEP = "sweeps", "sweep.json"
 PAUSE = 0.5  # seconds between two looks at a run that another process trains
 _LOCK, _LOOK = ".lock", 0.01  # and seconds between two looks at it
 _HELD = 10.0  # seconds in which any driver has written: a kill left what lies longer
+
+
+class _JobState(BaseModel):
+    """What each job has at least."""
+
+    state: str
+
+
+_JOBS = TypeAdapter(dict[str, _JobState])
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,13 @@ class SweepFile:
             write_json(self.path, content)
 
     def read(self) -> dict[str, Any]:
-        """Return plan and states; nothing where there are none yet."""
-        return read_json(self.path) if self.path.exists() else {}
+        """Return plan and states; nothing where there are none, or it was altered."""
+        if self.path.exists():
+            with suppress(TranscriptError, ValidationError):
+                content = read_json(self.path)
+                _JOBS.validate_python(content.get("jobs", {}))
+                return content
+        return {}
 
 
 @contextmanager

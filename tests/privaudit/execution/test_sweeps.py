@@ -59,6 +59,21 @@ def test_a_run_in_use_comes_after_all_others_and_is_waited_for(tmp_path: Path) -
     assert set(states(file).values()) == {"done"}
 
 
+@pytest.mark.parametrize(
+    "altered",
+    ["{", "[]", '{"jobs": []}', '{"jobs": {"square of 0": "done"}}', '{"jobs": {"a": {}}}'],
+)  # fmt: skip
+def test_an_altered_file_is_begun_anew(altered: str, tmp_path: Path) -> None:
+    file = SweepFile.begin(tmp_path, KIND, PLAN, SQUARES)
+    file.note(SQUARES[0], "done")
+    file.path.write_text(altered)
+    assert SweepFile.begin(tmp_path, KIND, PLAN, SQUARES) == file
+    assert set(states(file).values()) == {"waiting"}
+    file.path.write_text(altered)
+    file.note(SQUARES[1], "done")
+    assert states(file)[SQUARES[1].name] == "done"
+
+
 def test_two_drivers_lose_nothing_of_each_other(tmp_path: Path) -> None:
     jobs: list[Job[Any]] = [Job(f"{n}", print) for n in range(20)]
     file = SweepFile.begin(tmp_path, KIND, PLAN, jobs)
