@@ -53,7 +53,10 @@ def _folder(text: str) -> Path:
         return Path(text)
     from privaudit.federated.runs.folder.run_names import runs_folder
 
-    return runs_folder(text)
+    try:
+        return runs_folder(text)
+    except ConfigError as error:  # of a ValueError, Click would show the value
+        raise typer.BadParameter(str(error)) from None
 
 
 RunsFolder = Annotated[

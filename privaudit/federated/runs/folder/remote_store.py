@@ -29,6 +29,7 @@ from privaudit.federated.runs.folder.lease import (
 )
 
 _URL = re.compile(r"([a-z][a-z0-9+.:-]*)://(.+)")
+_SECRET = re.compile(r"[^@]*?://[^@]*:(?!\d+/)[^@]*@.*", re.DOTALL)  # but no port
 _LOCAL = ("file", "local")
 _PART = 1 << 20
 _SETTLES = 2.0  # seconds in which two writers' objects are ordered, without conditions
@@ -39,6 +40,21 @@ def is_url(place: str | Path) -> bool:
     """Say whether a place is a URL of a store, and no path."""
     match = _URL.fullmatch(str(place))
     return match is not None and match[1] not in _LOCAL
+
+
+def refuse_secrets(place: str | Path) -> None:
+    """Refuse a URL with a password in it, and repeat nothing of it.
+
+    Raises:
+        ConfigError: It has one.
+    """
+    if _SECRET.fullmatch(str(place)):
+        raise ConfigError(
+            "The URL of a folder of runs has a password in it (NAME:PASSWORD@), which "
+            "errors, reports and the cache would repeat. Leave it out, and give it to "
+            "the store's package, such as by AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY or a file of credentials."
+        )
 
 
 def plain_path(place: str | Path) -> Path:

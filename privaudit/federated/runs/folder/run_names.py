@@ -14,7 +14,11 @@ from privaudit.core.errors import (
 )
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
-from privaudit.federated.runs.folder.remote_store import is_url, plain_path
+from privaudit.federated.runs.folder.remote_store import (
+    is_url,
+    plain_path,
+    refuse_secrets,
+)
 from privaudit.federated.runs.folder.run_lock import refresh
 from privaudit.federated.runs.folder.working_copy import (
     copy_of,
@@ -32,8 +36,12 @@ def runs_folder(folder: str | Path | None = None) -> Path:
     """Return where runs are kept: an argument, PRIVAUDIT_RUNS, or ./runs.
 
     Of a URL it is the folder in the cache in which its runs are worked on.
+
+    Raises:
+        ConfigError: A password stands in the URL.
     """
     place = folder or os.environ.get("PRIVAUDIT_RUNS") or "runs"
+    refuse_secrets(place)
     return copy_of(str(place)) if is_url(place) else plain_path(place)
 
 
@@ -96,8 +104,9 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
     """Return where a run or a folder lies: among the runs by name, else as a path.
 
     Raises:
-        ConfigError: It has no name, or one that no system takes.
+        ConfigError: It has no name, or one that no system takes, or a URL's password.
     """
+    refuse_secrets(name)
     if not str(name) or "\0" in str(name):
         raise ConfigError(
             f"{str(name)!r} is not the name of a run. Give a name or a folder, or "

@@ -274,6 +274,40 @@ def test_a_place_that_is_none_is_one_line(cli: Cli) -> None:
     assert (code, "adlfs for az://" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:hidden@bucket/runs",
+        "s3://key:hid/den@bucket/runs",
+        "s3://key:hidden@bucket",
+        "simplecache::sftp://me:hidden@host:22/runs",
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(
+    url: str, store: None, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (
+        ("train", "--runs", url),
+        ("lint", url),
+        ("lint", "a", "--runs", url),
+    ):
+        code, out, err = cli(*words)
+        assert (code, out) == (2, "")
+        assert "has a password in it" in " ".join(err.replace("│", "").split())
+        assert "hid" not in err
+    monkeypatch.setenv("PRIVAUDIT_RUNS", url)
+    with pytest.raises(ConfigError, match="AWS_SECRET_ACCESS_KEY or a file"):
+        runs_folder()
+    assert not list(tmp_path.rglob("runs/*/.url"))
+
+
+@pytest.mark.parametrize(
+    "url", ["abfs://container@account/a", "sftp://me@host:22/a", "sftp://h:22/a@b"]
+)
+def test_a_url_without_a_password_is_not_refused(url: str, store: None) -> None:
+    assert (runs_folder(url) / ".url").read_text() == url
+
+
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert runs_folder(f"file://{tmp_path}") == tmp_path
     (tmp_path / "one").mkdir()
