@@ -123,8 +123,13 @@ class RunConfig(RunFields):
         What stands at its default is left out: a field that a later version adds does
         not rename the runs of an earlier one.
         """
+        return self.identity_hash[:8]
+
+    @property
+    def identity_hash(self) -> str:
+        """SHA-256 of what this configuration is, with its data and models as of now."""
         text = json.dumps(self.identity, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -150,7 +150,15 @@ def _is_there(run: Run) -> bool:
 
 
 def _is_finished(run: Run, config: RunConfig) -> bool:
-    return _is_there(run) and run.config.identity == config.identity and run.is_complete
+    return _is_there(run) and _is_of(run, config) and run.is_complete
+
+
+def _is_of(run: Run, config: RunConfig) -> bool:
+    """Say whether a run has this configuration, with data and models as they are now."""
+    begun: str = run.header.get("identity_hash", "")
+    if not begun:  # earlier versions took no note
+        return run.config.identity == config.identity
+    return begun == config.identity_hash
 
 
 def _train_alone(
@@ -183,10 +191,10 @@ def _train_alone(
 
 
 def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
-    if run.config.identity != config.identity:
+    if not _is_of(run, config):
         raise ConfigError(
-            f"{run.path} holds a run of another configuration. Use another --name, or "
-            "--fresh to replace it."
+            f"{run.path} holds a run of another configuration, or of other data. Use "
+            "another --name, or --fresh to replace it."
         )
     if not run.is_complete and not resume:
         raise ConfigError(

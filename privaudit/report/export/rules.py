@@ -189,6 +189,7 @@ HEADER = entries(
         "plugins": each("trainer|dataset|model", PACKAGE),
         "class_names": withheld,
         "config": CONFIG,
+        "identity_hash": withheld,  # of the place or content of data, too
         "model_hash": SHA,
         "data_hash": withheld,  # sealed, or plain for data that come along
         "ledger_hash": withheld,  # sealed

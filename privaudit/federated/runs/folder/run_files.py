@@ -52,6 +52,7 @@ def new_header(
         **({"remote_code": True} if remote_code_is_trusted() else {}),
         **_plugins(config),
         "config": config.model_dump(),
+        "identity_hash": config.identity_hash,
         "model_hash": population.model_hash,
         "data_hash": population.data_hash,
         "ledger_hash": ledger.hash,

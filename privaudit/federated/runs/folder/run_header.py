@@ -57,6 +57,7 @@ class _Header(BaseModel):
     equal_bytes: bool = True
     remote_code: bool = False
     config: dict[str, Any]
+    identity_hash: str = ""
     model_hash: str
     data_hash: str
     ledger_hash: str

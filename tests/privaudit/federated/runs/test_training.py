@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from privaudit import train
 from privaudit.cli.progress import Event, Watcher
@@ -21,6 +24,7 @@ from privaudit.core.errors import (
     TranscriptError,
 )
 from privaudit.core.storage import file_hash
+from privaudit.datasets.named_places import content_hash_of
 from privaudit.federated.runs.folder.run_files import TRACKED
 from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.runs import Run
@@ -171,6 +175,30 @@ def test_metrics_that_lack_a_round_certify_nothing(
     assert content(cut) == before
     with pytest.raises(TranscriptError, match=r"metrics\.jsonl"):
         _ = Run(cut).metrics
+
+
+def fill(folder: Path, seed: int) -> None:
+    """Write 60 pictures of two classes, and forget what hash a place had."""
+    rng = np.random.default_rng(seed)
+    for place in (folder / kind / f"{n}.png" for kind in "ab" for n in range(30)):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(place)
+    content_hash_of.cache_clear()
+
+
+def test_a_run_of_other_data_at_the_same_place_is_refused(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"dataset": "image-folder", "data": tmp_path / "data"}
+    asked |= {"rounds": 1, "clients": 2, "test_share": 0.3, "name": "one"}
+    fill(tmp_path / "data", 1)
+    run = train("zero-shot", **asked)
+    assert train("zero-shot", **asked).header == run.header
+    fill(tmp_path / "data", 2)
+    with pytest.raises(ConfigError, match="another configuration, or of other data"):
+        train("zero-shot", **asked)
+    with pytest.raises(ConfigError, match="another configuration, or of other data"):
+        train("zero-shot", **asked, resume=True)
+    sign_again(run.path, identity_hash="")  # as earlier versions left it
+    assert train("zero-shot", **asked).path == run.path
 
 
 def test_lines_after_the_last_round_that_counts_are_dropped(cut: Path) -> None:
