@@ -154,7 +154,8 @@ def list_names(
 @app.command(name="status")
 def show_status(
     runs: Annotated[
-        Path | None, typer.Argument(help="Folder of all runs. By default: ./runs.")
+        str | None,
+        typer.Argument(help="Folder of all runs, or its URL. By default: ./runs."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON in place of lines.")
@@ -163,11 +164,12 @@ def show_status(
     """Show sweeps and runs: how far they are, who trains them, and what failed."""
     from privaudit.cli.status import lines_of, read_status
     from privaudit.core.storage import to_json
-    from privaudit.federated.runs.folder.run_names import runs_folder
+    from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
 
-    status = read_status(runs_folder(runs))
+    folder = runs_folder(runs)
+    status = read_status(folder)
     text = to_json(status).decode() if as_json else "\n".join(lines_of(status))
-    typer.echo(text.rstrip() or f"There is no run in {runs_folder(runs)}.")
+    typer.echo(text.rstrip() or f"There is no run in {shared_place(folder)}.")
 
 
 @app.command()

@@ -2,18 +2,23 @@
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from privaudit.core.errors import PrivauditError, one_line
-from privaudit.core.storage import read_json
+from privaudit.core.limits import most
+from privaudit.core.storage import parse_json, read_json
 from privaudit.execution.sweeps import SWEEP, SWEEPS, is_alive
-from privaudit.federated.runs.folder.lease import LeaseOwner
+from privaudit.federated.runs.folder.lease import LeaseFiles, LeaseOwner, lease_name
 from privaudit.federated.runs.folder.own_files import HEADER
+from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLeases
 from privaudit.federated.runs.folder.run_lock import FolderLeases
+from privaudit.federated.runs.folder.run_names import is_name
+from privaudit.federated.runs.folder.working_copy import url_of
 
 Json = dict[str, Any]
 _LEASE = TypeAdapter(LeaseOwner)
@@ -22,14 +27,24 @@ _LEASE = TypeAdapter(LeaseOwner)
 def read_status(runs: Path) -> Json:
     """Return each sweep with its jobs, and each run, as JSON knows them.
 
-    Read as they stand there: nothing is locked, and no signature is looked at.
+    Read as they stand there: nothing is locked, and no signature is looked at. Of a
+    store its runs, and the sweeps that were driven from this machine.
 
     Args:
-        runs: The folder of runs.
+        runs: The folder of runs, or a working copy of one in a store.
     """
-    trained = {
-        place.parent.name: _run(place) for place in sorted(runs.glob(f"*/{HEADER}"))
-    }
+    url = url_of(runs)
+    places = sorted(runs.glob(f"*/{HEADER}"))
+    trained = (
+        dict(_runs_of_store(url))
+        if url
+        else {
+            one.parent.name: _run(
+                partial(read_json, one), FolderLeases(one.parent), one.parent
+            )
+            for one in places
+        }
+    )
     files = sorted((runs / SWEEPS).glob(f"*/{SWEEP}"))
     return {
         "sweeps": {file.parent.name: _sweep(file, trained) for file in files},
@@ -37,33 +52,47 @@ def read_status(runs: Path) -> Json:
     }
 
 
-def _run(place: Path) -> Json:
+def _runs_of_store(url: str) -> Iterator[tuple[str, Json]]:
+    """Yield the runs of a store's folder by name; nothing is downloaded beside run.json."""
+    for name in sorted(filter(is_name, RemoteFolder(url).names())):
+        run = RemoteFolder(f"{url}/{name}")
+        if content := run.start_of(HEADER, most("text")):
+            place = Path(f"{name}/{HEADER}")
+            read = partial(parse_json, content, place)
+            yield name, _run(read, RemoteLeases(run))
+
+
+def _run(read: Callable[[], Json], leases: LeaseFiles, run: Path | None = None) -> Json:
     """Return how far a run is, and who trains it."""
     try:
-        header = read_json(place)
+        header = read()
         done = int(header.get("progress", {}).get("rounds", 0))
         total = int(header.get("config", {}).get("rounds", 0))
     except (PrivauditError, ValueError, TypeError, AttributeError) as error:
         return {"state": "damaged", "error": one_line(str(error))}
-    owner = {} if done >= total else _owner(place.parent)
+    owner = {} if done >= total else _owner(leases, run)
     state = "done" if done >= total else "running" if owner else "stopped"
     return {"state": state, "rounds": done, "of": total, **owner}
 
 
-def _owner(run: Path) -> Json:
-    """Return who has a run's lease, if they gave a sign before it expires."""
-    leases = FolderLeases(run)
+def _owner(leases: LeaseFiles, run: Path | None) -> Json:
+    """Return who has a run's lease, if they gave a sign before it expires.
+
+    A store does not say when a sign was given: there, who gave the lease back, or ended
+    on this machine, has it no more.
+    """
     number, content = leases.newest()
     try:
         owner = _LEASE.validate_json(content)
-        silent = time.time() - max(
-            path.stat().st_mtime for path in run.glob(f".lease-{number:04d}")
-        )
+        found = run.glob(lease_name(number)) if run else []
+        signs = [path.stat().st_mtime for path in found]
+        silent = time.time() - max(signs) if run else 0.0
     except (ValidationError, ValueError, OSError):
         return {}
     if owner.ended or owner.is_gone or silent > owner.expiry:
         return {}
-    return {"host": owner.host, "pid": owner.pid, "silent": round(max(0.0, silent))}
+    told = {"silent": round(max(0.0, silent))} if run else {}
+    return {"host": owner.host, "pid": owner.pid, **told}
 
 
 def _sweep(file: Path, runs: Mapping[str, Json]) -> Json:

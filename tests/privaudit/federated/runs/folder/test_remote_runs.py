@@ -274,6 +274,26 @@ def test_a_place_that_is_none_is_one_line(cli: Cli) -> None:
     assert (code, "adlfs for az://" in err) == (2, True)
 
 
+def test_the_status_of_a_store_is_what_lies_there(
+    finished: Run, cli: Cli, on_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_node("b")  # which has no copy of it
+    assert cli("status", URL) == (0, "1 runs: 1 done\n", "")
+    monkeypatch.setenv("PRIVAUDIT_RUNS", URL)
+    store = RemoteFolder(f"{URL}/one")
+    header = json.loads(store.start_of("run.json", 2**20))
+    header["progress"]["rounds"] = 1
+    store.write("run.json", json.dumps(header).encode())
+    assert "  one: stopped, round 1 of 2" in cli("status")[1]
+    lease = take_lease(RemoteLeases(store))
+    assert "  one: running, round 1 of 2, process" in cli("status")[1]
+    lease.end()
+    store.write("run.json", b"{")
+    assert "  one: damaged: one/run.json is not whole JSON" in cli("status")[1]
+    empty = "memory://bucket/none"
+    assert cli("status", empty) == (0, f"There is no run in {empty}.\n", "")
+
+
 @pytest.mark.parametrize(
     "url",
     [
