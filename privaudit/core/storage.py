@@ -6,11 +6,11 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -83,16 +83,28 @@ def make_private_folder(path: Path) -> Path:
     return path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(
+    path: Path, content: bytes, ready: Callable[[], None] = lambda: None
+) -> None:
     """Replace a file by ``content``, or leave it as it was.
+
+    Args:
+        path: The file.
+        content: What it is to hold.
+        ready: Called before the new file takes the place of the old one, which stays
+            if this raises.
 
     Raises:
         StorageError: The folder cannot be written, or no file is to be replaced.
     """
-    write_parts(path, [content])
+    write_parts(path, [content], ready)
 
 
-def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def write_parts(
+    path: Path,
+    parts: Iterable[bytes | memoryview],
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Replace a file as :func:`write_bytes` does, by parts that are made meanwhile.
 
     Raises:
@@ -106,6 +118,7 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
                 file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
+            ready()
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -132,14 +145,21 @@ def append_lines(path: Path, lines: list[str]) -> None:
         StorageError: The folder cannot be written.
     """
     with storage_errors(path), path.open("a", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
+        add_lines(file, lines)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
+def add_lines(file: IO[str], lines: Iterable[str]) -> None:
+    """Write whole lines into an open file and wait until they are on the disk."""
+    file.writelines(f"{line}\n" for line in lines)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def write_json(
+    path: Path, content: Mapping[str, Any], ready: Callable[[], None] = lambda: None
+) -> None:
     """Write JSON that a person can read and a diff can compare."""
-    write_bytes(path, to_json(content))
+    write_bytes(path, to_json(content), ready)
 
 
 def to_json(content: Mapping[str, Any]) -> bytes:
@@ -193,7 +213,9 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     return parsed
 
 
-def write_tensors(path: Path, tensors: Tensors) -> None:
+def write_tensors(
+    path: Path, tensors: Tensors, ready: Callable[[], None] = lambda: None
+) -> None:
     """Write tensors as safetensors, copying none of them: the bytes are the library's.
 
     Source: https://huggingface.co/docs/safetensors, "Format".
@@ -220,7 +242,7 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
     header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)
     start = len(header).to_bytes(8, "little") + header
-    write_parts(path, chain([start], (content_of(tensors[n]) for n in names)))
+    write_parts(path, chain([start], (content_of(tensors[n]) for n in names)), ready)
 
 
 def read_tensors(path: Path, limit: str = "tensors") -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,6 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
-    append_lines,
     file_hash,
     make_private_folder,
     write_bytes,
@@ -39,6 +39,7 @@ from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.folder.checkpoints import Checkpoints, drop_checkpoints
 from privaudit.federated.runs.folder.lease import Lease
+from privaudit.federated.runs.folder.round_files import MANIFEST, METRICS, RoundFiles
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
@@ -176,7 +177,7 @@ def _train_alone(
         method = on_device(config.build_trainer(), chosen_device())
         method.start(population.task, Seeds(config.seed))
     make_private_folder(run.path)
-    with lock_run(run.path) as lease:
+    with lock_run(run.path) as lease, RoundFiles(run.path, lease) as files:
         check_place(run.path, fresh=fresh)
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (_is_there(run) and not fresh):
@@ -186,7 +187,7 @@ def _train_alone(
             vars(run)["population"] = population  # what is cached is not read again
         if run.is_complete:
             return run
-        training = _restore(run, lease, near=resume == "near")
+        training = _restore(run, lease, files, near=resume == "near")
         return _train_rounds(training, watcher, near=resume == "near")
 
 
@@ -205,10 +206,11 @@ def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) ->
 
 def _begin(run: Run, config: RunConfig, population: Population, lease: Lease) -> None:
     """Write an empty run in place of what is there."""
+    lease.check()
     clear_run(run.path)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
     ledger.save(run.path / "ledger.npz")
-    write_bytes(run.path / "metrics.jsonl", b"")
+    write_bytes(run.path / METRICS, b"")
     TranscriptFolder(run.path / "transcript").clear()
     drawn = draw_run_key(run.path, config)
     header = new_header(config, population, ledger)
@@ -228,6 +230,7 @@ class _Training:
     header: dict[str, Any]
     lease: Lease
     checkpoints: Checkpoints
+    files: RoundFiles
 
     @property
     def path(self) -> Path:
@@ -235,7 +238,8 @@ class _Training:
 
     @property
     def transcript(self) -> TranscriptFolder:
-        return TranscriptFolder(self.path / "transcript")
+        append = partial(self.files.add, MANIFEST)
+        return TranscriptFolder(self.path / "transcript", append, self.lease.check)
 
     @property
     def is_traced(self) -> bool:
@@ -244,7 +248,6 @@ class _Training:
 
     def record(self, index: int, messages: tuple[Message, ...]) -> None:
         """Write a round's messages; only where their chain ends is kept."""
-        self.lease.check()  # a round may take long: nothing is written by who lost it
         self.end = self.transcript.write(index, messages, self.end)
 
     def commit(self, rounds: int) -> None:
@@ -255,7 +258,7 @@ class _Training:
             "rounds": rounds,
             "length": self.end.length,
             "head": self.end.head,
-            "metrics_hash": file_hash(self.path / "metrics.jsonl"),
+            "metrics_hash": file_hash(self.path / METRICS),
             "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
             "checkpoint_hash": saved,
         }
@@ -282,7 +285,7 @@ def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -
         )
         training.record(index, record.messages)
         if training.is_traced:
-            append_lines(training.path / TRACE, [trace_line(record.trace)])
+            training.files.add(TRACE, [trace_line(record.trace)])
         line, use = _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
@@ -308,7 +311,7 @@ def _numbers(training: _Training) -> RoundNumbers:
     return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
 
 
-def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
+def _restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> _Training:
     """Return the state after the last round that counts, and drop what came after.
 
     Everything is checked before anything is dropped.
@@ -325,22 +328,22 @@ def _restore(run: Run, lease: Lease, *, near: bool) -> _Training:
     trainer, population, seeds = run.trainer, run.population, Seeds(run.config.seed)
     task, shards = population.task, MemberShards(population, run.ledger)
     federation = Federation.begin(trainer, task, shards, seeds, secrets=run.secrets)
-    checkpoints = Checkpoints(run.path)
+    checkpoints = Checkpoints(run.path, ready=lease.check)
     if rounds:
         trained = dict.fromkeys(chain.from_iterable(run.participants))
         checkpoints.load(federation, rounds, progress["checkpoint_hash"], trained)
     lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
     fetch(run.path, "transcript/")
-    transcript = TranscriptFolder(run.path / "transcript").truncate(
-        head=progress["head"], length=progress["length"]
-    )
-    write_bytes(run.path / "metrics.jsonl", "".join(f"{x}\n" for x in lines).encode())
+    remove_unfinished(run.path)  # also what an owner before is about to put in place
+    folder = TranscriptFolder(run.path / "transcript", ready=lease.check)
+    end = folder.truncate(head=progress["head"], length=progress["length"]).end
+    content = "".join(f"{line}\n" for line in lines).encode()
+    write_bytes(run.path / METRICS, content, lease.check)
     if traced is not None:
-        truncate_trace(run.path, traced)
-    remove_unfinished(run.path)
-    end = transcript.end
+        truncate_trace(run.path, traced, lease.check)
+    files.open(MANIFEST, METRICS, *([TRACE] if traced is not None else []))
     return _Training(
-        run, population, trainer, federation, end, header, lease, checkpoints
+        run, population, trainer, federation, end, header, lease, checkpoints, files
     )
 
 
@@ -366,7 +369,7 @@ def _note_round(
     queries = queries_of(training.trainer, training.federation.shards, record.at)
     if queries is not None:
         line["model_queries"] = queries
-    append_lines(training.path / "metrics.jsonl", [json.dumps(line)])
+    training.files.add(METRICS, [json.dumps(line)])
     return line, utility
 
 
@@ -393,16 +396,17 @@ def _finish(training: _Training) -> None:
         publish=config.publish,
     )  # fmt: skip
     training.record(config.rounds, messages)
-    write_tensors(training.path / PERSONAL, join_models(models))
+    check = training.lease.check
+    write_tensors(training.path / PERSONAL, join_models(models), check)
     written = [PERSONAL, "privacy.json"]
     own_model = _own_model(training)
     if own_model is not None:
-        write_tensors(training.path / OWN_MODEL, own_model)
+        write_tensors(training.path / OWN_MODEL, own_model, check)
         written.append(OWN_MODEL)
     metrics = read_metrics(training.path, config.rounds)
     sent = training.transcript.read(head=training.end.head, length=training.end.length)
     record = certified(training.run, task, metrics, sent)
-    write_json(training.path / "privacy.json", record)
+    write_json(training.path / "privacy.json", record, check)
     training.header.setdefault("files", {}).update(
         (name, file_hash(training.path / name)) for name in written
     )

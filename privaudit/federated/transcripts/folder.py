@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -76,11 +77,22 @@ class TranscriptFolder:
     """A transcript on disk: a manifest, and one file of tensors for each round.
 
     Tensors are stored once under their digest, however many clients receive them.
+
+    Args:
+        folder: Where it lies.
+        append: Adds lines to the manifest; by default to the file of that name.
+        ready: Raises if what is about to be changed is another's by now.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        append: Callable[[list[str]], None] | None = None,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder, self._ready = folder, ready
         self.manifest = folder / "manifest.jsonl"
+        self._append = append or partial(append_lines, self.manifest)
 
     def write(
         self,
@@ -106,8 +118,8 @@ class TranscriptFolder:
             line = {**entry, "receivers": [receiver for _, receiver in group]}
             end = end.after(line)
             lines.append(json.dumps({**line, "hash": end.head}, sort_keys=True))
-        write_tensors(self.folder / shard_name(round), tensors.by_digest)
-        append_lines(self.manifest, lines)
+        write_tensors(self.folder / shard_name(round), tensors.by_digest, self._ready)
+        self._append(lines)
         return end
 
     def clear(self) -> None:
@@ -141,10 +153,12 @@ class TranscriptFolder:
         return self._read(read_lines(self.manifest), ChainEnd(head, length))
 
     def _keep(self, lines: Sequence[bytes], transcript: Transcript) -> None:
-        write_bytes(self.manifest, b"".join(line + b"\n" for line in lines))
+        content = b"".join(line + b"\n" for line in lines)
+        write_bytes(self.manifest, content, self._ready)
         used = {shard.path.name for shard in transcript.shards}
         for path in self.folder.glob("round-*.safetensors"):
             if _SHARD.fullmatch(path.name) and path.name not in used:
+                self._ready()
                 path.unlink()
 
     def _read(self, lines: Sequence[bytes], end: ChainEnd) -> Transcript:

@@ -8,7 +8,7 @@ and after the last round, one file holds all.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,14 @@ class Checkpoints:
         hashes: Of each file that counts, by rounds.
         sizes: How many clients' states each of them holds.
         newest: The file that holds each client's state.
+        ready: Raises if the run is another's by now.
     """
 
     path: Path
     hashes: dict[int, str] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     newest: dict[ClientId, int] = field(default_factory=dict)
+    ready: Callable[[], None] = lambda: None
 
     def save(self, federation: Federation, rounds: int, *, whole: bool = False) -> str:
         """Write the server's state and the participants', and return the hash.
@@ -66,7 +68,7 @@ class Checkpoints:
             self.newest, earlier = dict.fromkeys(states, rounds), []
         parts = join_names({"server": federation.server, **states})
         file = checkpoint_path(self.path, rounds)
-        write_tensors(file, parts | self._named(earlier))
+        write_tensors(file, parts | self._named(earlier), self.ready)
         found = file_hash(file)
         self.hashes = {n: self.hashes[n] for n in earlier} | {rounds: found}
         self.sizes = {n: self.sizes[n] for n in earlier} | {rounds: len(states)}

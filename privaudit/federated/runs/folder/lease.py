@@ -162,8 +162,8 @@ class Lease:
         raise RunInUseError(
             f"{self._files.where} was taken over by {_who(_read(content))}, since this "
             f"process did not renew its lease for {self._owner.expiry:g} s: it stood "
-            "still, or could not write there. Nothing more was written by this one. "
-            "Wait until the other is done."
+            "still, or could not write there. It stops, and the other goes on from the "
+            "last round that counts. Wait until the other is done."
         )
 
     def end(self) -> None:

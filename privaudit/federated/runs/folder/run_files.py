@@ -3,7 +3,7 @@
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
 from privaudit.core.storage import (
-    read_bytes,
-    storage_errors,
     write_bytes,
 )
 from privaudit.core.tensors import Tensors, distinct
@@ -208,15 +206,15 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
     return [_TRACES.validate_json(line) for line in lines]
 
 
-def truncate_trace(path: Path, kept: Sequence[RoundTrace]) -> None:
-    """Drop notes on rounds that do not count; without any, make the file."""
-    file, content = path / TRACE, "".join(f"{trace_line(notes)}\n" for notes in kept)
-    if not content:
-        with storage_errors(file):
-            file.unlink(missing_ok=True)
-            file.touch(mode=0o600)
-    elif file.is_symlink() or read_bytes(file, "lines") != content.encode():
-        write_bytes(file, content.encode())
+def truncate_trace(
+    path: Path, kept: Sequence[RoundTrace], ready: Callable[[], None]
+) -> None:
+    """Drop notes on rounds that do not count, in a new file even where there are none.
+
+    An owner before, which has the old file open, adds nothing to the new one.
+    """
+    content = "".join(f"{trace_line(notes)}\n" for notes in kept)
+    write_bytes(path / TRACE, content.encode(), ready)
 
 
 def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:

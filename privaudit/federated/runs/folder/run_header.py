@@ -10,7 +10,7 @@ somebody else leaves it as it was.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.signing import Signer, check_signature, sign
 from privaudit.core.storage import (
     read_json,
-    to_json,
     write_bytes,
-    write_parts,
+    write_json,
 )
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.own_files import HEADER, make_folders
@@ -111,14 +110,9 @@ def _write(path: Path, content: Mapping[str, Any], lease: Lease | None) -> None:
 
     Who takes the run over removes that file first.
     """
-
-    def checked() -> Iterator[bytes]:
-        if lease is not None:
-            lease.check()
-        yield to_json(content)
-
-    write_parts(path / HEADER, checked())
-    push(path, lease.check if lease is not None else lambda: None)
+    check = lease.check if lease is not None else lambda: None
+    write_json(path / HEADER, content, check)
+    push(path, check)
 
 
 def read_header(path: Path) -> SignedHeader:
@@ -194,7 +188,7 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
             )
         for name, content in contents.items():
             make_folders(path, name)
-            write_bytes(path / name, content)
+            write_bytes(path / name, content, lease.check)
         hashes = {n: hashlib.sha256(c).hexdigest() for n, c in contents.items()}
         _save_added(path, header, {**header.added, **hashes}, lease)
 

@@ -1,0 +1,104 @@
+"""An owner that stands still, loses its run, and wakes in the middle of a round."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit import load_run, train
+from privaudit.core.errors import RunInUseError
+from privaudit.federated.runs import training as trainings
+from privaudit.federated.runs.folder.lease import Lease
+from privaudit.federated.runs.folder.round_files import RoundFiles
+from privaudit.federated.runs.runs import Run
+
+SMALL: dict[str, Any] = {
+    "rounds": 3, "clients": 2, "epochs": 1, "shots": 8, "name": "one",
+}  # fmt: skip
+STALE = "stale"
+
+
+def stand_still(lease: Lease) -> None:
+    """Renew a lease no more, and the one beside it."""
+    lease._over.set()
+    lease._thread.join()
+    if lease._beside is not None:
+        stand_still(lease._beside)
+
+
+def is_stale() -> bool:
+    return threading.current_thread().name == STALE
+
+
+def stale_owner(
+    folder: Path, woke: threading.Event
+) -> tuple[threading.Thread, list[str]]:
+    """Begin to train as the owner that will stand still; it notes how it ended."""
+    ended: list[str] = []
+
+    def train_on() -> None:
+        try:
+            train(folder=folder, **SMALL)
+        except RunInUseError as error:
+            ended.append(str(error))
+        finally:
+            woke.set()
+
+    thread = threading.Thread(target=train_on, name=STALE)
+    thread.start()
+    return thread, ended
+
+
+@pytest.mark.parametrize("checks", [True, False], ids=["checks", "is behind its check"])
+def test_an_owner_that_wakes_within_a_round_of_the_next_one_changes_nothing(
+    checks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handles lead to files that are gone, even where it has looked at its lease."""
+    monkeypatch.setenv("PRIVAUDIT_LEASE", "0.5")
+    stalled, works, woke = (threading.Event() for _ in range(3))
+    measured, checked = trainings._measured, Lease.check
+
+    def measure(training: Any, index: int) -> Any:
+        if is_stale() and index == 1:
+            stand_still(training.lease)
+            stalled.set()
+            works.wait(60)
+        elif not is_stale() and index == 2:
+            works.set()
+            woke.wait(60)
+        return measured(training, index)
+
+    def check(lease: Lease) -> None:
+        if checks or not (is_stale() and works.is_set()) or renames.is_set():
+            checked(lease)
+
+    renames, added = threading.Event(), RoundFiles.add
+
+    def add(files: RoundFiles, name: str, lines: list[str]) -> None:
+        added(files, name, lines)
+        if is_stale() and works.is_set():
+            renames.set()
+
+    monkeypatch.setattr(trainings, "_measured", measure)
+    monkeypatch.setattr(Lease, "check", check)
+    monkeypatch.setattr(RoundFiles, "add", add)
+    thread, ended = stale_owner(tmp_path, woke)
+    assert stalled.wait(60)
+    time.sleep(0.6)
+    run = train(folder=tmp_path, resume=True, **SMALL)
+    thread.join()
+    assert "was taken over by" in ended[0]
+    assert_whole(run)
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [0, 1, 2]
+
+
+def assert_whole(run: Run) -> None:
+    read = load_run(run.place)
+    assert read.is_complete
+    assert len(read.metrics) == SMALL["rounds"]
+    assert read.transcript.check()
+    assert train(folder=run.place.rpartition("/")[0], **SMALL).metrics == read.metrics
