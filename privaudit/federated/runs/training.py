@@ -37,7 +37,11 @@ from privaudit.federated.federation import (
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
-from privaudit.federated.runs.folder.checkpoints import Checkpoints, drop_checkpoints
+from privaudit.federated.runs.folder.checkpoints import (
+    Checkpoints,
+    drop_checkpoints,
+    has_more_checkpoints,
+)
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.round_files import MANIFEST, METRICS, RoundFiles
 from privaudit.federated.runs.folder.run_files import (
@@ -133,10 +137,8 @@ def train(
     run = Run(runs_folder(folder) / named)
     refresh(run.path)
     with use_device(device), watching(run.name, watcher):
-        if fresh or not _is_finished(run, config):
+        if fresh or not _is_finished(run, config) or has_more_checkpoints(run.path):
             run = _train_alone(run, config, resume, fresh, watcher)
-    # A kill behind the commit leaves one.
-    drop_checkpoints(run.path, but=[config.rounds])
     mark_latest([run])
     return run
 
@@ -185,7 +187,8 @@ def _train_alone(
         else:
             _begin(run, config, population, lease)
             vars(run)["population"] = population  # what is cached is not read again
-        if run.is_complete:
+        if run.is_complete:  # a kill behind the last commit leaves earlier states
+            drop_checkpoints(run.path, but=[config.rounds], ready=lease.check)
             return run
         training = _restore(run, lease, files, near=resume == "near")
         return _train_rounds(training, watcher, near=resume == "near")
@@ -206,12 +209,11 @@ def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) ->
 
 def _begin(run: Run, config: RunConfig, population: Population, lease: Lease) -> None:
     """Write an empty run in place of what is there."""
-    lease.check()
-    clear_run(run.path)
+    clear_run(run.path, lease.check)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
     ledger.save(run.path / "ledger.npz")
-    write_bytes(run.path / METRICS, b"")
-    TranscriptFolder(run.path / "transcript").clear()
+    write_bytes(run.path / METRICS, b"", lease.check)
+    TranscriptFolder(run.path / "transcript", ready=lease.check).clear()
     drawn = draw_run_key(run.path, config)
     header = new_header(config, population, ledger)
     save_header(run.path, header | ({"files": drawn} if drawn else {}), lease)

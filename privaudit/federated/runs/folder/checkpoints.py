@@ -8,7 +8,7 @@ and after the last round, one file holds all.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from privaudit.core.storage import file_hash, read_tensors, write_tensors
 from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import Federation
 from privaudit.federated.runs.folder.run_files import join_names, split_names
-from privaudit.federated.runs.folder.working_copy import fetch, forget
+from privaudit.federated.runs.folder.working_copy import fetch, forget, known_names
 from privaudit.federated.trainer import ClientId
 
 ROUNDS, HASHES = "rounds", "hashes"  # of earlier files that still count
-_CHECKPOINT = re.compile(r"after-\d{4,}\.safetensors")
+_CHECKPOINT = re.compile(r"kept/after-(\d{4,18})\.safetensors")
 
 
 def checkpoint_path(path: Path, rounds: int) -> Path:
@@ -138,14 +138,37 @@ class Checkpoints:
 
     def drop_others(self) -> None:
         """Remove the checkpoints that do not count."""
-        drop_checkpoints(self.path, but=self.hashes)
+        drop_checkpoints(self.path, but=self.hashes, ready=self.ready)
 
 
-def drop_checkpoints(path: Path, *, but: Iterable[int]) -> None:
-    """Remove all checkpoints except some, here and in the run's store."""
-    kept = {checkpoint_path(path, rounds) for rounds in but}
-    names = {file.relative_to(path).as_posix() for file in kept}
-    forget(path, lambda one: one.startswith("kept/after-") and one not in names)
-    for file in (path / "kept").glob("after-*.safetensors"):
-        if _CHECKPOINT.fullmatch(file.name) and file not in kept:
+def drop_checkpoints(
+    path: Path, *, but: Collection[int], ready: Callable[[], None]
+) -> None:
+    """Remove the checkpoints before the newest except some, here and in the store.
+
+    Later ones are left: they are of an owner that went on from there, or are written
+    again.
+
+    Args:
+        path: The run's folder.
+        but: After how many rounds those are that stay.
+        ready: Raises if the run is another's by now.
+    """
+
+    def goes(name: str) -> bool:
+        match = _CHECKPOINT.fullmatch(name)
+        return (
+            match is not None and int(match[1]) < max(but) and int(match[1]) not in but
+        )
+
+    forget(path, goes, ready)
+    for file in (path / "kept").glob("after-*"):
+        if goes(f"kept/{file.name}"):
+            ready()
             file.unlink()
+
+
+def has_more_checkpoints(path: Path) -> bool:
+    """Say whether there are others than that of a finished run, here or in the store."""
+    here = (file.relative_to(path).as_posix() for file in path.glob("kept/after-*"))
+    return sum(map(bool, map(_CHECKPOINT.fullmatch, {*here, *known_names(path)}))) > 1

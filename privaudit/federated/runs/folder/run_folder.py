@@ -1,7 +1,7 @@
 """Which files in a folder are a run's own: nothing else is ever removed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError
@@ -55,19 +55,24 @@ def check_place(path: Path, *, fresh: bool) -> None:
         )
 
 
-def clear_run(path: Path) -> None:
+def clear_run(path: Path, ready: Callable[[], None] = lambda: None) -> None:
     """Remove what a run wrote, and make its folders.
 
     run.json goes first, so that a kill leaves no mixture; a mark says that the rest may
     go, too. Files that no run writes stay, and so do the folders that they are in.
+
+    Args:
+        path: The run's folder.
+        ready: Raises if the run is another's by now.
     """
     check_place(path, fresh=True)
-    forget(path, lambda _: True)
-    write_bytes(path / BEGUN, b"")
+    forget(path, lambda _: True, ready)
+    write_bytes(path / BEGUN, b"", ready)
     with storage_errors(path):
         (path / HEADER).unlink(missing_ok=True)
         for name in _split(path)[1]:
             if name != BEGUN:
+                ready()
                 (path / name).unlink()
         _remove_empty(path)
     for name in FOLDERS:

@@ -174,12 +174,17 @@ def _download(
     _save_state(path, state)
 
 
+def known_names(path: Path) -> set[str]:
+    """Return which files of a run its store had when they were last listed here."""
+    return set(_state(path))
+
+
 def push(path: Path, check: Callable[[], None]) -> None:
     """Upload what changed, run.json last.
 
     Args:
         path: The run's folder; nothing happens if it is no working copy.
-        check: Raises if the run is another's by now.
+        check: Raises if the run is another's by now: asked before each file.
 
     Raises:
         StorageError: The store cannot be written; run.json there is as it was.
@@ -189,21 +194,27 @@ def push(path: Path, check: Callable[[], None]) -> None:
         return
     known = _state(path)
     local = _local(path)
-    for name in sorted(local, key=lambda name: name == HEADER):
+    for name in sorted(local, key=lambda n: (n == HEADER, not n.endswith(_LATER), n)):
         if name not in known or known[name].here != local[name]:
-            if name == HEADER:
-                check()
+            check()
             remote.upload(name, path / name)
     _save_state(path, _copied(path, _own(remote.files())))
 
 
-def forget(path: Path, names: Callable[[str], bool]) -> None:
-    """Remove files of a run in its store: run.json first, if it is one of them."""
+def forget(path: Path, names: Callable[[str], bool], check: Callable[[], None]) -> None:
+    """Remove files of a run in its store: run.json first, if it is one of them.
+
+    Args:
+        path: The run's folder; nothing happens if it is no working copy.
+        names: Says which files.
+        check: Raises if the run is another's by now: asked before each file.
+    """
     remote = _remote(path)
     if remote is None:
         return
     there = [name for name in _own(remote.files()) if names(name)]
     for name in sorted(there, key=lambda name: name != HEADER):
+        check()
         remote.remove(name)
 
 

@@ -113,6 +113,18 @@ def test_a_finished_run_is_returned_without_a_lock(whole: Path) -> None:
     assert not (whole / ".lock").exists()
 
 
+def test_states_of_before_that_a_kill_left_go_while_nobody_else_writes(
+    whole: Path,
+) -> None:
+    left = whole / "kept" / "after-0001.safetensors"
+    left.write_bytes(b"")
+    with lock_run(whole), pytest.raises(RunInUseError):
+        train(name="whole", rounds=2, epochs=1)
+    assert left.exists()
+    train(name="whole", rounds=2, epochs=1)
+    assert not left.exists()
+
+
 def test_nothing_is_written_if_the_configuration_cannot_run() -> None:
     with pytest.raises(ConfigError):
         train(name="none", clients=30, partition="pathological")

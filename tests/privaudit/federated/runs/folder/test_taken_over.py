@@ -10,8 +10,10 @@ import pytest
 
 from privaudit import load_run, train
 from privaudit.core.errors import RunInUseError
+from privaudit.core.storage import cache_folder
 from privaudit.federated.runs import training as trainings
 from privaudit.federated.runs.folder.lease import Lease
+from privaudit.federated.runs.folder.remote_store import RemoteFolder
 from privaudit.federated.runs.folder.round_files import RoundFiles
 from privaudit.federated.runs.runs import Run
 
@@ -102,3 +104,45 @@ def assert_whole(run: Run) -> None:
     assert len(read.metrics) == SMALL["rounds"]
     assert read.transcript.check()
     assert train(folder=run.place.rpartition("/")[0], **SMALL).metrics == read.metrics
+
+
+def test_an_owner_that_wakes_in_an_upload_replaces_nothing_of_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_LEASE", "0.5")
+    url, first = f"memory://{tmp_path.name}/runs", list[str]()
+    leases, uploaded = list[Lease](), RemoteFolder.upload
+    recorded, features = trainings._Training.record, cache_folder() / "features"
+
+    def on_node(name: str) -> None:
+        (tmp_path / name).mkdir()
+        features.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "features").symlink_to(features)
+        monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path / name))
+
+    def record(training: Any, index: int, messages: Any) -> None:
+        recorded(training, index, messages)
+        if index == 1 and not first:
+            leases.append(training.lease)
+
+    def upload(store: RemoteFolder, name: str, path: Path) -> None:
+        if leases and not first:
+            first.append(name)
+            stand_still(leases[0])
+            time.sleep(0.6)
+            on_node("next")
+            assert train(folder=url, resume=True, **SMALL).is_complete
+        elif len(first) == 1 and path.is_relative_to(tmp_path / "first"):
+            first.append(name)
+        uploaded(store, name, path)
+
+    monkeypatch.setattr(trainings._Training, "record", record)
+    monkeypatch.setattr(RemoteFolder, "upload", upload)
+    on_node("first")
+    with pytest.raises(RunInUseError, match="was taken over by"):
+        train(folder=url, **SMALL)
+    assert first == ["kept/after-0002.safetensors"]
+    on_node("third")
+    assert_whole(load_run(f"{url}/one"))
+    kept = [n for n in RemoteFolder(f"{url}/one").files() if n.startswith("kept/after")]
+    assert kept == ["kept/after-0003.safetensors"]
