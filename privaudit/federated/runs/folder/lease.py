@@ -41,6 +41,9 @@ EXPIRY = "PRIVAUDIT_LEASE"
 LEASE = re.compile(r"\.lease-(\d{4,12})")  # its file's name
 MOST_BYTES = 4096  # of a lease's file that are read
 _USUAL, _LONGEST = 60.0, 86400.0  # seconds
+_BELIEVED = 600.0  # seconds without a sign for which another's lease counts at most
+_OWN_EXPIRIES = 10  # of one's own leases, if that is more
+_LAST = 10**9  # what no number reaches
 _BEATS = 6  # renewals within an expiry
 _LOOKS = 30  # of somebody else, within an expiry
 _BYTES = 512  # of a lease's file: writing over it leaves nothing of before
@@ -68,7 +71,7 @@ class LeaseFiles(Protocol):
         ...
 
     def end(self, number: int, content: bytes) -> None:
-        """Give a lease back: ``content`` says so, where its file has to stay."""
+        """Give a lease back: ``content`` says so. Its file stays: no number is twice."""
         ...
 
     def drop_before(self, number: int) -> None:
@@ -175,7 +178,7 @@ class Lease:
             self._files.end(self._number, ended.renewed())
 
     def _renew(self) -> None:
-        while not self._over.wait(self._owner.expiry / _BEATS):
+        while not self._over.wait(min(self._owner.expiry, _BELIEVED) / _BEATS):
             with suppress(PrivauditError, OSError):  # the next one may succeed
                 self._files.renew(self._number, self._owner.renewed())
 
@@ -189,7 +192,8 @@ def take_lease(
 ) -> Lease:
     """Take the lease on a run, at once or after an owner that is gone.
 
-    Whether an owner elsewhere is gone shows within its expiry; until then this waits.
+    Whether an owner elsewhere is gone shows within its expiry; until then this waits,
+    but for no more than ten minutes, or ten times the expiry of one's own leases.
 
     Args:
         files: Where the run's leases lie.
@@ -199,22 +203,36 @@ def take_lease(
 
     Raises:
         RunInUseError: Another process holds it.
-        ConfigError: PRIVAUDIT_LEASE is no expiry.
+        ConfigError: PRIVAUDIT_LEASE is no expiry, or a file has a number that no lease
+            gets.
         StorageError: It cannot be written there.
     """
-    expiry, watched = expiry_of_leases(), _WatchedLease()
+    expiry = expiry_of_leases()
+    longest = max(_BELIEVED, _OWN_EXPIRIES * expiry)
+    watched = _WatchedLease(longest)
     give_up = time.monotonic() + patience
     while True:
         locked = lock()
         number, content = files.newest()
+        if number >= _LAST:
+            raise ConfigError(
+                f"{files.where} has a {lease_name(number)}, and no lease gets such a "
+                "number: somebody else made that file. Remove it."
+            )
         state = watched.judge(number, content, locked)
         if state == "free":
             owner = _me(locked, expiry)
             if files.make(number + 1, owner.renewed()):
-                lease = Lease(files, number + 1, owner, beside)
-                files.drop_before(number + 1)
-                return lease
-        elif state == "held" and time.monotonic() >= give_up:
+                if files.newest()[0] == number + 1:
+                    lease = Lease(files, number + 1, owner, beside)
+                    files.drop_before(number + 1)
+                    return lease
+                # Others went on meanwhile, and removed the file of this number.
+                files.end(number + 1, replace(owner, ended=True).renewed())
+                continue
+        elif time.monotonic() >= give_up + (
+            0 if state == "held" else longest + watched.pause
+        ):
             raise RunInUseError(
                 f"Another process is training {files.where}: {_who(_read(content))}. "
                 "Wait until it is done, or take another --name."
@@ -225,9 +243,14 @@ def take_lease(
 
 
 class _WatchedLease:
-    """A lease that is looked at again and again, by one's own clock."""
+    """A lease that is looked at again and again, by one's own clock.
 
-    def __init__(self) -> None:
+    Args:
+        longest: Seconds for which it is believed, whatever it says.
+    """
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
         self._seen: tuple[int, bytes] | None = None
         self._since, self._expiry = 0.0, _USUAL
         self._owner: LeaseOwner | None = None
@@ -248,7 +271,8 @@ class _WatchedLease:
         if (number, content) != self._seen:
             self._seen, self._since = (number, content), time.monotonic()
         self._owner = owner = _read(content)
-        self._expiry = owner.expiry if owner else expiry_of_leases()
+        expiry = owner.expiry if owner else expiry_of_leases()
+        self._expiry = min(expiry, self._longest)
         if owner and owner.ended:
             return "free"
         if owner and owner.machine == _machine():

@@ -115,7 +115,8 @@ class FolderLeases:
     """Leases as files in a run's folder.
 
     The owner writes through the handle with which it made its file: if another has
-    removed that file, no other is touched.
+    removed that file, no other is touched. The last file stays and says that it has
+    ended: a number is never made twice.
     """
 
     pause = 0.02
@@ -152,13 +153,11 @@ class FolderLeases:
         os.fsync(self._handle)  # other machines see it
 
     def end(self, number: int, content: bytes) -> None:
-        """Remove the file that was made, if it is still there."""
-        self.renew(number, content)
-        ours = os.fstat(self._handle)
-        os.close(self._handle)
-        path = self._path(number)
-        if path.exists() and os.path.samestat(path.stat(), ours):
-            path.unlink(missing_ok=True)
+        """Leave a file that says that the lease has ended."""
+        try:
+            self.renew(number, content)
+        finally:
+            os.close(self._handle)
 
     def drop_before(self, number: int) -> None:
         """Remove the files with lower numbers."""

@@ -224,6 +224,11 @@ def test_equal_keys_give_equal_transcripts_and_the_deal_stays_the_seeds(
     assert one.ledger.hash == other.ledger.hash
 
 
+def own_files(run: Path) -> dict[Path, bytes]:
+    """Return a run's files but for its lock and leases."""
+    return {p: p.read_bytes() for p in run.rglob("[!.]*") if p.is_file()}
+
+
 @pytest.mark.parametrize("content", [None, b"0" * 32])
 def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
     content: bytes | None, tmp_path: Path
@@ -235,10 +240,10 @@ def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
         key.unlink()
     else:
         key.write_bytes(content)
-    before = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
+    before = own_files(tmp_path / "cut")
     with pytest.raises((MissingFileError, TranscriptError), match=r"run\.key"):
         train(folder=tmp_path, name="cut", resume=True, **SYSTEM)
-    after = {p: p.read_bytes() for p in (tmp_path / "cut").rglob("*") if p.is_file()}
+    after = own_files(tmp_path / "cut")
     assert after == before
 
 

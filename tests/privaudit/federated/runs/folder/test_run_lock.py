@@ -14,6 +14,7 @@ import pytest
 
 from privaudit.core.errors import ConfigError, RunInUseError, StorageError
 from privaudit.federated.runs.folder import lease as leases
+from privaudit.federated.runs.folder.lease import take_lease
 from privaudit.federated.runs.folder.run_lock import FolderLeases, lock_run
 from privaudit.statistics.progress import Event, Phase, watching
 
@@ -74,14 +75,15 @@ def renewed_by_another(folder: Path, beats: list[str]) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_lease_keeps_others_away_and_goes_at_the_end(
+def test_without_locks_a_lease_keeps_others_away_and_is_given_back(
     tmp_path: Path,
 ) -> None:
     with lock_run(tmp_path):
         with pytest.raises(RunInUseError, match=f"process {os.getpid()} of "):
             lock_run(tmp_path).__enter__()
         assert left(tmp_path) == [".lease-0001", ".lock"]
-    assert left(tmp_path) == [".lock"]
+    with lock_run(tmp_path):  # at once
+        assert left(tmp_path) == [".lease-0002", ".lock"]
 
 
 @pytest.mark.usefixtures("no_locks")
@@ -165,7 +167,47 @@ def test_an_owner_renews_no_file_but_its_own(tmp_path: Path) -> None:
     first.end(1, b"ended")
     assert second.newest() == (1, b"other")
     second.end(1, b"ended")
-    assert second.newest() == (0, b"")
+    assert second.newest() == (1, b"ended")
+
+
+def test_who_was_late_with_a_number_that_is_gone_takes_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """Two others have held the run between its look and its file."""
+
+    class LateLeases(FolderLeases):
+        def newest(self) -> tuple[int, bytes]:
+            found = super().newest()
+            if not held:
+                take_lease(FolderLeases(tmp_path)).end()
+                held.append(take_lease(FolderLeases(tmp_path)))
+            return found
+
+    held = list[leases.Lease]()
+    take_lease(FolderLeases(tmp_path)).end()
+    with pytest.raises(RunInUseError):
+        take_lease(LateLeases(tmp_path))
+    held[0].check()
+    held[0].end()
+
+
+def test_an_owner_elsewhere_is_believed_for_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_LEASE", "0.03")
+    monkeypatch.setattr(leases, "_BELIEVED", 0.2)
+    (tmp_path / ".lease-0001").write_text(json.dumps({**OWNER, "expiry": 86400}))
+    events: list[Event] = []
+    with watching("a", events.append), lock_run(tmp_path):
+        assert left(tmp_path) == [".lease-0002", ".lock"]
+    assert isinstance(events[0], Phase)
+    assert events[0].total == 1  # second at most, where the lease says a day
+
+
+def test_a_number_that_no_lease_gets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".lease-999999999999").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=r"has a \.lease-999999999999.* Remove it"):
+        lock_run(tmp_path).__enter__()
 
 
 def test_of_two_who_take_a_lease_one_gets_it(tmp_path: Path) -> None:
