@@ -3,7 +3,8 @@
 kept/after-NNNN.safetensors holds the server's state after so many rounds, and those of
 the clients that took part in the last of them. States of others stay in the file of
 their own last round, which the newest one names with its hash: a round writes what its
-participants changed. Where files hold more states that are gone than such that count,
+participants changed. Who keeps nothing any more has an empty tensor there, so that no
+earlier state comes back. Where files hold more states that are gone than such that count,
 and after the last round, one file holds all.
 """
 
@@ -24,6 +25,7 @@ from privaudit.federated.runs.folder.working_copy import fetch, forget, known_na
 from privaudit.federated.trainer import ClientId
 
 ROUNDS, HASHES = "rounds", "hashes"  # of earlier files that still count
+_EMPTY: Tensors = {"": torch.zeros(0)}  # in place of a state that there was before
 _CHECKPOINT = re.compile(r"kept/after-(\d{4,18})\.safetensors")
 
 
@@ -59,7 +61,11 @@ class Checkpoints:
             whole: Whether all clients' states are written into this file.
         """
         kept = federation.kept
-        states = {client: kept[client] for client in federation.losses if kept[client]}
+        states = {
+            client: kept[client] or _EMPTY
+            for client in federation.losses
+            if kept[client] or client in self.newest
+        }
         self.newest.update(dict.fromkeys(states, rounds))
         earlier = sorted({*self.newest.values()} - {rounds})
         held = len(states) + sum(self.sizes[number] for number in earlier)
@@ -112,6 +118,7 @@ class Checkpoints:
                 for name in (ROUNDS, HASHES):
                     tensors.pop(name, None)
                 self._take(states, number, tensors)
+        states.pop("server", None)  # of an earlier round
         self._take(states, rounds, newest)
         federation.server = states.get("server", {})
         federation.kept = {client: states.get(client, {}) for client in trained}
@@ -131,7 +138,9 @@ class Checkpoints:
         self, states: dict[str, Tensors], rounds: int, flat: Mapping[str, Any]
     ) -> None:
         found = split_names(flat)
-        states.update(found)
+        states.update(
+            {who: {n: t for n, t in s.items() if n} for who, s in found.items()}
+        )
         clients = [name for name in found if name != "server"]
         self.sizes[rounds] = len(clients)
         self.newest.update(dict.fromkeys(clients, rounds))

@@ -60,6 +60,20 @@ def test_a_round_writes_its_participants_and_names_the_files_of_others(
     assert checkpoints.save(direct[0], 4) == direct[1]
 
 
+def test_a_state_that_is_empty_by_now_stays_empty(tmp_path: Path) -> None:
+    federation, found = saved(tmp_path, [["a", "b"], ["c"]])
+    checkpoints, after, again = Checkpoints(tmp_path), empty(), empty()
+    checkpoints.load(federation, 2, found, "abc")
+    federation.kept["a"], federation.server = {}, {}
+    federation.losses = {"a": 0.0}
+    found = checkpoints.save(federation, 3)
+    Checkpoints(tmp_path).load(after, 3, found, "abc")
+    assert (after.server, after.kept) == ({}, federation.kept)
+    found = checkpoints.save(federation, 4)  # where it took part again
+    Checkpoints(tmp_path).load(again, 4, found, "abc")
+    assert (again.server, again.kept) == ({}, federation.kept)
+
+
 def test_files_with_more_states_of_the_past_than_of_now_become_one(
     tmp_path: Path,
 ) -> None:
