@@ -9,7 +9,10 @@ was; everything is held against run.json, as in a folder.
 
 import hashlib
 import json
+import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,6 +40,7 @@ from privaudit.federated.runs.folder.remote_store import (
 )
 
 _ADDRESS = ".url"  # the file of a working copy that says of what
+_WAITS, _LOOKS = 60.0, 0.02  # seconds for another reader, and between two looks
 _LATER = ".safetensors"  # files of this ending come when they are read
 _SHARED = 1 << 20  # bytes of a file beside the runs that are read
 _NOT = re.compile(r"audits/signals/.*|.*\.html")  # is made of the rest, here
@@ -126,15 +130,17 @@ def pull(path: Path) -> None:
     remote = _remote(path)
     if remote is None:
         return
-    known, there = _state(path), _own(remote.files())
-    with storage_errors(path):
-        for name, here in _local(path).items():
-            if name not in there or _Copied(*_seen(there[name]), here) != known.get(
-                name
-            ):
-                (path / name).unlink()
-    state = _copied(path, there)
-    _download(remote, path, state, lambda name: not name.endswith(_LATER))
+    with _alone(path):
+        known, there = _state(path), _own(remote.files())
+        with storage_errors(path):
+            for name, here in _local(path).items():
+                if name not in there or _Copied(*_seen(there[name]), here) != known.get(
+                    name
+                ):
+                    (path / name).unlink()
+        state = _copied(path, there)
+        _save_state(path, state)
+        _download(remote, path, state, lambda name: not name.endswith(_LATER))
 
 
 def fetch(path: Path, name: str) -> None:
@@ -152,26 +158,58 @@ def fetch(path: Path, name: str) -> None:
     remote = _remote(path)
     if remote is not None:
         is_folder = name.endswith("/")
-        _download(
-            remote,
-            path,
-            _state(path),
-            lambda one: one.startswith(name) if is_folder else one == name,
-        )
+        with _alone(path):
+            _download(
+                remote,
+                path,
+                _state(path),
+                lambda one: one.startswith(name) if is_folder else one == name,
+            )
 
 
 def _download(
     remote: RemoteFolder, path: Path, state: _State, wanted: Callable[[str], bool]
 ) -> None:
     """Download what is wanted and not here, run.json first."""
+    copied: _State = {}
     missing = [one for one in state if wanted(one) and not (path / one).exists()]
     for one in sorted(missing, key=lambda name: name != HEADER):
         size = state[one].size
         check_limit(limit_of(one), size, f"{remote.url}/{one}")
         make_folders(path, one)
         write_parts(path / one, remote.read(one, size))
-        state[one] = state[one]._replace(here=_stamp(path / one))
-    _save_state(path, state)
+        copied[one] = state[one]._replace(here=_stamp(path / one))
+    if copied:
+        _save_state(path, {**state, **_state(path), **copied})
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other readers of a working copy from taking its files for outdated ones.
+
+    They wait for a minute: one that stands still stops nobody. Where there are no locks
+    of the system, a reader may find a file gone, and reads it when it is run again.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    lock, give_up = path.parent / f".{path.name}.copying", time.monotonic() + _WAITS
+    with storage_errors(lock):
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        while time.monotonic() < give_up:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOOKS)
+            except OSError:  # no locks here
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def known_names(path: Path) -> set[str]:
@@ -198,7 +236,9 @@ def push(path: Path, check: Callable[[], None]) -> None:
         if name not in known or known[name].here != local[name]:
             check()
             remote.upload(name, path / name)
-    _save_state(path, _copied(path, _own(remote.files())))
+    there = _own(remote.files())
+    with _alone(path):
+        _save_state(path, _copied(path, there))
 
 
 def forget(path: Path, names: Callable[[str], bool], check: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Runs in an object store: memory:// is one in this process."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from privaudit.core.errors import (
     StorageError,
     TranscriptError,
 )
+from privaudit.federated.runs.folder import working_copy
 from privaudit.federated.runs.folder.lease import take_lease
 from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLeases
+from privaudit.federated.runs.folder.run_lock import refresh
 from privaudit.federated.runs.folder.run_names import find_place, runs_folder
 from privaudit.federated.runs.runs import Run
 from tests.conftest import Cli
@@ -233,6 +236,31 @@ def test_without_conditional_writes_the_last_of_two_writers_is_the_owner(
     leases = RemoteLeases(RemoteFolder(f"{URL}/one"))
     assert not leases.make(1, b"mine")
     assert leases.make(2, b"mine")
+
+
+def test_two_readers_of_a_working_copy_keep_each_others_files(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (f"transcript/round-000{n}.safetensors" for n in (0, 1))
+    stalled, went_on, path = threading.Event(), threading.Event(), finished.path
+    _, whole = finished.header, RemoteFolder.read
+
+    def read(store: RemoteFolder, name: str, size: int) -> Iterator[bytes]:
+        if name == second:  # behind its look at what is here
+            stalled.set()
+            went_on.wait(0.5)
+        return whole(store, name, size)
+
+    monkeypatch.setattr(RemoteFolder, "read", read)
+    other = threading.Thread(target=lambda: working_copy.fetch(path, second))
+    other.start()
+    assert stalled.wait(60)
+    working_copy.fetch(path, first)
+    went_on.set()
+    other.join()
+    refresh(path)
+    assert (path / first).exists()
+    assert (path / second).exists()
 
 
 def test_what_a_store_holds_is_foreign(
