@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -164,5 +165,16 @@ def _processes() -> Iterator[Any]:
 
 
 def _prepare_worker() -> None:
-    """Let Ctrl-C end a worker at once and in silence: who handed out says what to do."""
+    """Let Ctrl-C end a worker at once and in silence: who handed out says what to do.
+
+    A driver that is killed cannot end its workers, so they end when it has.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_driver, daemon=True).start()
+
+
+def _end_with_driver() -> None:
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)

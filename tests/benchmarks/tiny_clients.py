@@ -61,8 +61,8 @@ def miss_rates(
         groups, truth = draw_clients(rng, clients, of, spread, ties)
         told = pooled_auroc(groups, "new" if population == "new" else "these")
         truth = of if population == "new" else truth
-        found.append((told.low > truth, told.high < truth, told.low > 0.5))
-        found[-1] += (told.high - told.low,)
+        wrong = told.low > truth, told.high < truth
+        found.append((*wrong, told.low > 0.5, told.high - told.low))
     above, below, leaks, width = np.mean(found, axis=0)
     return float(above), float(below), float(leaks), float(width)
 

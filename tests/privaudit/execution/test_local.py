@@ -165,3 +165,25 @@ def test_ctrl_c_ends_every_process_and_says_what_to_do(
     assert not out
     assert "interrupted. Finished rounds are kept: run the same" in err
     assert "Traceback" not in err
+
+
+DRIVER = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from privaudit.execution.local import _prepare_worker
+
+pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_worker)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_when_their_driver_was_killed() -> None:
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert int(driver.stdout.readline())
+        driver.kill()
+        driver.stdout.read()  # until the worker has let go of it, too
+        assert driver.wait() == -signal.SIGKILL
