@@ -15,7 +15,7 @@ from privaudit.core.storage import cache_folder
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.named_places import search_path
 from privaudit.datasets.sources import OnDisk
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
 
 Finding = tuple[str, str]
 """What is asked, and what was found."""
@@ -66,9 +66,16 @@ def _devices() -> Iterator[Finding]:
         yield "--device cuda", "not available here"
 
 
+def _named(place: Path) -> str:
+    return f"{shared_place(place.absolute())} ({_state(place)})"
+
+
 def _places() -> Iterator[Finding]:
-    for what, place in (("runs", runs_folder(None)), ("cache", cache_folder())):
-        yield what, f"{place.absolute()} ({_state(place)})"
+    try:
+        yield "runs", _named(runs_folder(None))
+    except PrivauditError as error:
+        yield "runs", str(error).partition(". ")[0]
+    yield "cache", _named(cache_folder())
     yield "signing key", key_place()
     hub = Path(os.environ.get("HF_HUB_CACHE", _HUB)).expanduser()
     models = sorted(hub.glob("models--*")) if hub.is_dir() else []

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
 from privaudit.federated.runs.fields import PATH, RunFields
 
@@ -49,14 +49,14 @@ RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
 
 def _folder(text: str) -> Path:
     """Return the folder of runs that a path or a URL names."""
-    if "://" not in text:
+    if ":" not in text:
         return Path(text)
     from privaudit.federated.runs.folder.run_names import runs_folder
 
     try:
         return runs_folder(text)
-    except ConfigError as error:  # of a ValueError, Click would show the value
-        raise typer.BadParameter(str(error)) from None
+    except ConfigError as error:  # as one line; of a ValueError Typer makes a box
+        raise PrivauditError(str(error)) from None
 
 
 RunsFolder = Annotated[

@@ -30,7 +30,9 @@ from privaudit.federated.runs.folder.lease import (
 
 _URL = re.compile(r"([a-z][a-z0-9+.:-]*)://(.+)")
 _SECRET = re.compile(r"[^@]*?://[^@]*:(?!\d+/)[^@]*@.*", re.DOTALL)  # but no port
+_LIKE_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # and no drive, as in C:
 _LOCAL = ("file", "local")
+_READ_ONLY = ("http", "https")
 _PART = 1 << 20
 _SETTLES = 2.0  # seconds in which two writers' objects are ordered, without conditions
 _VERSION = ("ETag", "etag", "generation", "md5Hash", "mtime", "LastModified", "created")
@@ -58,9 +60,20 @@ def refuse_secrets(place: str | Path) -> None:
 
 
 def plain_path(place: str | Path) -> Path:
-    """Return a path; ``file://`` before it is left out."""
+    """Return a path; ``file://`` before it is left out.
+
+    Raises:
+        ConfigError: It begins as a URL does, and is none.
+    """
     match = _URL.fullmatch(str(place))
-    return Path(match[2] if match and match[1] in _LOCAL else place)
+    if match and match[1] in _LOCAL:
+        return Path(match[2])
+    if isinstance(place, str) and (like := _LIKE_URL.match(place)):
+        raise ConfigError(
+            f"{shown(place)} begins as a URL does, and is none. Write a URL as in "
+            f"{like[1].lower()}://bucket/runs; or, for a folder, ./ before its name."
+        )
+    return Path(place)
 
 
 @dataclass(frozen=True)
@@ -215,23 +228,45 @@ def _opened(url: str) -> tuple[Any, str]:
     """Return a file system and the folder in it, which lists what is there now."""
     import fsspec
 
+    check_scheme(url)
+    try:
+        store, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ValueError as error:
+        raise _no_place(url, str(error)) from None
+    return store, str(root).rstrip("/")
+
+
+def check_scheme(url: str) -> None:
+    """Refuse a URL of what runs cannot lie in, without asking the store.
+
+    Raises:
+        ConfigError: Its scheme is unknown or read-only, or lacks a package.
+    """
+    import fsspec
+
+    scheme = url.partition("://")[0]
     if "::" in url:
         raise ConfigError(
             f"{shown(url)} chains several stores. Name one, such as s3://bucket/runs."
         )
+    if scheme in _READ_ONLY:
+        raise _no_place(url, f"{scheme}:// can only be read")
     try:
-        store, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         raise ConfigError(
-            f"{shown(url)} needs a package that is not installed: {error}. Install it "
-            "beside privaudit: s3fs for s3://, gcsfs for gs://, adlfs for az://."
+            f"{shown(url)} needs a package beside privaudit that is not installed: "
+            f"{error}."
         ) from None
     except ValueError as error:
-        raise ConfigError(
-            f"{shown(url)} is no place for runs: {error}. Name a folder, or a URL such "
-            "as s3://bucket/runs."
-        ) from None
-    return store, str(root).rstrip("/")
+        raise _no_place(url, str(error)) from None
+
+
+def _no_place(url: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{shown(url)} is no place for runs: {why}. Name a folder, or a URL such as "
+        "s3://bucket/runs."
+    )
 
 
 def _version(about: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def runs_folder(folder: str | Path | None = None) -> Path:
     Of a URL it is the folder in the cache in which its runs are worked on.
 
     Raises:
-        ConfigError: A password stands in the URL.
+        ConfigError: It is a URL of what runs cannot lie in, or has a password.
     """
     place = folder or os.environ.get("PRIVAUDIT_RUNS") or "runs"
     refuse_secrets(place)

@@ -37,6 +37,7 @@ from privaudit.federated.runs.folder.remote_store import (
     RemoteFile,
     RemoteFolder,
     RemoteLeases,
+    check_scheme,
 )
 
 _ADDRESS = ".url"  # the file of a working copy that says of what
@@ -68,9 +69,11 @@ def copy_of(url: str) -> Path:
     """Return the folder in which runs of a store's folder are worked on.
 
     Raises:
+        ConfigError: Runs cannot lie there; nothing was made.
         StorageError: The cache cannot be written.
     """
     url = url.rstrip("/")
+    check_scheme(url)
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
     folder = make_private_folder(_copies() / name)
     if not (folder / _ADDRESS).exists():

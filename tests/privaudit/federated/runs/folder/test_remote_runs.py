@@ -291,15 +291,36 @@ def test_what_a_store_holds_is_foreign(
 
 
 @pytest.mark.usefixtures("store")
-def test_a_place_that_is_none_is_one_line(cli: Cli) -> None:
-    with pytest.raises(MissingFileError, match=f"{URL}/none holds no run"):
-        _ = load_run(f"{URL}/none").header
+def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("lint", "nothing://here/run")
     assert (code, "is no place for runs" in err) == (2, True)
     code, _, err = cli("lint", "run", "--runs", "simplecache::memory://here")
     assert (code, "Name one" in err) == (2, True)
     code, _, err = cli("train", "--runs", "abfs://container/runs")
-    assert (code, "adlfs for az://" in err) == (2, True)
+    assert (code, "not installed: Install adlfs to" in err) == (2, True)
+    code, _, err = cli("train", "--runs", "https://host/runs")
+    assert (code, "https:// can only be read" in err) == (2, True)
+    assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("text", ["foo:bar", "s3:/bucket/runs", "S3://bucket/runs"])
+def test_what_begins_as_a_url_is_no_folder(
+    text: str, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (("train", "--runs", text), ("lint", f"{text}/one")):
+        code, _, err = cli(*words)
+        assert (code, "begins as a URL does, and is none" in err) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert runs_folder("C:/runs") == Path("C:/runs")
+    assert runs_folder(f"./{text}") == Path(text)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_run_that_is_not_there_is_named_by_its_url() -> None:
+    with pytest.raises(MissingFileError, match=f"{URL}/none holds no run"):
+        _ = load_run(f"{URL}/none").header
 
 
 def test_the_status_of_a_store_is_what_lies_there(
