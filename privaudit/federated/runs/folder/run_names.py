@@ -15,6 +15,7 @@ from privaudit.core.errors import (
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.runs.folder.remote_store import (
+    check_scheme,
     is_url,
     plain_path,
     refuse_secrets,
@@ -104,7 +105,8 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
     """Return where a run or a folder lies: among the runs by name, else as a path.
 
     Raises:
-        ConfigError: It has no name, or one that no system takes, or a URL's password.
+        ConfigError: It has no name, one that no system takes, or the URL of what is
+            no place for runs, or with a password.
     """
     refuse_secrets(name)
     if not str(name) or "\0" in str(name):
@@ -113,7 +115,14 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
             "leave it out for the latest run."
         )
     if is_url(name):
-        folder, _, name = str(name).rstrip("/").rpartition("/")
+        url = str(name).rstrip("/")
+        folder, _, name = url.rpartition("/")
+        if not is_url(folder):
+            check_scheme(url)
+            raise ConfigError(
+                f"{shown(url)} is a whole store, and a run lies in a folder of one. "
+                f"Name the run as in {url}/runs/NAME."
+            )
     path = plain_path(name)
     inside = runs_folder(folder) / path
     if is_name(str(name)) and url_of(inside) is not None:

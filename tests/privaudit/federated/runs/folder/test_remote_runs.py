@@ -294,6 +294,10 @@ def test_what_a_store_holds_is_foreign(
 def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("lint", "nothing://here/run")
     assert (code, "is no place for runs" in err) == (2, True)
+    code, _, err = cli("gate", "nothing://here", "--max-auroc", "0.9")
+    assert (code, "'nothing://here' is no place for runs" in err) == (2, True)
+    code, _, err = cli("lint", "memory://here")
+    assert (code, "memory://here/runs/NAME" in err) == (2, True)
     code, _, err = cli("lint", "run", "--runs", "simplecache::memory://here")
     assert (code, "Name one" in err) == (2, True)
     code, _, err = cli("train", "--runs", "abfs://container/runs")
