@@ -59,6 +59,22 @@ def _folder(text: str) -> Path:
         raise PrivauditError(str(error)) from None
 
 
+def check_kept(runs: Path | None) -> None:
+    """Refuse a folder for new runs that this process takes with it when it ends.
+
+    Raises:
+        ConfigError: It is at ``memory://``.
+    """
+    from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
+
+    place = str(shared_place(runs_folder(runs)))
+    if place.startswith("memory:"):
+        raise ConfigError(
+            f"{place} is the memory of this command, and runs there would be lost when it "
+            "ends. Name a folder, or a store such as s3://bucket/runs."
+        )
+
+
 RunsFolder = Annotated[
     Path | None,
     typer.Option(

@@ -157,6 +157,7 @@ def scores(
     )
     from privaudit.report.page import write_report
 
+    options.check_kept(runs)
     view = choose_view(quiet, as_json)
     declared = Declared(attack, sampling, model=model, dataset=dataset)
     with view:

@@ -94,7 +94,7 @@ def _say_verification(found: "Verification") -> None:
                 f"  {one.scenario}, played anew: {one.scores} scores, none differs by "
                 f"more than {one.largest:.1g}"
             )
-    typer.echo(f"The card {_verdict(found)} {found.run.path}: {found.values} values.")
+    typer.echo(f"The card {_verdict(found)} {found.run.place}: {found.values} values.")
     if found.run.why_not_repeatable:
         typer.echo(f"  The run was {found.run.why_not_repeatable}.")
     made = found.values - found.on_trust

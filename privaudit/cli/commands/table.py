@@ -24,6 +24,7 @@ def table(
     if check:
         typer.echo(f"{plan}: {len(schedule(wanted).runs)} runs, all of them valid.")
         return
+    options.check_kept(runs)
     made = make_table(wanted, folder=runs, executor=executor, progress=_say)
     folder = out or runs_folder(runs) / "tables"
     typer.echo(write_utility_table(made, folder, plan.stem), nl=False)

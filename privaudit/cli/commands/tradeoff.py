@@ -174,6 +174,7 @@ def _sweep(
     for name, value in given.items():  # of a table single names are replaced
         there = entries.get(name)
         entries[name] = {**there, **value} if isinstance(there, dict) else value
+    options.check_kept(runs)
     folder = out or runs_folder(runs) / "tradeoff"
     with view:
         if "recorded" in entries:

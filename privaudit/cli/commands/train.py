@@ -31,6 +31,7 @@ def train(
     **fields: Any,
 ) -> None:
     """Train with federated learning, and record every message."""
+    options.check_kept(runs)
     fields = options.given(**fields)
     specs = _checked_specs(
         trainer or ["promptfl"], options.settings(setting), epsilon, fields

@@ -92,8 +92,9 @@ class Run:
         try:
             return read_header(self.path)
         except MissingFileError as error:
+            said = str(error).replace(str(self.path), self.place)
             raise MissingFileError(
-                f"{self.place} holds no run: {error} Train one with "
+                f"{self.place} holds no run: {said} Train one with "
                 "`privaudit train`, or name another folder."
             ) from None
 
@@ -112,7 +113,7 @@ class Run:
                 else repr(error)
             )
             raise TranscriptError(
-                f"{self.path / 'run.json'} holds no valid configuration ({reason}): "
+                f"{self.place}/run.json holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."
             ) from None
 
@@ -210,7 +211,7 @@ class Run:
         ledger = Ledger.load(self.path / "ledger.npz")
         if ledger.hash != self.header["ledger_hash"] or not fits(ledger):
             raise TranscriptError(
-                f"{self.path / 'ledger.npz'} is not the ledger that was trained on: "
+                f"{self.place}/ledger.npz is not the ledger that was trained on: "
                 "it was altered or replaced. Restore it from a copy, or train again."
             )
         return ledger
@@ -236,7 +237,7 @@ class Run:
             return [tuple(line["participants"]) for line in self.metrics]
         except KeyError:
             raise TranscriptError(
-                f"{self.path / 'metrics.jsonl'} does not say who took part in each "
+                f"{self.place}/metrics.jsonl does not say who took part in each "
                 "round: an earlier version wrote it. Train again."
             ) from None
 
@@ -319,7 +320,7 @@ class Run:
         latest = self._read_header()
         if latest.seal != self._signed.seal:
             raise TranscriptError(
-                f"{self.path} was trained again since it was read. Run the same command "
+                f"{self.place} was trained again since it was read. Run the same command "
                 "again."
             )
         return latest
@@ -341,7 +342,7 @@ class Run:
                 what = "is not listed by its run: it was put there, or not finished"
             again = "make it again" if name.startswith(AUDITS) else "train again"
             raise TranscriptError(
-                f"{self.path / name} {what}. Restore it from a copy, or {again}."
+                f"{self.place}/{name} {what}. Restore it from a copy, or {again}."
             )
         return content
 
@@ -400,7 +401,7 @@ class Run:
         """
         if not self.is_complete:
             raise ConfigError(
-                f"{self.path} stopped after {self.header['progress']['rounds']} of "
+                f"{self.place} stopped after {self.header['progress']['rounds']} of "
                 f"{self.config.rounds} rounds. Finish it with the same command and "
                 "--resume."
             )

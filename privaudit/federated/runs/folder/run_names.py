@@ -86,14 +86,14 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
         names = content.decode(errors="replace").splitlines()
     if not names:
         raise MissingFileError(
-            f"There is no run in {marker.parent}. Train one with "
+            f"There is no run in {shared_place(marker.parent)}. Train one with "
             "`privaudit train`, or name a run."
         )
     for name in names:
         if not is_name(name):
             raise TranscriptError(
-                f"{marker} names {name!r}, which is no run: it was altered. Remove it, "
-                "and name the run."
+                f"{shared_place(marker)} names {name!r}, which is no run: it was "
+                "altered. Remove it, and name the run."
             )
     found = [marker.parent.resolve() / name for name in names]
     for place in found:

@@ -323,8 +323,23 @@ def test_what_begins_as_a_url_is_no_folder(
 
 @pytest.mark.usefixtures("store")
 def test_a_run_that_is_not_there_is_named_by_its_url() -> None:
-    with pytest.raises(MissingFileError, match=f"{URL}/none holds no run"):
+    said = f"{URL}/none holds no run: There is no run.json in {URL}/none. "
+    with pytest.raises(MissingFileError, match=said):
         _ = load_run(f"{URL}/none").header
+    with pytest.raises(MissingFileError, match=f"There is no run in {URL}. "):
+        load_run(folder=URL)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_command_trains_nothing_into_its_own_memory(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (("train", "--runs", URL), ("tradeoff", "--runs", URL)):
+        code, _, err = cli(*words)
+        assert (code, "would be lost when it ends" in err) == (2, True)
+    monkeypatch.setenv("PRIVAUDIT_RUNS", URL)
+    assert "would be lost when it ends" in cli("train")[2]
+    assert not MemoryFileSystem.store
 
 
 def test_the_status_of_a_store_is_what_lies_there(
