@@ -59,6 +59,16 @@ def _folder(text: str) -> Path:
         raise PrivauditError(str(error)) from None
 
 
+def here(text: str) -> Path:
+    """Return what a path or a ``file://`` names on this machine."""
+    from privaudit.federated.runs.folder.remote_store import local_path
+
+    try:
+        return local_path(text)
+    except ConfigError as error:
+        raise PrivauditError(str(error)) from None
+
+
 def check_kept(runs: Path | None) -> None:
     """Refuse a folder for new runs that this process takes with it when it ends.
 

@@ -19,6 +19,7 @@ from privaudit.core.errors import (
 from privaudit.core.storage import file_hash, write_bytes, write_json
 from privaudit.datasets.partition import FEWEST_CANDIDATES
 from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
+from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_files import environment
 from privaudit.federated.runs.folder.run_header import FORMAT, save_header
 from privaudit.federated.runs.folder.run_lock import lock_run
@@ -55,7 +56,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         TranscriptError: A file was cut or altered.
         MissingFileError: One is gone.
     """
-    path = Path(folder)
+    path = local_path(folder)
     truth = ledger if isinstance(ledger, Ledger) else Ledger.load(Path(ledger))
     if (path / "run.json").exists():
         raise ConfigError(

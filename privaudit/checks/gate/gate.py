@@ -56,6 +56,7 @@ from privaudit.evaluation.compare.paired_metrics import (
     measure_pair,
     measure_use,
 )
+from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING
@@ -243,7 +244,7 @@ def _load_baseline(
         return make_baseline(baseline, scenario)
     if not isinstance(baseline, str | Path):
         return baseline
-    path = Path(baseline)
+    path = local_path(baseline)
     path = path / "card.json" if path.is_dir() else path
     contents = read_contents(path)
     if "baseline" not in contents:

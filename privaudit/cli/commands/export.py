@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 def export(
     public: Annotated[
-        Path, typer.Option(help="Folder to create, such as for a CI artefact.")
+        Path,
+        typer.Option(
+            parser=options.here,
+            metavar="PATH",
+            help="Folder to create, such as for a CI artefact.",
+        ),
     ],
     run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
     runs: options.RunsFolder = None,
@@ -59,7 +64,7 @@ def _list(places: list[str], most: int = 5) -> None:
 
 
 def verify(
-    card: Annotated[Path, typer.Argument(help="An audit card, or an export's folder.")],
+    card: Annotated[str, typer.Argument(help="An audit card, or an export's folder.")],
     run: Annotated[
         str | None,
         typer.Argument(help="By default: the run with the card's transcript."),

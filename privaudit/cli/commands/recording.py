@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from privaudit.federated.runs.ledger import Ledger
 
 Recorded = Annotated[
-    Path, typer.Argument(help="The folder: transcript/ and bundle.json.")
+    str, typer.Argument(help="The folder: transcript/ and bundle.json.")
 ]
 LedgerFile = Annotated[
     Path,

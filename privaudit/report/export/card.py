@@ -14,11 +14,12 @@ from typing import Any
 
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import stored_scenarios
-from privaudit.core.errors import ConfigError, LimitError
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.sources import OnDisk
+from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcripts.transcript import bytes_sent
 from privaudit.recording.origins.scores import SCORES
@@ -114,12 +115,19 @@ def read_card(path: str | Path) -> tuple[dict[str, Any], bool]:
         path: The file, or the folder of an export.
 
     Raises:
-        MissingFileError: There is none.
+        MissingFileError: There is none on this machine.
         ConfigError: It is no card, or one of another version.
     """
-    place = Path(path)
-    place = place / CARD if place.is_dir() else place
-    text = read_bytes(place)
+    try:
+        place = local_path(path)
+        place = place / CARD if place.is_dir() else place
+        text = read_bytes(place)
+    except LimitError:
+        raise
+    except (ConfigError, MissingFileError) as error:
+        raise MissingFileError(
+            f"{error} `privaudit export RUN --public DIR` makes a card of a run."
+        ) from None
     try:
         check_json(text, str(place))
         card = json.loads(text)

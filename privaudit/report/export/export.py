@@ -13,6 +13,7 @@ from typing import Any
 
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.storage import UNFINISHED, read_bytes, storage_errors, write_bytes
+from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export.allow_list import AllowList
@@ -68,14 +69,15 @@ def export_public(
         runs: Where runs are kept.
 
     Raises:
-        ConfigError: The run is unfinished, or something else lies in the folder.
+        ConfigError: The run is unfinished, or something else lies in the folder, or it
+            is a URL of a store.
         MissingFileError: There is no such run.
         TranscriptError: The run or an audit is damaged.
         StorageError: A folder cannot be written.
     """
     loaded = run if isinstance(run, Run) else load_run(run, folder=runs)
     loaded.require_complete()
-    place, sieve = Path(folder), AllowList()
+    place, sieve = local_path(folder), AllowList()
     _check_free(place, loaded)
     scenarios = audited_scenarios(loaded)
     parts = card_parts(loaded, scenarios, lambda: make_key(loaded), sieve)

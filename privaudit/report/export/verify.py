@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
-from privaudit.federated.runs.folder.run_names import load_run, runs_folder
+from privaudit.federated.runs.folder.run_names import (
+    load_run,
+    places_in,
+    runs_folder,
+    shared_place,
+)
 from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.federated.runs.runs import Run
 from privaudit.recording.origins.scores import SCORES
@@ -97,7 +102,7 @@ def verify_card(
     if run is not None:
         candidates = [run if isinstance(run, Run) else load_run(run, folder=runs)]
     else:
-        candidates = _runs_of(content, runs_folder(runs))
+        candidates = _runs_of(content, runs)
     tried = [_compare(content, as_written, one) for one in candidates]
     best = next((one for one in tried if one.matches), tried[0])
     if again and best.run.origin == SCORES:
@@ -134,20 +139,21 @@ def _plain(content: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(content))
 
 
-def _runs_of(card: Mapping[str, Any], folder: Path) -> list[Run]:
+def _runs_of(card: Mapping[str, Any], folder: str | Path | None) -> list[Run]:
     """Return the runs whose transcript ends as the card's."""
     head, runs, refused = card["run"]["progress"]["head"], [], []
-    for path in sorted(folder.glob("*/run.json")):
+    for place in places_in(folder):
         try:
-            run = load_run(path.parent)
+            run = load_run(place)
             if run.header["progress"]["head"] == head:
                 runs.append(run)
         except PrivauditError as error:
-            refused.append(f" {path.parent.name} there was refused: {error}")
+            refused.append(f" {place.name} there was refused: {error}")
     if not runs:
+        where = shared_place(runs_folder(folder))
         raise MissingFileError(
-            f"No run in {folder} has the card's transcript, which ends in {head}: its "
-            "run is elsewhere, or run.json was altered. Name the run, or say with "
+            f"No run in {where} has the card's transcript, which ends in {head}: its run "
+            "is elsewhere, or run.json was altered. Name the run, or say with "
             f"--runs where it is kept.{''.join(refused[:1])}"
         )
     return runs

@@ -76,6 +76,21 @@ def plain_path(place: str | Path) -> Path:
     return Path(place)
 
 
+def local_path(place: str | Path) -> Path:
+    """Return the path of a file or folder that is read or written here, in no store.
+
+    Raises:
+        ConfigError: It is a URL of a store.
+    """
+    if is_url(place):
+        raise ConfigError(
+            f"{shown(str(place))} lies in a store, and a file or folder of this machine "
+            "is taken here. Name one, and copy it from or to the store."
+        )
+    match = _URL.fullmatch(str(place))
+    return Path(match[2] if match else place)
+
+
 @dataclass(frozen=True)
 class RemoteFile:
     """A file of a store as it is listed.

@@ -14,7 +14,9 @@ from privaudit.core.errors import (
 )
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.remote_store import (
+    RemoteFolder,
     check_scheme,
     is_url,
     plain_path,
@@ -99,6 +101,18 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
     for place in found:
         refresh(place)
     return found
+
+
+def places_in(folder: str | Path | None = None) -> list[Path]:
+    """Return where the runs lie that a folder of runs has, as its store has them."""
+    place = runs_folder(folder)
+    url = url_of(place)
+    if url is None:
+        return sorted(header.parent for header in place.glob(f"*/{HEADER}"))
+    found = [place / name for name in RemoteFolder(url).names() if is_name(name)]
+    for one in found:
+        refresh(one)
+    return sorted(one for one in found if (one / HEADER).exists())
 
 
 def find_place(name: str | Path, folder: str | Path | None = None) -> Path:

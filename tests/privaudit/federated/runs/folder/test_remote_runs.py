@@ -26,6 +26,7 @@ from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLea
 from privaudit.federated.runs.folder.run_lock import refresh
 from privaudit.federated.runs.folder.run_names import find_place, runs_folder
 from privaudit.federated.runs.runs import Run
+from privaudit.report.export import verify_card
 from tests.conftest import Cli
 
 URL = "memory://bucket/runs"
@@ -117,7 +118,11 @@ def die_before(name: str, patch: pytest.MonkeyPatch, rounds: int = 0) -> None:
 
 
 def test_a_run_goes_to_its_store_and_is_read_and_attacked_on_another_node(
-    whole: tuple[Run, dict[str, Any]], finished: Run, on_node: Node, cli: Cli
+    whole: tuple[Run, dict[str, Any]],
+    finished: Run,
+    on_node: Node,
+    cli: Cli,
+    tmp_path: Path,
 ) -> None:
     assert finished.place == f"{URL}/one"
     there = stored("one")
@@ -132,6 +137,16 @@ def test_a_run_goes_to_its_store_and_is_read_and_attacked_on_another_node(
     on_node("c")
     assert cli("lint", f"{URL}/one")[0] in (0, 1)
     assert cli("report", "--runs", URL)[0] == 0  # the latest
+    out = tmp_path / "out"
+    assert cli("export", f"{URL}/one", "--public", f"file://{out}")[0] == 0
+    assert cli("verify", out, f"{URL}/one")[0] == 0
+    on_node("d")
+    code, said, _ = cli("verify", f"file://{out}", "--runs", URL)
+    assert (code, f"{URL}/one: " in said) == (0, True)
+    for words in (("verify", f"{URL}/one"), ("export", "--public", f"{URL}/out")):
+        code, _, err = cli(*words, "--runs", URL)
+        assert (code, "lies in a store" in err) == (2, True)
+    on_node("c")
     copied = load_run("one", folder=URL)
     assert "audits/prompt-release/scores.npz" in copied.files
     assert local(copied)["audits/prompt-release/report.html"]  # is of this node
@@ -400,3 +415,5 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert runs_folder(f"file://{tmp_path}") == tmp_path
     (tmp_path / "one").mkdir()
     assert find_place(f"file://{tmp_path}/one") == tmp_path / "one"
+    with pytest.raises(MissingFileError, match="privaudit export RUN --public DIR"):
+        verify_card(f"file://{tmp_path}/one")
