@@ -17,7 +17,7 @@ from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
-from privaudit.federated.runs.training import usual_name
+from privaudit.federated.runs.reuse import usual_name
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder

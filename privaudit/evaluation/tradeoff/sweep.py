@@ -28,7 +28,8 @@ from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
-from privaudit.federated.runs.training import train, usual_name
+from privaudit.federated.runs.reuse import usual_name
+from privaudit.federated.runs.training import train
 from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 

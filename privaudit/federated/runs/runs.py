@@ -43,6 +43,7 @@ from privaudit.federated.runs.folder.run_header import (
     SignedHeader,
     add_files,
     read_header,
+    why_not_repeatable,
 )
 from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets_of
 from privaudit.federated.runs.folder.working_copy import fetch, url_of
@@ -107,11 +108,9 @@ class Run:
         try:
             return kind(**self.header["config"])
         except (KeyError, TypeError, ValidationError) as error:
-            reason = (
-                readable(error, "run")
-                if isinstance(error, ValidationError)
-                else repr(error)
-            )
+            reason = repr(error)
+            if isinstance(error, ValidationError):
+                reason = readable(error, "run")
             raise TranscriptError(
                 f"{self.place}/run.json holds no valid configuration ({reason}): "
                 "it was altered, or written by another version."
@@ -140,13 +139,7 @@ class Run:
     @property
     def why_not_repeatable(self) -> str:
         """Why training again does not give the same bytes; empty where it does."""
-        if self.header.get("equal_bytes", True):
-            return ""
-        rounds = [
-            str(part.get("rounds", "?")) for part in self.header.get("earlier", [])
-        ]
-        after = f", elsewhere after round {', '.join(rounds)}" if rounds else ""
-        return f"resumed with --resume-near{after}: not the bytes of a run in one piece"
+        return why_not_repeatable(self.header)
 
     @cached_property
     def trainer(self) -> Trainer:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 
 from privaudit.core.devices import chosen_device, use_device
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
@@ -73,6 +72,12 @@ from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.member_shards import MemberShards
 from privaudit.federated.runs.population import Population, populate
+from privaudit.federated.runs.reuse import (
+    check_reuse,
+    is_finished,
+    is_there,
+    usual_name,
+)
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -137,31 +142,10 @@ def train(
     run = Run(runs_folder(folder) / named)
     refresh(run.path)
     with use_device(device), watching(run.name, watcher):
-        if fresh or not _is_finished(run, config) or has_more_checkpoints(run.path):
+        if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
             run = _train_alone(run, config, resume, fresh, watcher)
     mark_latest([run])
     return run
-
-
-def usual_name(config: RunConfig) -> str:
-    """Return what a run's folder is called where nobody names it."""
-    return f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
-
-
-def _is_there(run: Run) -> bool:
-    return (run.path / "run.json").exists()
-
-
-def _is_finished(run: Run, config: RunConfig) -> bool:
-    return _is_there(run) and _is_of(run, config) and run.is_complete
-
-
-def _is_of(run: Run, config: RunConfig) -> bool:
-    """Say whether a run has this configuration, with data and models as they are now."""
-    begun: str = run.header.get("identity_hash", "")
-    if not begun:  # earlier versions took no note
-        return run.config.identity == config.identity
-    return begun == config.identity_hash
 
 
 def _train_alone(
@@ -174,7 +158,7 @@ def _train_alone(
     """Train while no other process does; nothing is written for a bad configuration."""
     check_place(run.path, fresh=fresh)
     own_key()  # a run that cannot be signed is not begun
-    population = None if _is_there(run) and not fresh else populate(config)
+    population = None if is_there(run) and not fresh else populate(config)
     if population is not None:  # a trainer may refuse the model
         method = on_device(config.build_trainer(), chosen_device())
         method.start(population.task, Seeds(config.seed))
@@ -182,8 +166,8 @@ def _train_alone(
     with lock_run(run.path) as lease, RoundFiles(run.path, lease) as files:
         check_place(run.path, fresh=fresh)
         run = Run(run.path)  # as it is now that nobody else changes it
-        if population is None or (_is_there(run) and not fresh):
-            _check_reuse(run, config, resume)
+        if population is None or (is_there(run) and not fresh):
+            check_reuse(run, config, resume)
         else:
             _begin(run, config, population, lease)
             vars(run)["population"] = population  # what is cached is not read again
@@ -192,19 +176,6 @@ def _train_alone(
             return run
         training = _restore(run, lease, files, near=resume == "near")
         return _train_rounds(training, watcher, near=resume == "near")
-
-
-def _check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:
-    if not _is_of(run, config):
-        raise ConfigError(
-            f"{run.path} holds a run of another configuration, or of other data. Use "
-            "another --name, or --fresh to replace it."
-        )
-    if not run.is_complete and not resume:
-        raise ConfigError(
-            f"{run.path} stopped after {run.header['progress']['rounds']} of "
-            f"{config.rounds} rounds. Add --resume to continue, or --fresh to start over."
-        )
 
 
 def _begin(run: Run, config: RunConfig, population: Population, lease: Lease) -> None:
