@@ -22,7 +22,11 @@ from privaudit.core.errors import (
 )
 from privaudit.federated.runs.folder import working_copy
 from privaudit.federated.runs.folder.lease import take_lease
-from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLeases
+from privaudit.federated.runs.folder.remote_store import (
+    RemoteFolder,
+    RemoteLeases,
+    refuse_secrets,
+)
 from privaudit.federated.runs.folder.run_lock import refresh
 from privaudit.federated.runs.folder.run_names import find_place, runs_folder
 from privaudit.federated.runs.runs import Run
@@ -407,8 +411,8 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(
 @pytest.mark.parametrize(
     "url", ["abfs://container@account/a", "sftp://me@host:22/a", "sftp://h:22/a@b"]
 )
-def test_a_url_without_a_password_is_not_refused(url: str, store: None) -> None:
-    assert (runs_folder(url) / ".url").read_text() == url
+def test_a_url_without_a_password_is_not_refused(url: str) -> None:
+    refuse_secrets(url)  # their packages need not be installed
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
