@@ -260,7 +260,7 @@ class Run:
             MissingFileError: The run's key is gone.
             TranscriptError: It was altered.
         """
-        return masking_of(self.config, self.header, self._read_key)
+        return masking_of(self.config, self.header, lambda: self.read(RUN_KEY))
 
     @cached_property
     def secrets(self) -> Seeds:
@@ -270,10 +270,7 @@ class Run:
             MissingFileError: The run's key is gone.
             TranscriptError: It was altered.
         """
-        return secrets_of(self.config, self._read_key)
-
-    def _read_key(self) -> bytes:
-        return self.read(RUN_KEY)
+        return secrets_of(self.config, lambda: self.read(RUN_KEY))
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
