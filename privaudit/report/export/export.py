@@ -149,7 +149,7 @@ _KINDS = {
     r"audits/signals/.*": "signals of shadow models",
     r"audits/shift-[^/]+": "shift control",
     r"audits/table/.*": "number for a paper's table",
-    r"\.lock(\.owner.*)?|.*\.unfinished": "of no content",
+    r"\.lock|\.lease-\d{4,9}|.*\.unfinished": "of no content",
 }
 
 
